@@ -1,0 +1,35 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: .venv/.done ## Make the virtual environment .venv with everything
+
+.venv/.done: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+.PHONY: run
+run: setup ## Run the product with demo data on http://127.0.0.1:8000
+	$(BIN)/holdfast demo
+	$(BIN)/holdfast serve
+
+.PHONY: test
+test: setup check ## Run all tests
+	$(BIN)/python -m pytest
+
+.PHONY: check
+check: setup ## Lint and check types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: setup ## Measure, as ratios in one run (needs wrk; installs it where it can)
+	$(BIN)/python -m bench
