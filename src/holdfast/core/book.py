@@ -1,0 +1,143 @@
+"""The open book of one event: what a batch has loaded of it, and what the batch changes in it.
+
+A book is made for one batch, under the event's lock, and consumed by `decide`.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct, structs
+
+from holdfast.core.facts import EXTENDED, SEAT_STATE_BY_STATUS, Fact, FactData, PoolState, SeatState, encode
+from holdfast.core.layout import Layout
+from holdfast.core.model import Booking, Counter, Pool
+from holdfast.core.seating import Chooser
+from holdfast.core.states import CLAIMS, LIVE, Claim, Status
+
+SYSTEM: Final = "system"
+
+
+class OversoldError(AssertionError):
+    """A counter left its bounds. This is a bug in the engine, and must be loud."""
+
+
+class Shift(Struct):
+    """How much the counters of a pool move in this batch."""
+
+    held: int = 0
+    sold: int = 0
+
+
+class Book:
+    def __init__(
+        self,
+        layout: Layout,
+        now: datetime,
+        version: int,
+        counters: dict[int, Counter],
+        bookings: dict[bytes, Booking],
+        taken: dict[int, bytes],
+    ) -> None:
+        self.layout = layout
+        self.now = now
+        self.version = version
+        self.counters = counters
+        self.bookings = bookings
+        self.taken = taken
+        self.by_request = {booking.request_key: booking for booking in bookings.values()}
+        # What the batch changes, to be saved: new bookings, the first status of changed ones, counters, facts.
+        self.created: set[bytes] = set()
+        self.changed: dict[bytes, Status] = {}
+        self.shifts: dict[int, Shift] = {}
+        self.facts: list[Fact] = []
+        self._choosers: dict[int, Chooser] = {}
+        self._live_of_user: dict[str, dict[bytes, Booking]] = {}
+        for booking in bookings.values():
+            self._index_live(booking)
+
+    def is_free(self, seat: int) -> bool:
+        return seat not in self.taken and not self.layout.seats[seat].blocked
+
+    def chooser(self, pool: Pool) -> Chooser:
+        if pool.number not in self._choosers:
+            self._choosers[pool.number] = Chooser(self.layout, pool, self.is_free)
+        return self._choosers[pool.number]
+
+    def live_bookings_of(self, user: str) -> list[Booking]:
+        return list(self._live_of_user.get(user, {}).values())
+
+    def add(self, booking: Booking, actor: str) -> Booking:
+        """A new booking takes its units."""
+        self.created.add(booking.id)
+        return self._enter(None, booking, booking.status.value, actor)
+
+    def move(self, booking: Booking, status: Status, actor: str, reason: str | None = None) -> Booking:
+        """A booking comes into another status; its units move from one counter to another, or are given back."""
+        return self._enter(booking, structs.replace(booking, status=status, reason=reason), status.value, actor)
+
+    def extend(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
+        return self._enter(booking, structs.replace(booking, expires_at=expires_at), EXTENDED, actor)
+
+    def _enter(self, before: Booking | None, after: Booking, kind: str, actor: str) -> Booking:
+        self.version += 1
+        after = structs.replace(after, version=self.version)
+        if before is not None and before.id not in self.created:
+            self.changed.setdefault(before.id, before.status)
+        self.bookings[after.id] = after
+        self.by_request[after.request_key] = after
+        self._index_live(after)
+        data = self._claim(before, after) if kind != EXTENDED else FactData()
+        self.facts.append(Fact(self.version, kind, after.id, actor, encode(data)))
+        return after
+
+    def _claim(self, before: Booking | None, after: Booking) -> FactData:
+        old = CLAIMS[before.status] if before else Claim.NONE
+        new = CLAIMS[after.status]
+        state = SEAT_STATE_BY_STATUS[after.status]
+        seats: dict[str, SeatState] = {}
+        pools: dict[str, PoolState] = {}
+        for line in after.lines:
+            if old is not new:
+                self._shift(line.pool, old, -line.quantity)
+                self._shift(line.pool, new, line.quantity)
+            if line.seat is not None:
+                self._mark(line.seat, after.id if new is not Claim.NONE else None)
+                seats[self.layout.seats[line.seat].label] = state
+        for number in {line.pool for line in after.lines}:
+            pools[self.layout.pools[number].code] = self._checked(number)
+        return FactData(seats, pools, after.reason)
+
+    def _shift(self, pool: int, claim: Claim, quantity: int) -> None:
+        if claim is Claim.NONE:
+            return
+        counter = self.counters[pool]
+        shift = self.shifts.setdefault(pool, Shift())
+        if claim is Claim.HELD:
+            counter.held += quantity
+            shift.held += quantity
+        else:
+            counter.sold += quantity
+            shift.sold += quantity
+
+    def _mark(self, seat: int, booking: bytes | None) -> None:
+        if booking is None:
+            self.taken.pop(seat, None)
+        else:
+            assert self.taken.get(seat, booking) == booking, "a seat that is taken was given to another booking"
+            self.taken[seat] = booking
+        chooser = self._choosers.get(self.layout.seats[seat].pool)
+        if chooser:
+            chooser.forget(seat)
+
+    def _checked(self, pool: int) -> PoolState:
+        counter = self.counters[pool]
+        if counter.held < 0 or counter.sold < 0 or counter.remaining < 0:
+            raise OversoldError(f"pool {pool} would have {counter}")
+        return PoolState(counter.capacity, counter.held, counter.sold, counter.remaining)
+
+    def _index_live(self, booking: Booking) -> None:
+        theirs = self._live_of_user.setdefault(booking.user, {})
+        if booking.status in LIVE:
+            theirs[booking.id] = booking
+        else:
+            theirs.pop(booking.id, None)

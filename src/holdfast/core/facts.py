@@ -1,0 +1,46 @@
+"""Entries of an event's journal. What they say of seats and pools is public; who did it is not."""
+
+from typing import Final, Literal
+
+from msgspec import Struct, json
+
+from holdfast.core.states import CLAIMS, Claim
+
+SeatState = Literal["free", "held", "sold", "blocked"]
+
+SEAT_STATES: Final[dict[Claim, SeatState]] = {Claim.NONE: "free", Claim.HELD: "held", Claim.SOLD: "sold"}
+SEAT_STATE_BY_STATUS: Final = {status: SEAT_STATES[claim] for status, claim in CLAIMS.items()}
+
+
+class PoolState(Struct, frozen=True):
+    capacity: int
+    held: int
+    sold: int
+    remaining: int
+
+
+class FactData(Struct, frozen=True, omit_defaults=True):
+    """What a fact changed: the seats and pools it touched, as they are after it."""
+
+    seats: dict[str, SeatState] = {}
+    pools: dict[str, PoolState] = {}
+    reason: str | None = None
+
+
+class Fact(Struct, frozen=True):
+    """`kind` is the status that a booking came into, `extended`, or what happened to the event as a whole."""
+
+    number: int
+    kind: str
+    booking: bytes | None
+    actor: str
+    data: str
+
+
+EXTENDED = "extended"
+
+_encoder = json.Encoder()
+
+
+def encode(data: FactData) -> str:
+    return _encoder.encode(data).decode()

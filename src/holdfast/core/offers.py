@@ -1,0 +1,202 @@
+"""What an org offers: new events and changes to them, with bounds as part of the types. Unknown fields are refused."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from holdfast.core.model import Policy
+from holdfast.core.refusals import FieldError, Refusal, RefusedError
+
+DAY_SECONDS = 86_400
+SEATS_MAX = 100_000
+
+Code = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}\Z", description="A short name, unique among its like."),
+]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Label = Annotated[str, Meta(min_length=1, max_length=64)]
+Quantity = Annotated[int, Meta(ge=1, le=1000)]
+Price = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
+Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
+TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z", description="ISO 4217.")]
+Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
+Details = dict[str, Any]
+Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
+SecondsFromOne = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
+Coordinate = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Place = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of everything a caller may send."""
+
+
+class PolicyChange(Request, frozen=True):
+    """What is left out keeps its value: of the preset in a new event, of the event in a change."""
+
+    hold_seconds: SecondsFromOne | UnsetType = UNSET
+    extend_seconds: Seconds | UnsetType = UNSET
+    max_hold_seconds: SecondsFromOne | UnsetType = UNSET
+    late_grace_seconds: Seconds | UnsetType = UNSET
+    review: Literal["none", "manual"] | UnsetType = UNSET
+    review_seconds: SecondsFromOne | UnsetType = UNSET
+    max_units_per_user: Quantity | UnsetType | None = UNSET
+    one_booking_per_user: bool | UnsetType = UNSET
+    confirm_at_once: bool | UnsetType = UNSET
+    avoid_orphans: bool | UnsetType = UNSET
+
+
+class TariffNew(Request, frozen=True):
+    code: Code
+    price: Price
+    name: Name | None = None
+
+
+class SeatGrid(Request, frozen=True):
+    """Rows of equally many seats; the labels are `<row>-<number>`, counted from 1."""
+
+    rows: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=1000)]
+    numbers: Annotated[int, Meta(ge=1, le=1000)]
+
+
+class SeatNew(Request, frozen=True):
+    """Seats of a row whose numbers follow each other are neighbours."""
+
+    label: Label
+    row: Annotated[str, Meta(max_length=32)] = ""
+    number: Place | None = None
+    x: Coordinate | None = None
+    y: Coordinate | None = None
+
+
+class PoolNew(Request, frozen=True):
+    """A counted stock has a capacity; a seated one has seats."""
+
+    code: Code
+    name: Name | None = None
+    capacity: Capacity | None = None
+    tariffs: Annotated[list[TariffNew], Meta(min_length=1, max_length=100)] | None = None
+    seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | None = None
+
+
+class EventNew(Request, frozen=True):
+    title: Name
+    starts_at: Time
+    currency: Currency
+    pools: Annotated[list[PoolNew], Meta(min_length=1, max_length=1000)]
+    preset: Literal["shift", "show", "arena", "registration", "experience"] | None = None
+    tax_bps: TaxBps = 0
+    policy: PolicyChange = PolicyChange()
+    details: Details = {}
+
+
+class PoolChange(Request, frozen=True):
+    """An existing pool by its code, or a new one."""
+
+    code: Code
+    name: Name | UnsetType = UNSET
+    capacity: Capacity | UnsetType = UNSET
+    tariffs: Annotated[list[TariffNew], Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | UnsetType = UNSET
+
+
+class EventChange(Request, frozen=True):
+    title: Name | UnsetType = UNSET
+    starts_at: Time | UnsetType = UNSET
+    tax_bps: TaxBps | UnsetType = UNSET
+    policy: PolicyChange = PolicyChange()
+    details: Details | UnsetType = UNSET
+    pools: Annotated[list[PoolChange], Meta(max_length=1000)] = []
+    block_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
+    unblock_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
+
+
+FREE = TariffNew(code="standard", price=0)
+
+PoolRow = tuple[int, str, str, bool, int]
+TariffRow = tuple[int, int, str, str, int]
+SeatRow = tuple[int, int, str, str, int | None, float | None, float | None]
+
+
+class Stock(Struct, frozen=True):
+    """Pools, tariffs and seats as rows, numbered within their event."""
+
+    pools: list[PoolRow]
+    tariffs: list[TariffRow]
+    seats: list[SeatRow]
+
+
+def changed_policy(policy: Policy, change: PolicyChange) -> Policy:
+    given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
+    return structs.replace(policy, **given)
+
+
+def check_start(starts_at: datetime) -> None:
+    if not 1970 <= starts_at.year < 2500:
+        raise invalid("starts_at", "must lie between 1970 and 2500")
+
+
+def numbered(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> Stock:
+    """The rows of new pools. Seats of a pool follow each other, those of a row by their place in it."""
+    _check_unique("pools", "code", (pool.code for pool in pools))
+    stock = Stock([], [], [])
+    for number, pool in enumerate(pools, first_pool):
+        tariffs = pool.tariffs or [FREE]
+        _check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
+        seats = _in_order(_seats(pool))
+        _check_capacity(pool, seats)
+        capacity = pool.capacity if pool.capacity is not None else len(seats)
+        stock.pools.append((number, pool.code, pool.name or pool.code, bool(seats), capacity))
+        stock.tariffs.extend((number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(tariffs))
+        for seat in seats:
+            at = first_seat + len(stock.seats)
+            stock.seats.append((at, number, seat.label, seat.row, seat.number, seat.x, seat.y))
+    if first_seat + len(stock.seats) > SEATS_MAX:
+        raise invalid("pools", f"an event may have {SEATS_MAX} seats at most")
+    _check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
+    return stock
+
+
+def invalid(field: str, message: str) -> RefusedError:
+    return RefusedError(Refusal.INVALID_REQUEST, f"{field}: {message}.", errors=(FieldError(field, message),))
+
+
+def _seats(pool: PoolNew) -> list[SeatNew]:
+    if pool.seats is None:
+        return []
+    if not isinstance(pool.seats, SeatGrid):
+        return pool.seats
+    if len(pool.seats.rows) * pool.seats.numbers > SEATS_MAX:
+        raise invalid(f"pools.{pool.code}.seats", f"an event may have {SEATS_MAX} seats at most")
+    return [
+        SeatNew(label=f"{row}-{number}", row=row, number=number)
+        for row in pool.seats.rows
+        for number in range(1, pool.seats.numbers + 1)
+    ]
+
+
+def _in_order(seats: list[SeatNew]) -> list[SeatNew]:
+    """Row by row as the rows first appear, and by number within a row."""
+    depth: dict[str, int] = {}
+    for seat in seats:
+        depth.setdefault(seat.row, len(depth))
+    return sorted(seats, key=lambda seat: (depth[seat.row], seat.number is None, seat.number or 0))
+
+
+def _check_capacity(pool: PoolNew, seats: list[SeatNew]) -> None:
+    if pool.capacity is None and not seats:
+        raise invalid(f"pools.{pool.code}", "needs a capacity or seats")
+    if pool.capacity is not None and seats and pool.capacity != len(seats):
+        raise invalid(f"pools.{pool.code}.capacity", "is the number of seats; leave it out")
+
+
+def _check_unique(field: str, what: str, values: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise invalid(field, f"the {what} {value} occurs twice")
+        seen.add(value)

@@ -1,0 +1,135 @@
+"""The one table of states: what a booking can be, what can happen to it, and what that does to the stock.
+
+Everything else that speaks of states is derived from here: the engine, the SQL of the auditor, the tests and the
+diagram in `docs/states.md`.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from holdfast.core.refusals import Refusal
+
+
+class Status(StrEnum):
+    HELD = "held"
+    PAYMENT_SUBMITTED = "payment_submitted"
+    CONFIRMED = "confirmed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    REFUNDED = "refunded"
+    COMPLETED = "completed"
+
+
+class Claim(StrEnum):
+    """Which counter of its pools a booking fills. A transition moves units from one claim to the other."""
+
+    NONE = "none"
+    HELD = "held"
+    SOLD = "sold"
+
+
+class Verb(StrEnum):
+    """What can be asked of a booking that exists."""
+
+    EXTEND = "extend"
+    CONFIRM = "confirm"
+    CANCEL = "cancel"
+    REFUND = "refund"
+    EXPIRE = "expire"
+    COMPLETE = "complete"
+
+
+CLAIMS: Final = {
+    Status.HELD: Claim.HELD,
+    Status.PAYMENT_SUBMITTED: Claim.HELD,
+    Status.CONFIRMED: Claim.SOLD,
+    Status.REJECTED: Claim.NONE,
+    Status.EXPIRED: Claim.NONE,
+    Status.CANCELLED: Claim.NONE,
+    Status.REFUNDED: Claim.NONE,
+    Status.COMPLETED: Claim.SOLD,
+}
+
+# A booking in one of these runs out at its `expires_at`.
+TIMED: Final = frozenset({Status.HELD, Status.PAYMENT_SUBMITTED})
+
+# A booking in one of these counts against its buyer's limits.
+LIVE: Final = frozenset({Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED})
+
+# A new booking starts in one of these.
+INITIAL: Final = frozenset({Status.HELD, Status.CONFIRMED})
+
+# Where a verb leads. A target equal to the present status is the same action again: it answers with the booking as
+# it is and writes nothing, but for `extend`, which moves the deadline.
+TRANSITIONS: Final[dict[tuple[Status, Verb], Status | Refusal]] = {
+    (Status.HELD, Verb.EXTEND): Status.HELD,
+    (Status.HELD, Verb.CONFIRM): Status.CONFIRMED,
+    (Status.HELD, Verb.CANCEL): Status.CANCELLED,
+    (Status.HELD, Verb.REFUND): Refusal.NOT_CONFIRMED,
+    (Status.HELD, Verb.EXPIRE): Status.EXPIRED,
+    (Status.HELD, Verb.COMPLETE): Refusal.NOT_CONFIRMED,
+    (Status.PAYMENT_SUBMITTED, Verb.EXTEND): Refusal.ALREADY_SUBMITTED,
+    (Status.PAYMENT_SUBMITTED, Verb.CONFIRM): Refusal.ALREADY_SUBMITTED,
+    (Status.PAYMENT_SUBMITTED, Verb.CANCEL): Refusal.ALREADY_SUBMITTED,
+    (Status.PAYMENT_SUBMITTED, Verb.REFUND): Refusal.NOT_CONFIRMED,
+    (Status.PAYMENT_SUBMITTED, Verb.EXPIRE): Status.EXPIRED,
+    (Status.PAYMENT_SUBMITTED, Verb.COMPLETE): Refusal.NOT_CONFIRMED,
+    (Status.CONFIRMED, Verb.EXTEND): Refusal.ALREADY_CONFIRMED,
+    (Status.CONFIRMED, Verb.CONFIRM): Status.CONFIRMED,
+    # Only a free booking can simply be given up; where money was paid it has to go back (`refund`).
+    (Status.CONFIRMED, Verb.CANCEL): Status.CANCELLED,
+    (Status.CONFIRMED, Verb.REFUND): Status.REFUNDED,
+    (Status.CONFIRMED, Verb.EXPIRE): Refusal.ALREADY_CONFIRMED,
+    (Status.CONFIRMED, Verb.COMPLETE): Status.COMPLETED,
+    (Status.REJECTED, Verb.EXTEND): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.CONFIRM): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.CANCEL): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.REFUND): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.EXPIRE): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.COMPLETE): Refusal.ALREADY_REJECTED,
+    (Status.EXPIRED, Verb.EXTEND): Refusal.HOLD_EXPIRED,
+    (Status.EXPIRED, Verb.CONFIRM): Refusal.HOLD_EXPIRED,
+    (Status.EXPIRED, Verb.CANCEL): Refusal.HOLD_EXPIRED,
+    (Status.EXPIRED, Verb.REFUND): Refusal.HOLD_EXPIRED,
+    (Status.EXPIRED, Verb.EXPIRE): Status.EXPIRED,
+    (Status.EXPIRED, Verb.COMPLETE): Refusal.HOLD_EXPIRED,
+    (Status.CANCELLED, Verb.EXTEND): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.CONFIRM): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.CANCEL): Status.CANCELLED,
+    (Status.CANCELLED, Verb.REFUND): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.EXPIRE): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.COMPLETE): Refusal.ALREADY_CANCELLED,
+    (Status.REFUNDED, Verb.EXTEND): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.CONFIRM): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.CANCEL): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.REFUND): Status.REFUNDED,
+    (Status.REFUNDED, Verb.EXPIRE): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.COMPLETE): Refusal.ALREADY_REFUNDED,
+    (Status.COMPLETED, Verb.EXTEND): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.CONFIRM): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.CANCEL): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.REFUND): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.EXPIRE): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.COMPLETE): Status.COMPLETED,
+}
+
+
+def edges() -> list[tuple[Status | None, Status, str]]:
+    """Every change of status there is, with what causes it; `None` is where a booking begins."""
+    begun: list[tuple[Status | None, Status, str]] = [(None, status, "place") for status in Status if status in INITIAL]
+    moved = [
+        (source, target, verb.value)
+        for (source, verb), target in TRANSITIONS.items()
+        if isinstance(target, Status) and target is not source
+    ]
+    return begun + moved
+
+
+class EventStatus(StrEnum):
+    """An event's life. That it is sold out is never stored: it follows from its pools."""
+
+    DRAFT = "draft"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
