@@ -1,0 +1,58 @@
+"""Ids: 16 bytes of a UUID (version 7, so that new rows land at the end of an index) inside, opaque text outside.
+
+The public id of a booking carries its event's id, so that it is found, and sent to its lane, without a second look-up.
+"""
+
+import os
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Final
+
+_EVENT: Final = "ev_"
+_BOOKING: Final = "bk_"
+_ORG: Final = "org_"
+
+
+def new_id() -> bytes:
+    millis = (time.time_ns() // 1_000_000).to_bytes(6, "big")
+    noise = bytearray(os.urandom(10))
+    noise[0] = noise[0] & 0x0F | 0x70
+    noise[2] = noise[2] & 0x3F | 0x80
+    return millis + noise
+
+
+def event_text(event: bytes) -> str:
+    return _text(_EVENT, event)
+
+
+def booking_text(event: bytes, booking: bytes) -> str:
+    return _text(_BOOKING, event + booking)
+
+
+def org_text(org: bytes) -> str:
+    return _text(_ORG, org)
+
+
+def parse_org(text: str) -> bytes | None:
+    return _parse(_ORG, text, 16)
+
+
+def parse_event(text: str) -> bytes | None:
+    return _parse(_EVENT, text, 16)
+
+
+def parse_booking(text: str) -> tuple[bytes, bytes] | None:
+    both = _parse(_BOOKING, text, 32)
+    return (both[:16], both[16:]) if both else None
+
+
+def _text(prefix: str, raw: bytes) -> str:
+    return prefix + urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _parse(prefix: str, text: str, length: int) -> bytes | None:
+    """The bytes, if this is the one way to write them."""
+    if len(text) != len(prefix) + (length * 4 + 2) // 3 or not text.isascii():
+        return None
+    raw = urlsafe_b64decode(text.removeprefix(prefix) + "=" * (-length % 3))
+    return raw if _text(prefix, raw) == text else None

@@ -1,0 +1,25 @@
+-- Orgs, their keys, and the secrets that sign their customers' tokens.
+
+-- name: insert_org
+INSERT INTO org (id, slug, name, token_secret) VALUES ($1, $2, $3, $4) ON CONFLICT (slug) DO NOTHING RETURNING id
+
+-- name: org_by_slug
+SELECT id, slug, name FROM org WHERE slug = $1
+
+-- name: orgs
+SELECT id, slug, name, created_at FROM org ORDER BY slug
+
+-- name: token_secret
+SELECT token_secret FROM org WHERE id = $1
+
+-- name: insert_key
+INSERT INTO api_key (hash, org_id, prefix, role) VALUES ($1, $2, $3, $4)
+
+-- name: key
+SELECT org_id, prefix, role FROM api_key WHERE hash = $1 AND revoked_at IS NULL
+
+-- name: keys
+SELECT prefix, role, created_at, revoked_at FROM api_key WHERE org_id = $1 ORDER BY created_at
+
+-- name: revoke_key
+UPDATE api_key SET revoked_at = holdfast_now() WHERE org_id = $1 AND prefix = $2 AND revoked_at IS NULL

@@ -1,0 +1,67 @@
+-- Making and changing events. All of it happens under the event's lock, like everything that touches stock.
+
+-- name: insert_event
+INSERT INTO event (id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details)
+VALUES ($1, $2, 'draft', 1, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: insert_pools
+INSERT INTO pool (event_id, number, code, name, seated, capacity)
+SELECT $1, * FROM unnest($2::integer[], $3::text[], $4::text[], $5::boolean[], $6::integer[])
+
+-- name: insert_tariffs
+INSERT INTO tariff (event_id, pool, number, code, name, price)
+SELECT $1, * FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[], $6::bigint[])
+
+-- name: insert_seats
+INSERT INTO seat (event_id, number, pool, label, row, place, x, y)
+SELECT $1, * FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
+
+-- name: lock
+SELECT id, status, version, title, starts_at, tax_bps, policy, details FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
+
+-- name: set_event
+UPDATE event SET title = $2, starts_at = $3, tax_bps = $4, policy = $5, details = $6 WHERE id = $1
+
+-- name: set_status
+UPDATE event SET status = $2 WHERE id = $1
+
+-- name: new_revision
+-- A changed event has a new revision, and its change is a fact of its journal.
+WITH changed AS (
+    UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = $1 RETURNING version
+)
+INSERT INTO journal (event_id, number, at, kind, actor, data)
+SELECT $1, version, holdfast_now(), $2, $3, $4 FROM changed
+
+-- name: first_fact
+INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, holdfast_now(), 'event_created', $2, '{}')
+
+-- name: pools
+SELECT number, code, name, seated, capacity, held, sold FROM pool WHERE event_id = $1 ORDER BY number
+
+-- name: tariffs
+SELECT pool, number, code, name, price FROM tariff WHERE event_id = $1 ORDER BY pool, number
+
+-- name: set_pool
+UPDATE pool SET name = $3, capacity = $4 WHERE event_id = $1 AND number = $2
+
+-- name: set_tariff
+UPDATE tariff SET name = $4, price = $5 WHERE event_id = $1 AND pool = $2 AND number = $3
+
+-- name: count_seats
+SELECT count(*) FROM seat WHERE event_id = $1
+
+-- name: seats_by_label
+-- The seats of these labels, and whether each is taken.
+SELECT seat.number, seat.label, seat.pool, seat.blocked,
+       EXISTS (SELECT FROM line WHERE line.event_id = $1 AND line.seat = seat.number AND line.live) AS taken
+FROM seat WHERE seat.event_id = $1 AND seat.label = ANY ($2::text[])
+
+-- name: set_blocked
+UPDATE seat SET blocked = $3 WHERE event_id = $1 AND number = ANY ($2::integer[])
+
+-- name: labels_in_use
+SELECT label FROM seat WHERE event_id = $1 AND label = ANY ($2::text[])
+
+-- name: shift_capacity
+UPDATE pool SET capacity = capacity + $3 WHERE event_id = $1 AND number = $2

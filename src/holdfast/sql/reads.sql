@@ -1,0 +1,95 @@
+-- What is read outside of batches. A hold past its deadline reads as expired, and its units as free, at once.
+
+-- name: event
+SELECT id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details, created_at
+FROM event WHERE id = $1
+
+-- name: events
+-- $1 org (null: all), $2 only published ones, $3 status (null: any), $4 before this id, $5 how many; newest first.
+SELECT id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details, created_at
+FROM event
+WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR status <> 'draft') AND ($3::text IS NULL OR status = $3)
+  AND ($4::uuid IS NULL OR id < $4)
+ORDER BY id DESC LIMIT $5
+
+-- name: pools_of
+SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
+
+-- name: tariffs_of
+SELECT event_id, pool, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
+
+-- name: pulse
+-- What an ETag needs: the version, and how many holds have run out since. Between two facts the latter only grows.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT event.version, due.count AS due
+FROM clock CROSS JOIN event CROSS JOIN LATERAL (
+    SELECT count(*) FROM booking WHERE booking.event_id = event.id
+      AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+) AS due
+WHERE event.id = $1
+
+-- name: availability
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+due AS MATERIALIZED (
+    SELECT line.pool, sum(line.quantity)::integer AS units
+    FROM clock CROSS JOIN booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
+    WHERE booking.event_id = $1 AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+    GROUP BY line.pool
+)
+SELECT pool.code, pool.capacity, pool.held - coalesce(due.units, 0) AS held, pool.sold
+FROM pool LEFT JOIN due ON due.pool = pool.number
+WHERE pool.event_id = $1 ORDER BY pool.number
+
+-- name: seats
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+taken AS MATERIALIZED (
+    SELECT line.seat, CASE WHEN booking.status IN ('held', 'payment_submitted') THEN 'held' ELSE 'sold' END AS state
+    FROM clock CROSS JOIN line JOIN booking ON booking.event_id = line.event_id AND booking.id = line.booking_id
+    WHERE line.event_id = $1 AND line.live AND line.seat IS NOT NULL
+      AND NOT (booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at)
+)
+SELECT seat.label, pool.code AS pool, seat.row, seat.place, seat.x, seat.y,
+       CASE WHEN seat.blocked THEN 'blocked' ELSE coalesce(taken.state, 'free') END AS state
+FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
+     LEFT JOIN taken ON taken.seat = seat.number
+WHERE seat.event_id = $1 ORDER BY seat.number
+
+-- name: booking
+SELECT holdfast_now() AS now, event.revision, booking.*, lines.*
+FROM booking JOIN event ON event.id = booking.event_id CROSS JOIN LATERAL (
+    SELECT array_agg(pool ORDER BY number) AS pools, array_agg(tariff ORDER BY number) AS tariffs,
+           array_agg(seat ORDER BY number) AS seats, array_agg(quantity ORDER BY number) AS quantities,
+           array_agg(unit_price ORDER BY number) AS unit_prices
+    FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
+) AS lines
+WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
+
+-- name: bookings
+-- $1 org, $2 event, $3 user, $4 status as it reads now, $5 before this id, $6 how many; newest first. Null: any.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+page AS MATERIALIZED (
+    SELECT booking.*
+    FROM clock CROSS JOIN booking
+    WHERE booking.org_id = $1
+      AND ($2::uuid IS NULL OR booking.event_id = $2)
+      AND ($3::text IS NULL OR booking.user_id = $3)
+      AND ($4::text IS NULL OR $4 = CASE
+            WHEN booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at THEN 'expired'
+            ELSE booking.status END)
+      AND ($5::uuid IS NULL OR booking.id < $5)
+    ORDER BY booking.id DESC LIMIT $6
+)
+SELECT clock.at AS now, event.revision, page.*, lines.*
+FROM clock CROSS JOIN page JOIN event ON event.id = page.event_id CROSS JOIN LATERAL (
+    SELECT array_agg(pool ORDER BY number) AS pools, array_agg(tariff ORDER BY number) AS tariffs,
+           array_agg(seat ORDER BY number) AS seats, array_agg(quantity ORDER BY number) AS quantities,
+           array_agg(unit_price ORDER BY number) AS unit_prices
+    FROM line WHERE line.event_id = page.event_id AND line.booking_id = page.id
+) AS lines
+ORDER BY page.id DESC
+
+-- name: facts
+SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $1 AND number > $2 ORDER BY number LIMIT $3
+
+-- name: event_owner
+SELECT org_id, status FROM event WHERE id = $1

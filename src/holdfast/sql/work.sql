@@ -1,0 +1,97 @@
+-- What the background workers look for.
+
+-- name: events_to_sweep
+-- Events with holds that are due, or that are over or called off and still have bookings to end; $1 at most.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT event.id FROM clock CROSS JOIN event
+WHERE EXISTS (
+    SELECT FROM booking WHERE booking.event_id = event.id
+      AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+) OR event.status IN ('cancelled', 'completed') AND EXISTS (
+    SELECT FROM booking WHERE booking.event_id = event.id
+      AND booking.status IN ('held', 'payment_submitted', 'confirmed')
+      AND (event.status = 'cancelled' OR booking.status = 'confirmed')
+)
+LIMIT $1
+
+-- name: events_to_audit
+-- Events whose journal has grown since the auditor last read it, the longest waiting first.
+SELECT event.id FROM event LEFT JOIN audit ON audit.event_id = event.id
+WHERE audit.version IS DISTINCT FROM event.version
+ORDER BY audit.at NULLS FIRST LIMIT $1
+
+-- name: all_events
+SELECT id FROM event ORDER BY id
+
+-- name: keep_audit
+INSERT INTO audit (event_id, at, version, findings) VALUES ($1, holdfast_now(), $2, $3)
+ON CONFLICT (event_id) DO UPDATE SET at = excluded.at, version = excluded.version, findings = excluded.findings
+
+-- name: audit_summary
+SELECT count(*) AS events, max(at) AS last_at, coalesce(sum(json_array_length(findings)), 0)::bigint AS findings FROM audit
+
+-- name: audit_version
+SELECT version FROM event WHERE id = $1
+
+-- name: audit_pools
+-- A pool's counters against the sum of its live lines, and its capacity against its seats.
+SELECT pool.code, pool.capacity, pool.held, pool.sold, coalesce(lines.held, 0) AS held_lines,
+       coalesce(lines.sold, 0) AS sold_lines, seats.count AS seats
+FROM pool LEFT JOIN (
+    SELECT line.pool,
+           sum(line.quantity) FILTER (WHERE booking.status IN ('held', 'payment_submitted')) AS held,
+           sum(line.quantity) FILTER (WHERE booking.status NOT IN ('held', 'payment_submitted')) AS sold
+    FROM line JOIN booking ON booking.event_id = line.event_id AND booking.id = line.booking_id
+    WHERE line.event_id = $1 AND line.live GROUP BY line.pool
+) AS lines ON lines.pool = pool.number
+LEFT JOIN LATERAL (
+    SELECT count(*) FROM seat WHERE seat.event_id = $1 AND seat.pool = pool.number AND NOT seat.blocked
+) AS seats ON true
+WHERE pool.event_id = $1
+  AND (pool.held <> coalesce(lines.held, 0) OR pool.sold <> coalesce(lines.sold, 0)
+       OR pool.held < 0 OR pool.sold < 0 OR pool.held + pool.sold > pool.capacity
+       OR pool.seated AND pool.capacity <> seats.count)
+
+-- name: audit_seats
+-- Seats with two live lines, or with a live line that does not fit the seat.
+SELECT coalesce(seat.label, line.seat::text) AS label, count(*) AS lines
+FROM line LEFT JOIN seat ON seat.event_id = line.event_id AND seat.number = line.seat
+WHERE line.event_id = $1 AND line.live AND line.seat IS NOT NULL
+GROUP BY seat.label, line.seat
+HAVING count(*) > 1 OR bool_or(seat.label IS NULL OR seat.blocked OR seat.pool <> line.pool OR line.quantity <> 1)
+
+-- name: audit_lines
+-- Bookings whose lines are live although they claim nothing, or the other way round, or do not add up.
+SELECT booking.id, booking.status FROM booking LEFT JOIN line
+    ON line.event_id = booking.event_id AND line.booking_id = booking.id
+WHERE booking.event_id = $1
+GROUP BY booking.event_id, booking.id
+HAVING count(line.number) = 0
+    OR bool_or(line.live <> (booking.status = ANY ($2::text[])))
+    OR sum(line.quantity * line.unit_price) <> booking.subtotal
+
+-- name: audit_journal
+-- Numbers missing from the journal, which has to run from 1 to the event's version.
+SELECT event.version, count(journal.number) AS facts, min(journal.number) AS first, max(journal.number) AS last
+FROM event LEFT JOIN journal ON journal.event_id = event.id WHERE event.id = $1
+GROUP BY event.id HAVING count(journal.number) <> event.version
+    OR coalesce(min(journal.number), 1) <> 1 OR coalesce(max(journal.number), 0) <> event.version
+
+-- name: audit_transitions
+-- Steps in a booking's history that the table of states does not have ($2 from, $3 to; '' is the beginning), and
+-- bookings that are not what their last fact says.
+WITH steps AS (
+    SELECT booking_id, number, kind,
+           coalesce(lag(kind) OVER (PARTITION BY booking_id ORDER BY number), '') AS before
+    FROM journal WHERE event_id = $1 AND booking_id IS NOT NULL AND kind <> 'extended'
+)
+SELECT steps.booking_id AS id, steps.before AS was, steps.kind AS became FROM steps
+WHERE NOT EXISTS (
+    SELECT FROM unnest($2::text[], $3::text[]) AS allowed (source, target)
+    WHERE allowed.source = steps.before AND allowed.target = steps.kind
+)
+UNION ALL
+SELECT booking.id, latest.kind, booking.status FROM booking LEFT JOIN (
+    SELECT DISTINCT ON (booking_id) booking_id, kind FROM steps ORDER BY booking_id, number DESC
+) AS latest ON latest.booking_id = booking.id
+WHERE booking.event_id = $1 AND latest.kind IS DISTINCT FROM booking.status
