@@ -1,0 +1,1 @@
+"""The desk: the only code that writes inventory. It opens the books of a batch, has them decided, and saves them."""

@@ -1,0 +1,45 @@
+"""The desk of one process: its lanes, and which event goes to which."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast import db
+from holdfast.core.commands import Command
+from holdfast.core.decide import Outcome
+from holdfast.core.layout import Layout
+from holdfast.desk.batch import sweep
+from holdfast.desk.lane import Lane
+from holdfast.desk.layouts import Layouts
+
+LANES: Final = 4
+
+
+class Desk:
+    def __init__(self, url: str, lanes: int = LANES) -> None:
+        self._url = url
+        self._layouts = Layouts()
+        self._lanes = [Lane(lambda: db.connect_lane(url), self._layouts) for _ in range(lanes)]
+
+    def start(self) -> None:
+        for lane in self._lanes:
+            lane.start()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+
+    async def submit(self, command: Command) -> Outcome:
+        """An event always goes to the same lane of its process, so that its commands share one batch."""
+        return await self._lanes[command.event[-1] % len(self._lanes)].submit(command)
+
+    async def sweep(self, event: bytes) -> int:
+        """End what has to end in the event, as far as one batch goes. Returns how many bookings that were."""
+        connection = await db.connect_lane(self._url)
+        try:
+            return await sweep(connection, self._layouts, [event])
+        finally:
+            await connection.close()
+
+    async def layouts(self, pool: db.Pool, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
+        async with pool.acquire() as connection:
+            return await self._layouts.get(connection, revisions)
