@@ -1,0 +1,1 @@
+"""The HTTP edge: one table of operations, and what turns requests into calls of them."""

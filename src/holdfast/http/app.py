@@ -1,0 +1,104 @@
+"""The ASGI application of one API process."""
+
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.routing import Route, Router
+
+from holdfast import db
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.desk.desk import Desk
+from holdfast.http.auth import Callers
+from holdfast.http.docs import docs_page
+from holdfast.http.endpoint import Endpoint, Limits, Receive, Scope, Send, send_answer
+from holdfast.http.openapi import openapi_document
+from holdfast.http.operation import Answer, House, Operation
+from holdfast.http.operations import OPERATIONS
+from holdfast.http.problems import problem
+from holdfast.logs import configure_logs
+from holdfast.orphans import end_with_parent
+from holdfast.settings import Settings
+
+READ_CONNECTIONS = 8
+
+
+class App:
+    """Starts with what it needs, serves the table of operations, and drains its lanes before it stops."""
+
+    def __init__(self, settings: Settings, operations: Sequence[Operation] = OPERATIONS) -> None:
+        assert settings.database_url is not None
+        self._settings = settings
+        self._url = settings.database_url
+        self._operations = operations
+        self._router = Router(lifespan=self._lifespan, default=_not_found, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._router(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        end_with_parent()
+        pool = await db.create_pool(self._url, READ_CONNECTIONS)
+        desk = Desk(self._url, self._settings.lanes)
+        desk.start()
+        house = House(self._settings, pool, desk, Callers(pool))
+        self._router.routes.extend(routes(self._operations, house))
+        try:
+            yield
+        finally:
+            await desk.close()
+            await pool.close()
+
+
+def create_app() -> App:
+    """What Granian's workers call. The settings come from the environment."""
+    configure_logs()
+    return App(Settings.from_environment(os.environ))
+
+
+def routes(operations: Sequence[Operation], house: House) -> list[Route]:
+    limits = Limits(house)
+    by_path: dict[str, dict[str, Endpoint]] = defaultdict(dict)
+    for operation in operations:
+        by_path[operation.path][operation.method] = Endpoint(operation, house, limits)
+    api = [Route(path, _Methods(endpoints)) for path, endpoints in by_path.items()]
+    document = _Static(Answer(openapi_document(operations)))
+    page = _Static(Answer(docs_page(operations), content_type=b"text/html; charset=utf-8"))
+    return [
+        *api,
+        Route("/openapi.json", _Methods({"GET": document})),
+        Route("/docs", _Methods({"GET": page})),
+    ]
+
+
+class _Methods:
+    """The endpoints of one path by method."""
+
+    def __init__(self, endpoints: "dict[str, Endpoint] | dict[str, _Static]") -> None:
+        self._endpoints = endpoints
+        self._allow = (b"allow", ", ".join(sorted(endpoints)).encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
+            return
+        answer = problem(Refused(Refusal.METHOD_NOT_ALLOWED))
+        await send_answer(send, Answer(answer.body, answer.status, (self._allow,), answer.content_type))
+
+
+class _Static:
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_answer(send, self._answer)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
+    await send_answer(send, problem(Refused(Refusal.NOT_FOUND)))

@@ -1,0 +1,164 @@
+"""Holds and bookings: everything that takes, keeps or gives back units goes through the desk."""
+
+import hashlib
+from typing import Any
+
+from msgspec import json
+
+from holdfast import ids, sql
+from holdfast.core.commands import Act, BestAvailable, Done, Place, PoolItem, SeatItem
+from holdfast.core.decide import Outcome
+from holdfast.core.offers import invalid
+from holdfast.core.refusals import Refusal, Refused, RefusedError
+from holdfast.core.states import Verb
+from holdfast.desk.opening import booking_of
+from holdfast.http.operation import Answer, Call
+from holdfast.http.requests import HoldNew, Item
+from holdfast.http.views import BookingList, booking_view
+
+_encode_sorted = json.Encoder(order="sorted").encode
+
+
+async def place_hold(call: Call) -> Answer:
+    event = ids.parse_event(call.path["id"])
+    if event is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    body: HoldNew = call.body
+    user = _buyer(call, body)
+    outcome = await call.house.desk.submit(
+        Place(
+            event=event,
+            org=call.by.org,
+            booking=ids.new_id(),
+            user=user,
+            actor=call.by.actor,
+            request_key=_request_key(call),
+            fingerprint=hashlib.blake2b(_encode_sorted((user, body)), digest_size=16).digest(),
+            items=_items(body),
+            best=_best(body),
+            cart_hash=hashlib.sha256(body.cart_token.encode()).digest() if body.cart_token else None,
+            details=json.encode(body.details).decode() if body.details is not None else None,
+        )
+    )
+    return _answer(outcome, 201)
+
+
+async def extend_booking(call: Call) -> Answer:
+    return await _act(call, Verb.EXTEND)
+
+
+async def confirm_booking(call: Call) -> Answer:
+    return await _act(call, Verb.CONFIRM)
+
+
+async def cancel_booking(call: Call) -> Answer:
+    return await _act(call, Verb.CANCEL, call.body.reason)
+
+
+async def refund_booking(call: Call) -> Answer:
+    return await _act(call, Verb.REFUND, call.body.reason)
+
+
+async def get_booking(call: Call) -> Answer:
+    event, booking = _named(call)
+    rows = await call.house.pool.fetch(sql.reads.booking, event, booking, call.by.org, call.by.user)
+    if not rows:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return Answer((await _views(call, rows))[0])
+
+
+async def list_bookings(call: Call) -> Answer:
+    query = call.query
+    event = ids.parse_event(query.event) if query.event else None
+    after = ids.parse_booking(query.after) if query.after else None
+    if query.after and after is None:
+        raise invalid("after", "take it from `next` of the page before")
+    user = call.by.user or query.user
+    hidden = query.user not in (None, user) or (query.event is not None and event is None)
+    rows = []
+    if not hidden:
+        rows = await call.house.pool.fetch(
+            sql.reads.bookings,
+            call.by.org,
+            event,
+            user,
+            query.status,
+            after[1] if after else None,
+            query.limit + 1,
+        )
+    items = await _views(call, rows[: query.limit])
+    return Answer(BookingList(items=items, next=items[-1].id if len(rows) > query.limit else None))
+
+
+def _buyer(call: Call, body: HoldNew) -> str:
+    """A customer token gives the user; a secret key must name it."""
+    if call.by.user is None:
+        if body.user is None:
+            raise invalid("user", "is needed with a secret key")
+        return body.user
+    if body.user not in (None, call.by.user):
+        raise RefusedError(Refusal.FORBIDDEN, "A customer can hold only for themselves.")
+    return call.by.user
+
+
+def _request_key(call: Call) -> bytes:
+    """Keys of one customer say nothing about those of another, nor about those of the org's own back end."""
+    scope = b"user:" + call.by.user.encode() if call.by.user is not None else b"org"
+    return hashlib.blake2b(scope + b"\0" + call.headers[b"idempotency-key"], digest_size=16).digest()
+
+
+def _items(body: HoldNew) -> tuple[SeatItem | PoolItem, ...]:
+    if (body.items is None) is (body.best_available is None):
+        raise invalid("items", "give either items or best_available")
+    return tuple(_item(item) for item in body.items or ())
+
+
+def _item(item: Item) -> SeatItem | PoolItem:
+    if item.seat is not None:
+        if item.pool is not None or item.quantity not in (None, 1):
+            raise invalid("items", "a seat takes neither a pool nor a quantity")
+        return SeatItem(item.seat, item.tariff)
+    if item.pool is None:
+        raise invalid("items", "an item needs a seat or a pool")
+    return PoolItem(item.pool, 1 if item.quantity is None else item.quantity, item.tariff)
+
+
+def _best(body: HoldNew) -> BestAvailable | None:
+    best = body.best_available
+    return BestAvailable(best.pool, best.quantity, best.tariff, best.adjacent) if best else None
+
+
+async def _act(call: Call, verb: Verb, reason: str | None = None) -> Answer:
+    event, booking = _named(call)
+    outcome = await call.house.desk.submit(
+        Act(
+            event=event,
+            org=call.by.org,
+            booking=booking,
+            verb=verb,
+            actor=call.by.actor,
+            owner=call.by.user,
+            reason=reason,
+        )
+    )
+    return _answer(outcome, 200)
+
+
+def _named(call: Call) -> tuple[bytes, bytes]:
+    named = ids.parse_booking(call.path["id"])
+    if named is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return named
+
+
+def _answer(outcome: Outcome, status: int) -> Answer:
+    if isinstance(outcome, Refused):
+        raise RefusedError(outcome.refusal, outcome.detail, conflicts=outcome.conflicts, errors=outcome.errors)
+    assert isinstance(outcome, Done)
+    headers = ((b"idempotency-replayed", b"true"),) if outcome.replayed else ()
+    return Answer(booking_view(outcome.booking, outcome.layout, outcome.now), status, headers)
+
+
+async def _views(call: Call, rows: list[Any]) -> list[Any]:
+    layouts = await call.house.desk.layouts(call.house.pool, {row["event_id"]: row["revision"] for row in rows})
+    return [booking_view(booking_of(row), layouts[row["event_id"]], row["now"]) for row in rows]

@@ -1,0 +1,165 @@
+"""From a raw ASGI request to the call of an operation, and back. This is on the way of every hold, so it is lean."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import structlog
+from msgspec import DecodeError, ValidationError, convert, json
+
+from holdfast.core.refusals import FieldError, Refusal, Refused, RefusedError
+from holdfast.db import LOST_ERRORS
+from holdfast.http.auth import KEY_PREFIX, Caller
+from holdfast.http.limits import RateLimit
+from holdfast.http.operation import Answer, Call, House, Operation, Who
+from holdfast.http.problems import problem
+
+log = structlog.get_logger()
+
+Scope = Any
+Receive = Any
+Send = Any
+Headers = dict[bytes, bytes]
+
+BODY_MAX: Final = 1024 * 1024
+KEY_MAX: Final = 255
+
+_ESCAPED_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_encode: Final = json.Encoder().encode
+
+
+class Limits:
+    """The rate limits of a process."""
+
+    def __init__(self, house: House) -> None:
+        self.per_key = RateLimit(house.settings.rate_per_key)
+        self.per_address = RateLimit(house.settings.rate_per_address)
+        self.proxies = house.settings.proxies
+
+    def address(self, scope: Scope, headers: Headers) -> str:
+        """Where the request came from, as the nearest proxy that is ours saw it."""
+        if self.proxies:
+            hops = headers.get(b"x-forwarded-for", b"").split(b",")
+            if len(hops) >= self.proxies:
+                return hops[-self.proxies].strip().decode("latin-1")
+        client = scope.get("client")
+        return client[0] if client else ""
+
+
+class Endpoint:
+    """One operation as an ASGI application."""
+
+    def __init__(self, operation: Operation, house: House, limits: Limits) -> None:
+        self._operation = operation
+        self._house = house
+        self._limits = limits
+        self._decoder = json.Decoder(operation.takes) if operation.takes else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+        except RefusedError as error:
+            answer = problem(error.refused)
+        except LOST_ERRORS as error:
+            log.error("request_lost_database", operation=self._operation.name, error=type(error).__name__)
+            answer = problem(Refused(Refusal.BUSY))
+        except Exception:
+            log.exception("request_failed", operation=self._operation.name)
+            answer = problem(Refused(Refusal.INTERNAL))
+        await send_answer(send, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        operation = self._operation
+        headers: Headers = dict(scope["headers"])
+        token = _token(headers)
+        if token is None or not token.startswith(KEY_PREFIX):
+            self._limits.per_address.spend(self._limits.address(scope, headers))
+        else:
+            self._limits.per_key.spend(token)
+        body = await self._body(headers, receive)
+        query = self._query(scope["query_string"])
+        if operation.needs_idempotency_key and not 1 <= len(headers.get(b"idempotency-key", b"")) <= KEY_MAX:
+            raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
+        caller = await self._caller(token)
+        return await operation.function(Call(self._house, caller, _path(scope), query, body, headers))
+
+    async def _caller(self, token: str | None) -> Caller | None:
+        if token is None:
+            if self._operation.who is not Who.PUBLIC:
+                raise RefusedError(Refusal.UNAUTHORIZED)
+            return None
+        caller = await self._house.callers.identify(token)
+        if caller.role not in self._operation.who.value:
+            raise RefusedError(Refusal.FORBIDDEN, f"The role {caller.role} may not do that.")
+        return caller
+
+    async def _body(self, headers: Headers, receive: Receive) -> Any:
+        if self._decoder is None:
+            return None
+        raw = await _read(headers, receive)
+        if _ESCAPED_NUL.search(raw):
+            raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
+        try:
+            return self._decoder.decode(raw or b"{}")
+        except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise _invalid(error) from None
+
+    def _query(self, raw: bytes) -> Any:
+        if self._operation.query is None:
+            return None
+        try:
+            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+            if any("\0" in value for pair in pairs for value in pair):
+                raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
+            return convert({name: value for name, value in pairs if value}, self._operation.query, strict=False)
+        except (ValidationError, ValueError) as error:
+            raise _invalid(error) from None
+
+
+async def send_answer(send: Send, answer: Answer) -> None:
+    body = answer.body if isinstance(answer.body, bytes) else _encode(answer.body)
+    headers = [
+        (b"content-type", answer.content_type),
+        (b"content-length", str(len(body)).encode()),
+        *answer.headers,
+    ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _read(headers: Headers, receive: Receive) -> bytes:
+    """The whole body. What is too large is refused before it is taken in."""
+    length = headers.get(b"content-length", b"0")
+    if len(length) > 9 or (length.isdigit() and int(length) > BODY_MAX):
+        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body"):
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > BODY_MAX:
+            raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
+    return body
+
+
+def _token(headers: Headers) -> str | None:
+    value = headers.get(b"authorization")
+    if value is None:
+        return None
+    scheme, _, token = value.partition(b" ")
+    return token.decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
+def _path(scope: Scope) -> Mapping[str, str]:
+    path: Mapping[str, str] = scope["path_params"]
+    return path
+
+
+def _invalid(error: Exception) -> RefusedError:
+    """The message of the decoder, with the field it speaks of."""
+    if isinstance(error, RecursionError):
+        return RefusedError(Refusal.INVALID_REQUEST, "The document is nested too deeply.")
+    message, _, place = str(error).partition(" - at `")
+    field = place.rstrip("`").removeprefix("$").lstrip(".")
+    return RefusedError(Refusal.INVALID_REQUEST, str(error), errors=(FieldError(field, message),))

@@ -1,0 +1,239 @@
+"""Events: what is offered, how much is left, and what happened."""
+
+from typing import Any, Final
+
+from msgspec import json
+
+from holdfast import ids, sql
+from holdfast.core.facts import FactData
+from holdfast.core.model import Policy
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.states import EventStatus
+from holdfast.desk import events as desk
+from holdfast.http.operation import Answer, Call
+from holdfast.http.views import (
+    Availability,
+    Change,
+    ChangeList,
+    EventList,
+    EventView,
+    FactList,
+    FactView,
+    PoolAvailability,
+    PoolView,
+    SeatMap,
+    SeatView,
+    TariffView,
+)
+
+SWEEPS_MAX: Final = 10
+
+
+async def create_event(call: Call) -> Answer:
+    async with call.house.pool.acquire() as connection:
+        event = await desk.create_event(connection, call.by.org, call.body, call.by.actor)
+    return Answer(await _view(call, event), 201, ((b"location", f"/v1/events/{ids.event_text(event)}".encode()),))
+
+
+async def list_events(call: Call) -> Answer:
+    """Staff see all events of their org; everybody else sees published ones."""
+    query = call.query
+    org = call.caller.org if call.caller else None
+    if org is None and query.org is not None:
+        found = await call.house.pool.fetchrow(sql.access.org_by_slug, query.org)
+        if found is None:
+            return Answer(EventList(items=[], next=None))
+        org = found["id"]
+    after = _cursor(query.after)
+    rows = await call.house.pool.fetch(sql.reads.events, org, not _is_staff(call), query.status, after, query.limit + 1)
+    items = await _views(call, rows[: query.limit])
+    return Answer(EventList(items=items, next=items[-1].id if len(rows) > query.limit else None))
+
+
+async def get_event(call: Call) -> Answer:
+    return Answer(await _view(call, await visible_event(call)))
+
+
+async def change_event(call: Call) -> Answer:
+    event = _named(call)
+    await call.house.desk.sweep(event)
+    async with call.house.pool.acquire() as connection:
+        await desk.change_event(connection, call.by.org, event, call.body, call.by.actor)
+    return Answer(await _view(call, event))
+
+
+async def publish_event(call: Call) -> Answer:
+    return await _set_status(call, EventStatus.ACTIVE)
+
+
+async def complete_event(call: Call) -> Answer:
+    return await _set_status(call, EventStatus.COMPLETED)
+
+
+async def cancel_event(call: Call) -> Answer:
+    return await _set_status(call, EventStatus.CANCELLED)
+
+
+async def get_availability(call: Call) -> Answer:
+    event = await visible_event(call)
+    tag, version = await _pulse(call, event)
+    if _has_already(call, tag):
+        return _not_modified(tag)
+    rows = await call.house.pool.fetch(sql.reads.availability, event)
+    pools = [
+        PoolAvailability(
+            code=row["code"],
+            capacity=row["capacity"],
+            held=row["held"],
+            sold=row["sold"],
+            remaining=row["capacity"] - row["held"] - row["sold"],
+        )
+        for row in rows
+    ]
+    return Answer(Availability(event=ids.event_text(event), version=version, pools=pools), headers=((b"etag", tag),))
+
+
+async def get_seats(call: Call) -> Answer:
+    event = await visible_event(call)
+    tag, version = await _pulse(call, event)
+    if _has_already(call, tag):
+        return _not_modified(tag)
+    rows = await call.house.pool.fetch(sql.reads.seats, event)
+    seats = [
+        SeatView(label=label, pool=pool, row=row, number=place, x=x, y=y, state=state)
+        for label, pool, row, place, x, y, state in rows
+    ]
+    return Answer(SeatMap(event=ids.event_text(event), version=version, seats=seats), headers=((b"etag", tag),))
+
+
+async def list_changes(call: Call) -> Answer:
+    rows = await _facts(call, await visible_event(call))
+    changes = [
+        Change(seq=row["number"], kind=row["kind"], at=row["at"], seats=data.seats, pools=data.pools)
+        for row, data in rows
+    ]
+    return Answer(ChangeList(changes=changes, next=changes[-1].seq if changes else call.query.after))
+
+
+async def list_journal(call: Call) -> Answer:
+    event = await visible_event(call)
+    rows = await _facts(call, event)
+    items = [
+        FactView(
+            seq=row["number"],
+            at=row["at"],
+            kind=row["kind"],
+            booking=ids.booking_text(event, row["booking_id"]) if row["booking_id"] else None,
+            actor=row["actor"],
+            reason=data.reason,
+            seats=data.seats,
+            pools=data.pools,
+        )
+        for row, data in rows
+    ]
+    return Answer(FactList(items=items, next=items[-1].seq if len(items) == call.query.limit else None))
+
+
+async def visible_event(call: Call) -> bytes:
+    """The event that the path names, if the caller may know of it."""
+    event = _named(call)
+    row = await call.house.pool.fetchrow(sql.reads.event_owner, event)
+    foreign = row is None or (call.caller is not None and call.caller.org != row["org_id"])
+    if foreign or (row["status"] == EventStatus.DRAFT and not _is_staff(call)):
+        raise RefusedError(Refusal.NOT_FOUND)
+    return event
+
+
+def _named(call: Call) -> bytes:
+    event = ids.parse_event(call.path["id"])
+    if event is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return event
+
+
+def _is_staff(call: Call) -> bool:
+    return call.caller is not None and call.caller.user is None
+
+
+def _cursor(after: str | None) -> bytes | None:
+    if after is None:
+        return None
+    parsed = ids.parse_event(after)
+    if parsed is None:
+        raise RefusedError(Refusal.INVALID_REQUEST, "after: take it from `next` of the page before.")
+    return parsed
+
+
+async def _set_status(call: Call, status: EventStatus) -> Answer:
+    event = _named(call)
+    async with call.house.pool.acquire() as connection:
+        await desk.set_status(connection, call.by.org, event, status, call.by.actor)
+    if status is not EventStatus.ACTIVE:
+        await _wind_up(call, event)
+    return Answer(await _view(call, event))
+
+
+async def _wind_up(call: Call, event: bytes) -> None:
+    """Small events are wound up before the answer; what is left of large ones is for the worker."""
+    for _ in range(SWEEPS_MAX):
+        if not await call.house.desk.sweep(event):
+            return
+
+
+async def _view(call: Call, event: bytes) -> EventView:
+    return (await _views(call, [await call.house.pool.fetchrow(sql.reads.event, event)]))[0]
+
+
+async def _views(call: Call, rows: list[Any]) -> list[EventView]:
+    events = [row["id"] for row in rows]
+    tariffs: dict[tuple[bytes, int], list[TariffView]] = {}
+    for row in await call.house.pool.fetch(sql.reads.tariffs_of, events):
+        tariff = TariffView(code=row["code"], name=row["name"], price=row["price"])
+        tariffs.setdefault((row["event_id"], row["pool"]), []).append(tariff)
+    pools: dict[bytes, list[PoolView]] = {event: [] for event in events}
+    for row in await call.house.pool.fetch(sql.reads.pools_of, events):
+        pools[row["event_id"]].append(
+            PoolView(
+                code=row["code"],
+                name=row["name"],
+                capacity=row["capacity"],
+                seated=row["seated"],
+                tariffs=tariffs[row["event_id"], row["number"]],
+            )
+        )
+    return [_event_view(row, pools[row["id"]]) for row in rows]
+
+
+def _event_view(row: Any, pools: list[PoolView]) -> EventView:
+    return EventView(
+        id=ids.event_text(row["id"]),
+        title=row["title"],
+        status=EventStatus(row["status"]),
+        preset=row["preset"],
+        starts_at=row["starts_at"],
+        currency=row["currency"],
+        tax_bps=row["tax_bps"],
+        policy=json.decode(row["policy"], type=Policy),
+        details=json.decode(row["details"]),
+        pools=pools,
+        version=row["version"],
+        created_at=row["created_at"],
+    )
+
+
+async def _pulse(call: Call, event: bytes) -> tuple[bytes, int]:
+    row = await call.house.pool.fetchrow(sql.reads.pulse, event)
+    return f'"{row["version"]}.{row["due"]}"'.encode(), row["version"]
+
+
+def _has_already(call: Call, tag: bytes) -> bool:
+    return tag in [known.strip() for known in call.headers.get(b"if-none-match", b"").split(b",")]
+
+
+def _not_modified(tag: bytes) -> Answer:
+    return Answer(b"", 304, ((b"etag", tag),))
+
+
+async def _facts(call: Call, event: bytes) -> list[tuple[Any, FactData]]:
+    rows = await call.house.pool.fetch(sql.reads.facts, event, call.query.after, call.query.limit)
+    return [(row, json.decode(row["data"], type=FactData)) for row in rows]

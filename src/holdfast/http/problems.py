@@ -1,0 +1,32 @@
+"""Refusals as problem documents (RFC 9457)."""
+
+from typing import Final
+
+from msgspec import json
+
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.http.operation import Answer
+from holdfast.http.views import Problem
+
+CONTENT_TYPE: Final = b"application/problem+json"
+RETRY_AFTER: Final = {Refusal.BUSY: b"1", Refusal.RATE_LIMITED: b"1"}
+
+
+def problem(refused: Refused) -> Answer:
+    refusal = refused.refusal
+    document = Problem(
+        type=f"/docs#{refusal.code}",
+        title=refusal.title,
+        status=refusal.status,
+        code=refusal.code,
+        detail=refused.detail or refusal.title,
+        retryable=refusal.retryable,
+        conflicts=refused.conflicts,
+        errors=refused.errors,
+    )
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if refusal in RETRY_AFTER:
+        headers = ((b"retry-after", RETRY_AFTER[refusal]),)
+    if refusal is Refusal.UNAUTHORIZED:
+        headers = ((b"www-authenticate", b"Bearer"),)
+    return Answer(json.encode(document), refusal.status, headers, CONTENT_TYPE)

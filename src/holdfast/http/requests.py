@@ -1,0 +1,75 @@
+"""What the API takes besides events, which are in `core.offers`."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from holdfast.core.offers import DAY_SECONDS, Code, Details, Label, Quantity, Request
+
+User = Annotated[str, Meta(min_length=1, max_length=200, description="The buyer, by the merchant's own id.")]
+Reason = Annotated[str, Meta(max_length=1000)]
+Limit = Annotated[int, Meta(ge=1, le=200)]
+Cursor = Annotated[str, Meta(max_length=100)]
+EventStatusName = Literal["draft", "active", "completed", "cancelled"]
+StatusName = Literal[
+    "held", "payment_submitted", "confirmed", "rejected", "expired", "cancelled", "refunded", "completed"
+]
+
+
+class Item(Request, frozen=True):
+    """A seat, or a quantity of a pool. The tariff may be left out where the pool has one."""
+
+    seat: Label | None = None
+    pool: Code | None = None
+    tariff: Code | None = None
+    quantity: Quantity | None = None
+
+
+class BestAvailable(Request, frozen=True):
+    pool: Code
+    quantity: Quantity
+    tariff: Code | None = None
+    adjacent: bool = True
+
+
+class HoldNew(Request, frozen=True):
+    """Either `items` or `best_available`. With a customer token the user is known and may be left out."""
+
+    user: User | None = None
+    items: Annotated[list[Item], Meta(min_length=1, max_length=200)] | None = None
+    best_available: BestAvailable | None = None
+    cart_token: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    details: Details | None = None
+
+
+class Empty(Request, frozen=True):
+    """An action without fields takes an empty body, or an empty object."""
+
+
+class WithReason(Request, frozen=True):
+    reason: Reason | None = None
+
+
+class CustomerTokenNew(Request, frozen=True):
+    user: User
+    ttl_seconds: Annotated[int, Meta(ge=1, le=DAY_SECONDS)] = 900
+
+
+class EventsQuery(Request, frozen=True):
+    org: Annotated[str, Meta(max_length=63, description="The slug of the org whose events to list.")] | None = None
+    status: EventStatusName | None = None
+    limit: Limit = 50
+    after: Cursor | None = None
+
+
+class BookingsQuery(Request, frozen=True):
+    event: Cursor | None = None
+    user: User | None = None
+    status: StatusName | None = None
+    limit: Limit = 50
+    after: Cursor | None = None
+
+
+class FactsQuery(Request, frozen=True):
+    after: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    limit: Limit = 200

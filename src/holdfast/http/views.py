@@ -1,0 +1,230 @@
+"""What the API answers with."""
+
+import math
+from datetime import datetime
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from holdfast import ids
+from holdfast.core.facts import PoolState, SeatState
+from holdfast.core.layout import Layout
+from holdfast.core.model import Booking, Policy
+from holdfast.core.refusals import FieldError
+from holdfast.core.states import EventStatus, Status
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """The base of everything the API answers with."""
+
+
+class Problem(View, frozen=True, omit_defaults=True):
+    """RFC 9457. `code` is stable; `retryable` says whether the same request may succeed later."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    retryable: bool
+    conflicts: tuple[str, ...] = ()
+    errors: tuple[FieldError, ...] = ()
+
+
+class TariffView(View, frozen=True):
+    code: str
+    name: str
+    price: int
+
+
+class PoolView(View, frozen=True):
+    code: str
+    name: str
+    capacity: int
+    seated: bool
+    tariffs: list[TariffView]
+
+
+class EventView(View, frozen=True):
+    id: str
+    title: str
+    status: EventStatus
+    preset: str | None
+    starts_at: datetime
+    currency: str
+    tax_bps: int
+    policy: Policy
+    details: dict[str, Any]
+    pools: list[PoolView]
+    version: int
+    created_at: datetime
+
+
+class EventList(View, frozen=True):
+    items: list[EventView]
+    next: str | None
+
+
+class PoolAvailability(View, frozen=True):
+    code: str
+    capacity: int
+    held: int
+    sold: int
+    remaining: int
+
+
+class Availability(View, frozen=True):
+    event: str
+    version: int
+    pools: list[PoolAvailability]
+
+
+class SeatView(View, frozen=True):
+    label: str
+    pool: str
+    row: str
+    number: int | None
+    x: float | None
+    y: float | None
+    state: SeatState
+
+
+class SeatMap(View, frozen=True):
+    event: str
+    version: int
+    seats: list[SeatView]
+
+
+class ItemView(View, frozen=True):
+    pool: str
+    tariff: str
+    seat: str | None
+    quantity: int
+    unit_price: int
+
+
+class PaymentView(View, frozen=True):
+    id: str
+    status: str
+
+
+class BookingView(View, frozen=True):
+    id: str
+    event: str
+    user: str
+    status: Status
+    items: list[ItemView]
+    subtotal: int
+    tax: int
+    total: int
+    currency: str
+    created_at: datetime
+    expires_at: datetime | None
+    expires_in_seconds: int | None
+    max_expires_at: datetime | None
+    server_time: datetime
+    version: int
+    details: dict[str, Any] | Raw | None
+    payments: list[PaymentView]
+    reason: str | None
+
+
+class BookingList(View, frozen=True):
+    items: list[BookingView]
+    next: str | None
+
+
+class Change(View, frozen=True):
+    """What one fact changed: seats and pools as they are after it. Nothing about users."""
+
+    seq: int
+    kind: str
+    at: datetime
+    seats: dict[str, SeatState]
+    pools: dict[str, PoolState]
+
+
+class ChangeList(View, frozen=True):
+    changes: list[Change]
+    next: int
+
+
+class FactView(View, frozen=True):
+    seq: int
+    at: datetime
+    kind: str
+    booking: str | None
+    actor: str
+    reason: str | None
+    seats: dict[str, SeatState]
+    pools: dict[str, PoolState]
+
+
+class FactList(View, frozen=True):
+    items: list[FactView]
+    next: int | None
+
+
+class CustomerToken(View, frozen=True):
+    token: str
+    user: str
+    expires_at: datetime
+
+
+class Health(View, frozen=True):
+    status: str
+
+
+class AuditSummary(View, frozen=True):
+    events: int
+    findings: int
+    last_at: datetime | None
+
+
+class Readiness(View, frozen=True):
+    status: str
+    audit: AuditSummary
+
+
+def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView:
+    """A hold past its deadline reads as expired, whether or not that was written down yet."""
+    status = Status.EXPIRED if booking.is_due(now) else booking.status
+    left = None
+    if booking.expires_at is not None and (status is Status.HELD or status is Status.PAYMENT_SUBMITTED):
+        left = math.ceil((booking.expires_at - now).total_seconds())
+    return BookingView(
+        id=ids.booking_text(booking.event, booking.id),
+        event=ids.event_text(booking.event),
+        user=booking.user,
+        status=status,
+        items=_items(booking, layout),
+        subtotal=booking.subtotal,
+        tax=booking.tax,
+        total=booking.total,
+        currency=booking.currency,
+        created_at=booking.created_at,
+        expires_at=booking.expires_at,
+        expires_in_seconds=left,
+        max_expires_at=booking.max_expires_at,
+        server_time=now,
+        version=booking.version,
+        details=Raw(booking.details) if booking.details is not None else None,
+        payments=[],
+        reason=booking.reason,
+    )
+
+
+def _items(booking: Booking, layout: Layout) -> list[ItemView]:
+    items = []
+    for line in booking.lines:
+        pool = layout.pools[line.pool]
+        items.append(
+            ItemView(
+                pool=pool.code,
+                tariff=pool.tariffs[line.tariff].code,
+                seat=None if line.seat is None else layout.seats[line.seat].label,
+                quantity=line.quantity,
+                unit_price=line.unit_price,
+            )
+        )
+    return items

@@ -1,0 +1,34 @@
+"""Settings, all from environment variables named HOLDFAST_…, with defaults that work on one machine."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct, ValidationError, convert
+
+
+class SettingError(ValueError):
+    """A setting has a value that cannot be used."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """`docs/settings.md` says what each is for."""
+
+    database_url: str | None = None
+    data_dir: Path = Path(".holdfast")
+    public_url: str = "http://127.0.0.1:8000"
+    proxies: int = 0
+    rate_per_key: float = 50_000
+    rate_per_address: float = 2_000
+    lanes: int = 4
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        prefix = "HOLDFAST_"
+        names = cls.__struct_fields__
+        given = {name: text for name in names if (text := environment.get(prefix + name.upper()))}
+        try:
+            return convert(given, cls, strict=False, dec_hook=lambda kind, text: kind(text))
+        except ValidationError as error:
+            message, _, name = str(error).partition(" - at `$.")
+            raise SettingError(f"{prefix}{name.rstrip('`').upper()}: {message}.") from None
