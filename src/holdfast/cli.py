@@ -1,0 +1,174 @@
+"""The command line."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, NoReturn, TypeVar
+
+import msgspec
+import typer
+import uvloop
+
+from holdfast import db, embedded, sql
+from holdfast.demo import fill_demo
+from holdfast.http.auth import Role, create_key, create_org
+from holdfast.logs import configure_logs
+from holdfast.server import serve as serve_forever
+from holdfast.settings import SettingError, Settings
+from holdfast.worker.auditor import audit_all
+from holdfast.worker.runner import run_worker
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sell scarce things without ever selling one twice.")
+orgs = typer.Typer(no_args_is_help=True, help="Tenants.")
+keys = typer.Typer(no_args_is_help=True, help="Secret keys of an org's staff.")
+app.add_typer(orgs, name="orgs")
+app.add_typer(keys, name="keys")
+
+T = TypeVar("T")
+Data = Annotated[Path | None, typer.Option(help="Folder of the embedded PostgreSQL (HOLDFAST_DATA_DIR).")]
+Org = Annotated[str, typer.Option(help="The org's slug.")]
+
+
+@app.command()
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="API processes.")] = 2,
+    data: Data = None,
+    worker: Annotated[bool, typer.Option(help="Also run a background worker.")] = True,
+) -> None:
+    """Run the API, a background worker and, without HOLDFAST_DATABASE_URL, an embedded PostgreSQL."""
+    _database(data)
+    serve_forever(host, port, workers, with_worker=worker)
+
+
+@app.command()
+def worker(data: Data = None, child: Annotated[bool, typer.Option(hidden=True)] = False) -> None:
+    """Run a background worker: reaper and auditor. Any number may run."""
+    configure_logs()
+    url = _database(data)
+    uvloop.run(run_worker(url, child=child))
+
+
+@app.command()
+def migrate(data: Data = None) -> None:
+    """Bring the database's schema up to date."""
+    _database(data)
+    typer.echo("The schema is up to date.", err=True)
+
+
+@app.command()
+def demo(data: Data = None) -> None:
+    """Fill the org `demo` with one event per preset. Events that are there already are left as they are."""
+    for line in _with_connection(data, fill_demo):
+        typer.echo(line)
+
+
+@app.command()
+def audit(data: Data = None) -> None:
+    """Recount everything. Prints JSON; exits with 1 if anything is off."""
+    events, findings = _with_connection(data, audit_all)
+    typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not findings, "events": events, "findings": findings})))
+    raise typer.Exit(1 if findings else 0)
+
+
+@orgs.command("create")
+def orgs_create(slug: str, name: str | None = None, data: Data = None) -> None:
+    """Make an org."""
+
+    async def create(connection: db.Connection) -> bytes | None:
+        return await create_org(connection, slug, name)
+
+    if _with_connection(data, create) is None:
+        _fail(f"There is an org {slug} already.")
+    typer.echo(slug)
+
+
+@orgs.command("list")
+def orgs_list(data: Data = None) -> None:
+    """List the orgs."""
+
+    async def read(connection: db.Connection) -> list[str]:
+        return [f"{row['slug']}\t{row['name']}" for row in await connection.fetch(sql.access.orgs)]
+
+    for line in _with_connection(data, read):
+        typer.echo(line)
+
+
+@keys.command("create")
+def keys_create(org: Org, role: Annotated[Role, typer.Option()], data: Data = None) -> None:
+    """Make a secret key and print it. It is shown this once."""
+    if role is Role.CUSTOMER:
+        _fail("Customers have tokens, not keys: POST /v1/customer-tokens.")
+
+    async def create(connection: db.Connection) -> str:
+        return await create_key(connection, await _org(connection, org), role)
+
+    typer.echo(_with_connection(data, create))
+
+
+@keys.command("list")
+def keys_list(org: Org, data: Data = None) -> None:
+    """List an org's keys by their first characters."""
+
+    async def read(connection: db.Connection) -> list[str]:
+        rows = await connection.fetch(sql.access.keys, await _org(connection, org))
+        return [f"{r['prefix']}…\t{r['role']}\t{'revoked' if r['revoked_at'] else 'valid'}" for r in rows]
+
+    for line in _with_connection(data, read):
+        typer.echo(line)
+
+
+@keys.command("revoke")
+def keys_revoke(
+    org: Org, prefix: Annotated[str, typer.Option(help="As `keys list` shows it.")], data: Data = None
+) -> None:
+    """Revoke a key. API processes refuse it within five seconds."""
+
+    async def revoke(connection: db.Connection) -> str:
+        done: str = await connection.execute(sql.access.revoke_key, await _org(connection, org), prefix.rstrip("…"))
+        return done
+
+    if _with_connection(data, revoke) != "UPDATE 1":
+        _fail(f"The org {org} has no valid key {prefix}.")
+
+
+async def _org(connection: db.Connection, slug: str) -> bytes:
+    row = await connection.fetchrow(sql.access.org_by_slug, slug)
+    if row is None:
+        _fail(f"There is no org {slug}. Make it with: holdfast orgs create {slug}")
+    found: bytes = row["id"]
+    return found
+
+
+def _with_connection(data: Path | None, work: Callable[[db.Connection], Awaitable[T]]) -> T:
+    url = _database(data)
+
+    async def run() -> T:
+        connection = await db.connect(url)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+def _database(data: Path | None) -> str:
+    """The address of a database that is up to date. Child processes find it in the environment."""
+    try:
+        settings = Settings.from_environment()
+        url = settings.database_url or embedded.start(data or settings.data_dir)
+        asyncio.run(db.migrate(url))
+    except (SettingError, db.SchemaError) as error:
+        _fail(str(error))
+    except (OSError, *db.LOST_ERRORS) as error:
+        _fail(f"The database cannot be reached: {error}")
+    os.environ["HOLDFAST_DATABASE_URL"] = url
+    return url
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(2)
