@@ -27,6 +27,7 @@ LOST_ERRORS: Final = (
 # analysed plans it the same way as one that was, and a plan once made stays good.
 _LANE_SETTINGS: Final = {
     "application_name": "holdfast-lane",
+    "TimeZone": "UTC",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -50,13 +51,13 @@ class SchemaError(RuntimeError):
 
 async def connect_lane(url: str) -> Connection:
     connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, server_settings=_LANE_SETTINGS)
-    await _speak_bytes(connection)
+    await speak_bytes(connection)
     return connection
 
 
 async def connect(url: str) -> Connection:
     connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast"})
-    await _speak_bytes(connection)
+    await speak_bytes(connection)
     return connection
 
 
@@ -67,12 +68,12 @@ async def create_pool(url: str, size: int) -> Pool:
         max_size=size,
         timeout=_CONNECT_SECONDS,
         command_timeout=30,
-        init=_speak_bytes,
-        server_settings={"application_name": "holdfast", "jit": "off"},
+        init=speak_bytes,
+        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC"},
     )
 
 
-async def _speak_bytes(connection: Connection) -> None:
+async def speak_bytes(connection: Connection) -> None:
     """Ids travel as the 16 bytes of a UUID: nothing is parsed or built on the way."""
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary")
 

@@ -16,10 +16,10 @@ DRAIN_SECONDS: Final = 20
 RESTART_SECONDS: Final = 1.0
 
 
-def serve(host: str, port: int, workers: int, *, with_worker: bool) -> None:
+def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.http.app:create_app") -> None:
     """Serve until asked to stop. The settings are in the environment, where child processes find them."""
     server = Granian(
-        "holdfast.http.app:create_app",
+        app,
         factory=True,
         address=host,
         port=port,

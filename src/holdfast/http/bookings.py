@@ -11,7 +11,7 @@ from holdfast.core.decide import Outcome
 from holdfast.core.offers import invalid
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import Verb
-from holdfast.desk.opening import booking_of
+from holdfast.desk.opening import BookingDocument
 from holdfast.http.operation import Answer, Call
 from holdfast.http.requests import HoldNew, Item
 from holdfast.http.views import BookingList, booking_view
@@ -32,7 +32,7 @@ async def place_hold(call: Call) -> Answer:
             booking=ids.new_id(),
             user=user,
             actor=call.by.actor,
-            request_key=_request_key(call),
+            request_key=request_key(call),
             fingerprint=hashlib.blake2b(_encode_sorted((user, body)), digest_size=16).digest(),
             items=_items(body),
             best=_best(body),
@@ -101,7 +101,7 @@ def _buyer(call: Call, body: HoldNew) -> str:
     return call.by.user
 
 
-def _request_key(call: Call) -> bytes:
+def request_key(call: Call) -> bytes:
     """Keys of one customer say nothing about those of another, nor about those of the org's own back end."""
     scope = b"user:" + call.by.user.encode() if call.by.user is not None else b"org"
     return hashlib.blake2b(scope + b"\0" + call.headers[b"idempotency-key"], digest_size=16).digest()
@@ -161,4 +161,8 @@ def _answer(outcome: Outcome, status: int) -> Answer:
 
 async def _views(call: Call, rows: list[Any]) -> list[Any]:
     layouts = await call.house.desk.layouts(call.house.pool, {row["event_id"]: row["revision"] for row in rows})
-    return [booking_view(booking_of(row), layouts[row["event_id"]], row["now"]) for row in rows]
+    documents = [json.decode(row["booking"], type=BookingDocument) for row in rows]
+    return [
+        booking_view(document.booking(), layouts[row["event_id"]], row["now"])
+        for document, row in zip(documents, rows, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Measurements, as ratios in one run. Machines are noisy: a figure alone says little."""

@@ -1,0 +1,48 @@
+-- What wrk sends. Arguments: kind, key, file with one path a line, and the number of seat pairs.
+local kind, key, paths, pairs_of_seats, number, waiting = "", "", {}, 0, 0, {}
+
+function init(args)
+  kind, key, pairs_of_seats = args[1], args[2], tonumber(args[4] or 0)
+  for line in io.lines(args[3]) do paths[#paths + 1] = line end
+  math.randomseed(os.time())
+  run = tostring(os.time()) .. tostring(math.random(1e9))
+end
+
+local function post(path, body)
+  return "POST " .. path .. " HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer " .. key
+    .. "\r\nIdempotency-Key: " .. run .. number .. "\r\nContent-Type: application/json\r\nContent-Length: "
+    .. #body .. "\r\n\r\n" .. body
+end
+
+function request()
+  number = number + 1
+  if kind == "no_op" then
+    return "POST " .. paths[1] .. " HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\n\r\n"
+  end
+  if #waiting > 0 then
+    return post("/v1/bookings/" .. table.remove(waiting) .. "/confirm", "")
+  end
+  local path = paths[math.random(#paths)]
+  local user = '{"user":"u' .. number .. '","items":['
+  if kind == "pairs" then
+    local pair = math.random(pairs_of_seats) - 1
+    local row, place = math.floor(pair / 50) + 1, pair % 50 * 2 + 1
+    return post(path, user .. '{"seat":"R' .. row .. "-" .. place .. '"},{"seat":"R' .. row .. "-" .. (place + 1) .. '"}]}')
+  end
+  return post(path, user .. '{"pool":"places","quantity":1}]}')
+end
+
+if os.getenv("BENCH_CONFIRM") then
+  function response(status, headers, body)
+    local id = body:match('"id":"(bk_[^"]+)".-"status":"held"')
+    if id then waiting[#waiting + 1] = id end
+  end
+end
+
+function done(summary, latency, requests)
+  io.write(string.format(
+    '\nRESULT {"requests": %d, "refused": %d, "broken": %d, "seconds": %f, "p50": %f, "p95": %f, "p99": %f}\n',
+    summary.requests, summary.errors.status,
+    summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
+    summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(95) / 1e3, latency:percentile(99) / 1e3))
+end

@@ -1,0 +1,20 @@
+"""The product's own server with three more operations: the ceiling, and two ways of doing without lanes."""
+
+import os
+import sys
+
+from bench.baselines import BASELINES
+from holdfast.http.app import App
+from holdfast.http.operations import OPERATIONS
+from holdfast.logs import configure_logs
+from holdfast.server import serve
+from holdfast.settings import Settings
+
+
+def create_app() -> App:
+    configure_logs()
+    return App(Settings.from_environment(os.environ), (*OPERATIONS, *BASELINES))
+
+
+if __name__ == "__main__":
+    serve("127.0.0.1", int(sys.argv[1]), int(sys.argv[2]), with_worker=False, app="bench.server:create_app")
