@@ -1,11 +1,12 @@
-"""Ids: 16 bytes of a UUID (version 7, so that new rows land at the end of an index) inside, opaque text outside.
+"""Ids: the 16 bytes of a UUID inside, the same in hexadecimal behind a prefix outside.
+
+They are of version 7, so that new rows land at the end of an index.
 
 The public id of a booking carries its event's id, so that it is found, and sent to its lane, without a second look-up.
 """
 
 import os
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Final
 
 _EVENT: Final = "ev_"
@@ -47,12 +48,15 @@ def parse_booking(text: str) -> tuple[bytes, bytes] | None:
 
 
 def _text(prefix: str, raw: bytes) -> str:
-    return prefix + urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return prefix + raw.hex()
 
 
 def _parse(prefix: str, text: str, length: int) -> bytes | None:
     """The bytes, if this is the one way to write them."""
-    if len(text) != len(prefix) + (length * 4 + 2) // 3 or not text.isascii():
+    if len(text) != len(prefix) + 2 * length:
         return None
-    raw = urlsafe_b64decode(text.removeprefix(prefix) + "=" * (-length % 3))
-    return raw if _text(prefix, raw) == text else None
+    try:
+        raw = bytes.fromhex(text[len(prefix) :])
+    except ValueError:
+        return None
+    return raw if prefix + raw.hex() == text else None

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from holdfast.core.facts import EXTENDED, SEAT_STATE_BY_STATUS, Fact, FactData, PoolState, SeatState, encode
+from holdfast.core.facts import EXTENDED, NOTHING, SEAT_STATE_BY_STATUS, Fact, FactData, PoolState, SeatState
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Counter, Pool
 from holdfast.core.seating import Chooser
@@ -67,27 +67,29 @@ class Book:
         return list(self._live_of_user.get(user, {}).values())
 
     def add(self, booking: Booking, actor: str) -> Booking:
-        """A new booking takes its units."""
+        """A new booking takes its units. Its version is the next one."""
         self.created.add(booking.id)
         return self._enter(None, booking, booking.status.value, actor)
 
     def move(self, booking: Booking, status: Status, actor: str, reason: str | None = None) -> Booking:
         """A booking comes into another status; its units move from one counter to another, or are given back."""
-        return self._enter(booking, structs.replace(booking, status=status, reason=reason), status.value, actor)
+        after = structs.replace(booking, status=status, reason=reason, version=self.version + 1)
+        return self._enter(booking, after, status.value, actor)
 
     def extend(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
-        return self._enter(booking, structs.replace(booking, expires_at=expires_at), EXTENDED, actor)
+        after = structs.replace(booking, expires_at=expires_at, version=self.version + 1)
+        return self._enter(booking, after, EXTENDED, actor)
 
     def _enter(self, before: Booking | None, after: Booking, kind: str, actor: str) -> Booking:
         self.version += 1
-        after = structs.replace(after, version=self.version)
+        assert after.version == self.version
         if before is not None and before.id not in self.created:
             self.changed.setdefault(before.id, before.status)
         self.bookings[after.id] = after
         self.by_request[after.request_key] = after
         self._index_live(after)
-        data = self._claim(before, after) if kind != EXTENDED else FactData()
-        self.facts.append(Fact(self.version, kind, after.id, actor, encode(data)))
+        data = self._claim(before, after) if kind != EXTENDED else NOTHING
+        self.facts.append(Fact(self.version, kind, after.id, actor, data))
         return after
 
     def _claim(self, before: Booking | None, after: Booking) -> FactData:
@@ -103,8 +105,8 @@ class Book:
             if line.seat is not None:
                 self._mark(line.seat, after.id if new is not Claim.NONE else None)
                 seats[self.layout.seats[line.seat].label] = state
-        for number in {line.pool for line in after.lines}:
-            pools[self.layout.pools[number].code] = self._checked(number)
+        for line in after.lines:
+            pools[self.layout.pools[line.pool].code] = self._checked(line.pool)
         return FactData(seats, pools, after.reason)
 
     def _shift(self, pool: int, claim: Claim, quantity: int) -> None:

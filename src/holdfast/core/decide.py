@@ -155,7 +155,7 @@ def _merged(lines: list[Line]) -> tuple[Line, ...]:
 
 def _check_user(book: Book, user: str, lines: tuple[Line, ...]) -> None:
     policy = book.layout.policy
-    if not policy.one_booking_per_user and policy.max_units_per_user is None:
+    if not policy.counts_users:
         return
     live = book.live_bookings_of(user)
     if policy.one_booking_per_user and live:
@@ -191,7 +191,8 @@ def _short_pools(book: Book, lines: tuple[Line, ...]) -> list[str]:
     asked: dict[int, int] = {}
     for line in lines:
         asked[line.pool] = asked.get(line.pool, 0) + line.quantity
-    return [book.layout.pools[pool].code for pool, units in asked.items() if units > book.counters[pool].remaining]
+    short = [pool for pool, units in asked.items() if units > book.counters[pool].remaining]
+    return [book.layout.pools[pool].code for pool in short]
 
 
 def _best_lines(book: Book, best: BestAvailable, priced: Line) -> tuple[Line, ...]:
@@ -233,6 +234,7 @@ def _new_booking(book: Book, command: Place, lines: tuple[Line, ...]) -> Booking
         fingerprint=command.fingerprint,
         cart_hash=command.cart_hash,
         details=command.details,
+        version=book.version + 1,
     )
 
 

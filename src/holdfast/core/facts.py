@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast.core.states import CLAIMS, Claim
 
@@ -12,7 +12,7 @@ SEAT_STATES: Final[dict[Claim, SeatState]] = {Claim.NONE: "free", Claim.HELD: "h
 SEAT_STATE_BY_STATUS: Final = {status: SEAT_STATES[claim] for status, claim in CLAIMS.items()}
 
 
-class PoolState(Struct, frozen=True):
+class PoolState(Struct, frozen=True, gc=False):
     capacity: int
     held: int
     sold: int
@@ -28,19 +28,14 @@ class FactData(Struct, frozen=True, omit_defaults=True):
 
 
 class Fact(Struct, frozen=True):
-    """`kind` is the status that a booking came into, `extended`, or what happened to the event as a whole."""
+    """Something that happened to a booking: `kind` is the status that it came into, or `extended`."""
 
     number: int
     kind: str
-    booking: bytes | None
+    booking: bytes
     actor: str
-    data: str
+    data: FactData
 
 
-EXTENDED = "extended"
-
-_encoder = json.Encoder()
-
-
-def encode(data: FactData) -> str:
-    return _encoder.encode(data).decode()
+EXTENDED: Final = "extended"
+NOTHING: Final = FactData()

@@ -25,6 +25,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     confirm_at_once: bool = False
     avoid_orphans: bool = False
 
+    @property
+    def counts_users(self) -> bool:
+        """Whether what a user has already matters for what they may take."""
+        return self.one_booking_per_user or self.max_units_per_user is not None
+
 
 # A preset is nothing but default policy values: the engine knows no presets.
 PRESETS: Mapping[str, Policy] = {
@@ -43,7 +48,7 @@ class Tariff(Struct, frozen=True):
     price: int
 
 
-class Seat(Struct, frozen=True):
+class Seat(Struct, frozen=True, gc=False):
     number: int
     label: str
     pool: int
@@ -75,7 +80,7 @@ class Counter(Struct):
         return self.capacity - self.held - self.sold
 
 
-class Line(Struct, frozen=True):
+class Line(Struct, frozen=True, gc=False, array_like=True):
     """What a booking claims: one seat, or a quantity of a pool, at a tariff. Frozen when the booking is made."""
 
     pool: int

@@ -39,7 +39,7 @@ async def sweep(connection: Connection, layouts: Layouts, events: Sequence[bytes
     Returns how many bookings ended."""
     nothing: dict[bytes, list[Command]] = {event: [] for event in events}
     async with _Transaction(connection) as transaction:
-        opened = await open_books(connection, layouts, nothing, lock, live_max=WIND_UP_MAX)
+        opened = await open_books(connection, layouts, nothing, lock, ending_max=WIND_UP_MAX)
         ended = sum(expire_due(book) + wind_up(book) for book in opened.books.values())
         await transaction.close(opened)
     return ended

@@ -28,9 +28,9 @@ class Desk:
     async def close(self) -> None:
         await asyncio.gather(*(lane.close() for lane in self._lanes))
 
-    async def submit(self, command: Command) -> Outcome:
+    def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         """An event always goes to the same lane of its process, so that its commands share one batch."""
-        return await self._lanes[command.event[-1] % len(self._lanes)].submit(command)
+        return self._lanes[command.event[-1] % len(self._lanes)].submit(command)
 
     async def sweep(self, event: bytes) -> int:
         """End what has to end in the event, as far as one batch goes. Returns how many bookings that were."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 from msgspec import UNSET, json
 
 from holdfast import sql
-from holdfast.core.facts import FactData, PoolState, SeatState, encode
+from holdfast.core.facts import NOTHING, FactData, PoolState, SeatState
 from holdfast.core.model import PRESETS, Policy
 from holdfast.core.offers import (
     EventChange,
@@ -53,7 +53,7 @@ async def change_event(connection: Connection, org: bytes, event: bytes, change:
         seats = await _change_seats(connection, event, change.block_seats, blocked=True)
         seats |= await _change_seats(connection, event, change.unblock_seats, blocked=False)
         pools = await _pool_states(connection, event) if change.pools or seats else {}
-        await connection.execute(sql.events.new_revision, event, "event_changed", actor, encode(FactData(seats, pools)))
+        await connection.execute(sql.events.new_revision, event, "event_changed", actor, _text(FactData(seats, pools)))
 
 
 async def set_status(connection: Connection, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
@@ -66,7 +66,7 @@ async def set_status(connection: Connection, org: bytes, event: bytes, status: E
             raise RefusedError(Refusal.EVENT_ENDED, f"The event is {row['status']}.")
         await connection.execute(sql.events.set_status, event, status)
         kind = "event_published" if status is EventStatus.ACTIVE else f"event_{status}"
-        await connection.execute(sql.events.new_revision, event, kind, actor, encode(FactData()))
+        await connection.execute(sql.events.new_revision, event, kind, actor, _text(NOTHING))
 
 
 async def _locked(connection: Connection, org: bytes, event: bytes) -> Any:

@@ -1,11 +1,12 @@
-"""Opening the books: lock the events of a batch, then read the clock, then load what the commands may need."""
+"""Opening the books: lock the events of a batch, then read the clock and load what the commands may need."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Raw, Struct, json
 
 from holdfast import sql
 from holdfast.core.book import Book
@@ -19,11 +20,9 @@ from holdfast.desk.layouts import Layouts
 # More holds than these do not end in one batch; what is over waits for the next.
 DUE_MAX: Final = 500
 
-Pairs = Iterable[tuple[bytes, Any]]
-
 
 class Books(Struct):
-    """The open books of a batch by event. `unfinished`: events with more due holds than one batch takes."""
+    """The open books of a batch by event. `unfinished`: an event has more due holds than one batch takes."""
 
     now: datetime
     books: dict[bytes, Book]
@@ -31,88 +30,117 @@ class Books(Struct):
     unfinished: bool
 
 
+class BookingDocument(Struct):
+    """A booking as the database tells it."""
+
+    id: UUID
+    event_id: UUID
+    org_id: UUID
+    user_id: str
+    status: Status
+    lines: tuple[Line, ...]
+    subtotal: int
+    tax: int
+    total: int
+    currency: str
+    created_at: datetime
+    expires_at: datetime | None
+    max_expires_at: datetime | None
+    request_key: str
+    fingerprint: str
+    cart_hash: str | None
+    details: Raw | None
+    reason: str | None
+    version: int
+
+    def booking(self) -> Booking:
+        return Booking(
+            id=self.id.bytes,
+            event=self.event_id.bytes,
+            org=self.org_id.bytes,
+            user=self.user_id,
+            status=self.status,
+            lines=self.lines,
+            subtotal=self.subtotal,
+            tax=self.tax,
+            total=self.total,
+            currency=self.currency,
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+            max_expires_at=self.max_expires_at,
+            request_key=_bytes(self.request_key),
+            fingerprint=_bytes(self.fingerprint),
+            cart_hash=None if self.cart_hash is None else _bytes(self.cart_hash),
+            details=None if self.details is None else bytes(self.details).decode(),
+            reason=self.reason,
+            version=self.version,
+        )
+
+
+class _Loaded(Struct):
+    now: datetime
+    bookings: list[BookingDocument]
+    pools: list[tuple[UUID, int, int, int, int]]
+    taken: list[tuple[UUID, int, UUID]]
+
+
+_decode_loaded: Final = json.Decoder(_Loaded).decode
+
+
 async def open_books(
     connection: Connection,
     layouts: Layouts,
     commands: Mapping[bytes, Sequence[Command]],
     lock: str = sql.desk.lock,
-    live_max: int = 0,
+    ending_max: int = 0,
 ) -> Books:
-    """Events that do not exist, or that another holds where `lock` does not wait, have no book. With `live_max`,
-    that many live bookings of each event are loaded too."""
+    """Events that do not exist, or that another holds where `lock` does not wait, have no book. `ending_max` bookings
+    of each event that is over are loaded too, to be wound up."""
     locked = await connection.fetch(lock, list(commands))
     versions = {row["id"]: row["version"] for row in locked}
     plans = await layouts.get(connection, {row["id"]: row["revision"] for row in locked})
     asked = [command for event in versions for command in commands[event]]
-    named = [(command.event, command.booking) for command in asked if isinstance(command, Act)]
-    if live_max:
-        named += [tuple(row) for row in await connection.fetch(sql.desk.load_live, list(versions), live_max)]
     placing = [command for command in asked if isinstance(command, Place)]
-    now, bookings = await _load_bookings(connection, list(versions), placing, named, _users_to_count(plans, placing))
+    document = await connection.fetchval(
+        sql.desk.load,
+        list(versions),
+        DUE_MAX,
+        *_columns([(command.event, command.request_key) for command in placing]),
+        *_columns([(command.event, command.booking) for command in asked if isinstance(command, Act)]),
+        *_columns(_users_to_count(plans, placing)),
+        ending_max,
+        *_columns(_pools_to_load(plans, placing)),
+        *_columns(_seats_to_load(plans, placing), 3),
+    )
+    return _opened(_decode_loaded(document), plans, versions)
+
+
+def _opened(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[bytes, int]) -> Books:
+    bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
+    counters: dict[bytes, dict[int, Counter]] = defaultdict(dict)
+    taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     due: dict[bytes, int] = defaultdict(int)
-    for booking in bookings:
-        due[booking.event] += booking.is_due(now)
-    counters = await _load_counters(connection, _pools_to_load(plans, placing, bookings))
-    taken = await _load_taken(connection, _seats_to_load(plans, placing))
-    own: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
-    for booking in bookings:
-        own[booking.event][booking.id] = booking
+    for document in loaded.bookings:
+        booking = document.booking()
+        bookings[booking.event][booking.id] = booking
+        due[booking.event] += booking.is_due(loaded.now)
+    for event, number, capacity, held, sold in loaded.pools:
+        counters[event.bytes][number] = Counter(capacity, held, sold)
+    for event, seat, by in loaded.taken:
+        taken[event.bytes][seat] = by.bytes
     books = {
-        event: Book(plans[event], now, version, counters[event], own[event], taken[event])
+        event: Book(plans[event], loaded.now, version, counters[event], bookings[event], taken[event])
         for event, version in versions.items()
     }
-    return Books(now, books, versions, any(count >= DUE_MAX for count in due.values()))
-
-
-async def _load_bookings(
-    connection: Connection, events: list[bytes], placing: list[Place], named: Pairs, users: Pairs
-) -> tuple[datetime, list[Booking]]:
-    keys = [(command.event, command.request_key) for command in placing]
-    rows = await connection.fetch(
-        sql.desk.load_bookings, events, *_columns(keys), *_columns(named), *_columns(users), DUE_MAX
-    )
-    return rows[0]["at"], [booking_of(row) for row in rows if row["id"] is not None]
-
-
-def booking_of(row: Any) -> Booking:
-    """A booking as its row and the arrays of its lines tell it."""
-    columns = (row["pools"], row["tariffs"], row["seats"], row["quantities"], row["unit_prices"])
-    return Booking(
-        id=row["id"],
-        event=row["event_id"],
-        org=row["org_id"],
-        user=row["user_id"],
-        status=Status(row["status"]),
-        lines=tuple(map(Line, *columns)),
-        subtotal=row["subtotal"],
-        tax=row["tax"],
-        total=row["total"],
-        currency=row["currency"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        max_expires_at=row["max_expires_at"],
-        request_key=row["request_key"],
-        fingerprint=row["fingerprint"],
-        cart_hash=row["cart_hash"],
-        details=row["details"],
-        reason=row["reason"],
-        version=row["version"],
-    )
+    return Books(loaded.now, books, versions, any(count >= DUE_MAX for count in due.values()))
 
 
 def _users_to_count(plans: Mapping[bytes, Layout], placing: list[Place]) -> set[tuple[bytes, str]]:
-    policies = {event: plan.policy for event, plan in plans.items()}
-    return {
-        (command.event, command.user)
-        for command in placing
-        if policies[command.event].one_booking_per_user or policies[command.event].max_units_per_user is not None
-    }
+    return {(command.event, command.user) for command in placing if plans[command.event].policy.counts_users}
 
 
-def _pools_to_load(
-    plans: Mapping[bytes, Layout], placing: list[Place], bookings: list[Booking]
-) -> set[tuple[bytes, int]]:
-    wanted = {(booking.event, line.pool) for booking in bookings for line in booking.lines}
+def _pools_to_load(plans: Mapping[bytes, Layout], placing: list[Place]) -> set[tuple[bytes, int]]:
+    wanted: set[tuple[bytes, int]] = set()
     for command in placing:
         plan = plans[command.event]
         codes = [command.best.pool] if command.best else []
@@ -139,21 +167,9 @@ def _seats_to_load(plans: Mapping[bytes, Layout], placing: list[Place]) -> set[t
     return wanted
 
 
-async def _load_counters(connection: Connection, wanted: set[tuple[bytes, int]]) -> dict[bytes, dict[int, Counter]]:
-    found: dict[bytes, dict[int, Counter]] = defaultdict(dict)
-    if wanted:
-        for event, number, *counts in await connection.fetch(sql.desk.load_pools, *_columns(wanted)):
-            found[event][number] = Counter(*counts)
-    return found
-
-
-async def _load_taken(connection: Connection, wanted: set[tuple[bytes, int, int]]) -> dict[bytes, dict[int, bytes]]:
-    found: dict[bytes, dict[int, bytes]] = defaultdict(dict)
-    if wanted:
-        for event, seat, booking in await connection.fetch(sql.desk.load_taken, *_columns(wanted, 3)):
-            found[event][seat] = booking
-    return found
-
-
 def _columns(rows: Iterable[tuple[Any, ...]], width: int = 2) -> list[tuple[Any, ...]]:
     return list(zip(*rows, strict=True)) or [()] * width
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text[2:])

@@ -98,7 +98,7 @@ class Endpoint:
         if self._decoder is None:
             return None
         raw = await _read(headers, receive)
-        if _ESCAPED_NUL.search(raw):
+        if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
             raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
         try:
             return self._decoder.decode(raw or b"{}")

@@ -55,20 +55,26 @@ FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
 WHERE seat.event_id = $1 ORDER BY seat.number
 
 -- name: booking
-SELECT holdfast_now() AS now, event.revision, booking.*, lines.*
-FROM booking JOIN event ON event.id = booking.event_id CROSS JOIN LATERAL (
-    SELECT array_agg(pool ORDER BY number) AS pools, array_agg(tariff ORDER BY number) AS tariffs,
-           array_agg(seat ORDER BY number) AS seats, array_agg(quantity ORDER BY number) AS quantities,
-           array_agg(unit_price ORDER BY number) AS unit_prices
-    FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
-) AS lines
-WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
+SELECT holdfast_now() AS now, event.id AS event_id, event.revision, to_json(found) AS booking
+FROM event CROSS JOIN LATERAL (
+    SELECT booking.*, (
+        SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
+        FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
+    ) AS lines
+    FROM booking
+    WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
+      AND ($4::text IS NULL OR booking.user_id = $4)
+) AS found
+WHERE event.id = $1
 
 -- name: bookings
 -- $1 org, $2 event, $3 user, $4 status as it reads now, $5 before this id, $6 how many; newest first. Null: any.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page AS MATERIALIZED (
-    SELECT booking.*
+    SELECT booking.*, (
+        SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
+        FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
+    ) AS lines
     FROM clock CROSS JOIN booking
     WHERE booking.org_id = $1
       AND ($2::uuid IS NULL OR booking.event_id = $2)
@@ -79,13 +85,8 @@ page AS MATERIALIZED (
       AND ($5::uuid IS NULL OR booking.id < $5)
     ORDER BY booking.id DESC LIMIT $6
 )
-SELECT clock.at AS now, event.revision, page.*, lines.*
-FROM clock CROSS JOIN page JOIN event ON event.id = page.event_id CROSS JOIN LATERAL (
-    SELECT array_agg(pool ORDER BY number) AS pools, array_agg(tariff ORDER BY number) AS tariffs,
-           array_agg(seat ORDER BY number) AS seats, array_agg(quantity ORDER BY number) AS quantities,
-           array_agg(unit_price ORDER BY number) AS unit_prices
-    FROM line WHERE line.event_id = page.event_id AND line.booking_id = page.id
-) AS lines
+SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(page) AS booking
+FROM clock CROSS JOIN page JOIN event ON event.id = page.event_id
 ORDER BY page.id DESC
 
 -- name: facts

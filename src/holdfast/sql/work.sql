@@ -70,6 +70,18 @@ HAVING count(line.number) = 0
     OR bool_or(line.live <> (booking.status = ANY ($2::text[])))
     OR sum(line.quantity * line.unit_price) <> booking.subtotal
 
+-- name: audit_strays
+-- Lines without a booking, and facts about bookings that are not there.
+SELECT line.booking_id AS id, 'line' AS kind FROM line
+WHERE line.event_id = $1 AND NOT EXISTS (
+    SELECT FROM booking WHERE booking.event_id = line.event_id AND booking.id = line.booking_id
+)
+UNION
+SELECT journal.booking_id, 'fact' FROM journal
+WHERE journal.event_id = $1 AND journal.booking_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM booking WHERE booking.event_id = journal.event_id AND booking.id = journal.booking_id
+)
+
 -- name: audit_journal
 -- Numbers missing from the journal, which has to run from 1 to the event's version.
 SELECT event.version, count(journal.number) AS facts, min(journal.number) AS first, max(journal.number) AS last
