@@ -1,0 +1,42 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast import embedded
+from tests.house import Org, Server, fresh_database, make_template, serving
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of the embedded PostgreSQL, for the whole run."""
+    folder: Path = tmp_path_factory.mktemp("holdfast")
+    url = embedded.start(folder)
+    make_template(url)
+    return url
+
+
+@pytest.fixture
+def database(postgres: str) -> Iterator[str]:
+    """An empty database of the test's own."""
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(postgres: str) -> Iterator[Server]:
+    """Two API processes and no worker, on a database of the module's own."""
+    with fresh_database(postgres) as url, serving(url, workers=2) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def org(server: Server) -> Org:
+    return Org(server.database_url)
+
+
+@pytest.fixture(scope="module")
+def admin(server: Server, org: Org) -> Iterator[httpx.Client]:
+    with server.client(org.headers("admin")) as client:
+        yield client
