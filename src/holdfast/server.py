@@ -9,15 +9,25 @@ from typing import Final
 
 from granian import Granian
 from granian.constants import Interfaces, Loops
-from granian.http import HTTP1Settings
 
 BACKLOG: Final = 16_384
 DRAIN_SECONDS: Final = 20
-RESTART_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 0.2
 
 
 def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.http.app:create_app") -> None:
     """Serve until asked to stop. The settings are in the environment, where child processes find them."""
+    background = _Background() if with_worker else None
+    try:
+        while not _serve_once(host, port, workers, app):
+            time.sleep(RESTART_SECONDS)
+    finally:
+        if background:
+            background.stop()
+
+
+def _serve_once(host: str, port: int, workers: int, app: str) -> bool:
+    """Whether it ended because it was asked to. Granian also gives up when a process dies soon after its start."""
     server = Granian(
         app,
         factory=True,
@@ -27,19 +37,18 @@ def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "
         workers=workers,
         loop=Loops.uvloop,
         backlog=BACKLOG,
-        # Requests over this would wait unseen; the lanes have a bounded queue of their own, and say so when it is full.
+        # Requests over this would wait unseen; the lanes have a bounded queue of their own, and say when it is full.
         backpressure=BACKLOG,
-        http1_settings=HTTP1Settings(pipeline_flush=True),
         respawn_failed_workers=True,
         workers_kill_timeout=DRAIN_SECONDS,
         log_access=False,
     )
-    background = _Background() if with_worker else None
     try:
         server.serve()
-    finally:
-        if background:
-            background.stop()
+    except SystemExit:
+        if server.interrupt_signal:
+            raise
+    return server.interrupt_signal
 
 
 class _Background:
