@@ -12,7 +12,7 @@ from holdfast.core.commands import Act, BestAvailable, Command, Done, Place, Poo
 from holdfast.core.model import Booking, Line, Pool, Tariff
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.seating import orphans
-from holdfast.core.states import LIVE, TRANSITIONS, EventStatus, Status, Verb
+from holdfast.core.states import ENDINGS, TRANSITIONS, EventStatus, Status, Verb
 
 Outcome = Done | Refused
 
@@ -32,22 +32,16 @@ def expire_due(book: Book) -> int:
 
 def wind_up(book: Book) -> int:
     """End the bookings of an event that is over or called off, as far as they are in the book."""
+    status = book.layout.status
+    endings = ENDINGS.get(status, {})
+    reason = "The event was cancelled." if status is EventStatus.CANCELLED else None
     ended = 0
     for booking in list(book.bookings.values()):
-        ending = _ending(book.layout.status, booking)
-        if ending is not None:
-            reason = "The event was cancelled." if book.layout.status is EventStatus.CANCELLED else None
-            book.move(booking, ending, SYSTEM, reason)
+        target = endings.get((booking.status, booking.total == 0))
+        if target is not None:
+            book.move(booking, target, SYSTEM, reason)
             ended += 1
     return ended
-
-
-def _ending(event: EventStatus, booking: Booking) -> Status | None:
-    if event is EventStatus.COMPLETED and booking.status is Status.CONFIRMED:
-        return Status.COMPLETED
-    if event is EventStatus.CANCELLED and booking.status in LIVE:
-        return Status.REFUNDED if booking.status is Status.CONFIRMED and booking.total > 0 else Status.CANCELLED
-    return None
 
 
 def _answer(book: Book, command: Command) -> Outcome:
@@ -61,6 +55,7 @@ def _place(book: Book, command: Place) -> Done:
     layout = book.layout
     if layout.org != command.org:
         raise RefusedError(Refusal.NOT_FOUND)
+    _refuse_doubles(command)
     earlier = book.by_request.get(command.request_key)
     if earlier is not None and earlier.fingerprint == command.fingerprint:
         return Done(earlier, layout, book.now, replayed=earlier.id != command.booking)
@@ -77,6 +72,13 @@ def _place(book: Book, command: Place) -> Done:
     return Done(book.add(_new_booking(book, command, lines), command.actor), layout, book.now)
 
 
+def _refuse_doubles(command: Place) -> None:
+    if len(command.items) > 1:
+        labels = [item.label for item in command.items if isinstance(item, SeatItem)]
+        if len(set(labels)) < len(labels):
+            raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
+
+
 def _priced_lines(book: Book, command: Place) -> tuple[Line, ...]:
     """What is asked for in the event's own numbers and prices. For best available, the seats are not known yet."""
     if command.best is not None:
@@ -90,9 +92,6 @@ def _priced_lines(book: Book, command: Place) -> tuple[Line, ...]:
         return (Line(pool.number, tariff.number, None, command.best.quantity, tariff.price),)
     if len(command.items) == 1:
         return (_line(book, command.items[0]),)
-    labels = [item.label for item in command.items if isinstance(item, SeatItem)]
-    if len(set(labels)) < len(labels):
-        raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
     return _merged(_all_lines(book, command.items))
 
 
@@ -171,9 +170,10 @@ def _check_user(book: Book, user: str, lines: tuple[Line, ...]) -> None:
 
 def _check_stock(book: Book, lines: tuple[Line, ...]) -> None:
     seats = [line.seat for line in lines if line.seat is not None]
-    gone = [book.layout.seats[seat].label for seat in seats if not book.is_free(seat)]
-    if gone:
-        raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(gone)}.", conflicts=tuple(gone))
+    if seats:
+        gone = tuple(book.layout.seats[seat].label for seat in seats if not book.is_free(seat))
+        if gone:
+            raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(gone)}.", conflicts=gone)
     short = _short_pools(book, lines)
     if short:
         raise RefusedError(Refusal.SOLD_OUT, f"Not enough left of: {', '.join(short)}.", conflicts=tuple(short))

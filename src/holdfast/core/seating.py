@@ -40,7 +40,17 @@ class Chooser:
     def scattered(self, quantity: int) -> list[int] | None:
         distances = self._layout.distances
         free = sorted((distances[seat], seat) for run in self._runs for seat in run if self._is_free(seat))
-        return sorted(seat for _, seat in free[:quantity]) if len(free) >= quantity else None
+        if len(free) < quantity:
+            return None
+        nearest = [seat for _, seat in free]
+        if not self._layout.policy.avoid_orphans:
+            return sorted(nearest[:quantity])
+        chosen: list[int] = []
+        while len(chosen) < quantity:
+            best = next((s for s in nearest if not orphans(self._layout, {*chosen, s}, self._is_free)), nearest[0])
+            nearest.remove(best)
+            chosen.append(best)
+        return sorted(chosen)
 
     def _best_window(self, run: range, quantity: int) -> Window | None:
         key = (run, quantity)

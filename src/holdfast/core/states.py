@@ -115,6 +115,33 @@ TRANSITIONS: Final[dict[tuple[Status, Verb], Status | Refusal]] = {
 }
 
 
+class EventStatus(StrEnum):
+    """An event's life. That it is sold out is never stored: it follows from its pools."""
+
+    DRAFT = "draft"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+# What becomes of the bookings of an event that has ended, by what they were and whether they were free. A hold of an
+# event that is over runs out by itself.
+ENDINGS: Final[dict[EventStatus, dict[tuple[Status, bool], Status]]] = {
+    EventStatus.COMPLETED: {
+        (Status.CONFIRMED, False): Status.COMPLETED,
+        (Status.CONFIRMED, True): Status.COMPLETED,
+    },
+    EventStatus.CANCELLED: {
+        (Status.HELD, False): Status.CANCELLED,
+        (Status.HELD, True): Status.CANCELLED,
+        (Status.PAYMENT_SUBMITTED, False): Status.CANCELLED,
+        (Status.PAYMENT_SUBMITTED, True): Status.CANCELLED,
+        (Status.CONFIRMED, False): Status.REFUNDED,
+        (Status.CONFIRMED, True): Status.CANCELLED,
+    },
+}
+
+
 def edges() -> list[tuple[Status | None, Status, str]]:
     """Every change of status there is, with what causes it; `None` is where a booking begins."""
     begun: list[tuple[Status | None, Status, str]] = [(None, status, "place") for status in Status if status in INITIAL]
@@ -123,13 +150,10 @@ def edges() -> list[tuple[Status | None, Status, str]]:
         for (source, verb), target in TRANSITIONS.items()
         if isinstance(target, Status) and target is not source
     ]
-    return begun + moved
-
-
-class EventStatus(StrEnum):
-    """An event's life. That it is sold out is never stored: it follows from its pools."""
-
-    DRAFT = "draft"
-    ACTIVE = "active"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
+    ended = [
+        (source, target, f"event {event}")
+        for event, endings in ENDINGS.items()
+        for (source, _), target in endings.items()
+        if (source, target) not in {(before, after) for before, after, _ in moved}
+    ]
+    return begun + moved + list(dict.fromkeys(ended))

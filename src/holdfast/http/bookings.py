@@ -110,7 +110,7 @@ def request_key(call: Call) -> bytes:
 def _items(body: HoldNew) -> tuple[SeatItem | PoolItem, ...]:
     if (body.items is None) is (body.best_available is None):
         raise invalid("items", "give either items or best_available")
-    return tuple(_item(item) for item in body.items or ())
+    return tuple([_item(item) for item in body.items or ()])
 
 
 def _item(item: Item) -> SeatItem | PoolItem:
