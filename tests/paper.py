@@ -1,0 +1,177 @@
+"""Events on paper: layouts, bookings and books made by hand, for tests of the pure core."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import structs
+
+from holdfast.core.book import Book
+from holdfast.core.commands import Act, Done, Place, PoolItem, SeatItem
+from holdfast.core.decide import decide
+from holdfast.core.layout import Layout
+from holdfast.core.model import Booking, Counter, Line, Policy, Pool, Seat, Tariff
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import EventStatus, Status, Verb
+
+NOW = datetime(2027, 3, 5, 12, 0, tzinfo=UTC)
+EVENT = b"event-of-paper-1"
+ORG = b"org---of-paper-1"
+STRANGER = b"org---of-paper-2"
+VERSION = 40
+
+STALLS, STANDING = 0, 1
+STANDING_CAPACITY = 10
+
+FILLS_HELD = (Status.HELD, Status.PAYMENT_SUBMITTED)
+FILLS_SOLD = (Status.CONFIRMED, Status.COMPLETED)
+
+
+def id_of(name: str) -> bytes:
+    return name.encode().rjust(16, b".")
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def grid(rows: str, numbers: int, pool: int = STALLS, first: int = 0) -> tuple[Seat, ...]:
+    places = [(row, number) for row in rows for number in range(1, numbers + 1)]
+    return tuple(
+        Seat(first + at, f"{row}-{number}", pool, row, number, None, None, False)
+        for at, (row, number) in enumerate(places)
+    )
+
+
+def seated(seats: Sequence[Seat], **changes: Any) -> Layout:
+    """An event of one pool with these seats."""
+    pool = Pool(STALLS, "stalls", "Stalls", (Tariff(0, "full", "Full", 3000),), (seats[0].number, seats[-1].number))
+    return show(pools=(pool,), seats=tuple(seats), **changes)
+
+
+def show(**changes: Any) -> Layout:
+    """Two rows of five seats at one tariff, and standing room at two."""
+    seats = grid("AB", 5)
+    stalls = Pool(STALLS, "stalls", "Stalls", (Tariff(0, "full", "Full", 3000),), (0, len(seats) - 1))
+    tariffs = (Tariff(0, "full", "Full", 1500), Tariff(1, "child", "Child", 700))
+    standing = Pool(STANDING, "standing", "Standing", tariffs, None)
+    given: dict[str, Any] = {
+        "event": EVENT,
+        "org": ORG,
+        "revision": 1,
+        "status": EventStatus.ACTIVE,
+        "currency": "EUR",
+        "tax_bps": 1900,
+        "policy": Policy(),
+        "pools": (stalls, standing),
+        "seats": seats,
+    }
+    return Layout(**{**given, **changes})
+
+
+def seat_line(label: str, layout: Layout | None = None) -> Line:
+    seat = (layout or show()).seat_by_label[label]
+    return Line(seat.pool, 0, seat.number, 1, 3000)
+
+
+def standing_line(quantity: int, unit_price: int = 1500) -> Line:
+    return Line(STANDING, 0, None, quantity, unit_price)
+
+
+def booking(name: str, status: Status = Status.HELD, *lines: Line, **changes: Any) -> Booking:
+    """A booking made a minute ago, with nine minutes left."""
+    subtotal = sum(line.quantity * line.unit_price for line in lines)
+    made = Booking(
+        id=id_of(name),
+        event=EVENT,
+        org=ORG,
+        user=f"user of {name}",
+        status=status,
+        lines=lines,
+        subtotal=subtotal,
+        tax=0,
+        total=subtotal,
+        currency="EUR",
+        created_at=after(-60),
+        expires_at=after(540),
+        max_expires_at=after(1740),
+        request_key=id_of(f"key of {name}"),
+        fingerprint=id_of(f"of {name}"),
+        version=VERSION - 1,
+    )
+    return structs.replace(made, **changes)
+
+
+def free_of_charge(made: Booking) -> Booking:
+    lines = tuple(structs.replace(line, unit_price=0) for line in made.lines)
+    return structs.replace(made, lines=lines, subtotal=0, tax=0, total=0)
+
+
+def book(layout: Layout | None = None, bookings: Iterable[Booking] = (), now: datetime = NOW) -> Book:
+    """The open book of an event with these bookings and no others."""
+    layout = layout or show()
+    there = list(bookings)
+    counters = {pool.number: Counter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
+    taken: dict[int, bytes] = {}
+    for one in there:
+        for line in one.lines:
+            counters[line.pool].held += line.quantity if one.status in FILLS_HELD else 0
+            counters[line.pool].sold += line.quantity if one.status in FILLS_SOLD else 0
+            if line.seat is not None and one.status in FILLS_HELD + FILLS_SOLD:
+                taken[line.seat] = one.id
+    return Book(layout, now, VERSION, counters, {one.id: one for one in there}, taken)
+
+
+def _capacity(layout: Layout, pool: Pool) -> int:
+    if pool.seats is None:
+        return STANDING_CAPACITY
+    return sum(seat.pool == pool.number and not seat.blocked for seat in layout.seats)
+
+
+def place(name: str, *items: SeatItem | PoolItem, **changes: Any) -> Place:
+    given: dict[str, Any] = {
+        "event": EVENT,
+        "org": ORG,
+        "booking": id_of(name),
+        "user": f"user of {name}",
+        "actor": f"actor of {name}",
+        "request_key": id_of(f"key of {name}"),
+        "fingerprint": id_of(f"of {name}"),
+        "items": items,
+    }
+    return Place(**{**given, **changes})
+
+
+def act(name: str, verb: Verb, **changes: Any) -> Act:
+    given: dict[str, Any] = {"event": EVENT, "org": ORG, "booking": id_of(name), "verb": verb, "actor": "the clerk"}
+    return Act(**{**given, **changes})
+
+
+def granted(open_book: Book, command: Place | Act) -> Booking:
+    return yes(open_book, command).booking
+
+
+def yes(open_book: Book, command: Place | Act) -> Done:
+    (outcome,) = decide(open_book, [command])
+    assert isinstance(outcome, Done), outcome
+    return outcome
+
+
+def refused(open_book: Book, command: Place | Act) -> Refused:
+    (outcome,) = decide(open_book, [command])
+    assert isinstance(outcome, Refused), outcome
+    return outcome
+
+
+def refusal(open_book: Book, command: Place | Act) -> Refusal:
+    return refused(open_book, command).refusal
+
+
+def counts(open_book: Book, pool: int = STANDING) -> tuple[int, int]:
+    """What is held and what is sold of a pool."""
+    return open_book.counters[pool].held, open_book.counters[pool].sold
+
+
+def is_untouched(open_book: Book) -> bool:
+    """Whether there is nothing to save."""
+    return not (open_book.facts or open_book.created or open_book.changed or open_book.shifts)
