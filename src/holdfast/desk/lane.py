@@ -21,8 +21,7 @@ from holdfast.desk.layouts import Layouts
 log = structlog.get_logger()
 
 QUEUE_MAX: Final = 10_000
-BATCH_MAX: Final = 128
-ANSWERS_MAX: Final = 1000
+BATCH_MAX: Final = 256
 # How long a lane tries to get a lost database back before it sends those waiting away.
 PATIENCE_SECONDS: Final = 4.0
 RETRY_SECONDS: Final = 0.05
@@ -47,7 +46,6 @@ class Lane:
         self._layouts = layouts
         self._connection: Connection | None = None
         self._queue: deque[Waiting] = deque()
-        self._answers: deque[tuple[asyncio.Future[Outcome], Outcome]] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -96,21 +94,8 @@ class Lane:
         except Exception as error:
             await self._serve_poisoned(batch, error)
         else:
-            self._answer(batch, outcomes)
-
-    def _answer(self, batch: Sequence[Waiting], outcomes: Sequence[Outcome]) -> None:
-        idle = not self._answers
-        self._answers.extend((answer, outcome) for (_, answer), outcome in zip(batch, outcomes, strict=True))
-        if idle:
-            self._answer_some()
-
-    def _answer_some(self) -> None:
-        """A few answers in each turn of the loop, so that the next batch goes on in between: while the database
-        works on it, the process has the rest of these to send."""
-        for _ in range(min(ANSWERS_MAX, len(self._answers))):
-            _resolve(*self._answers.popleft())
-        if self._answers:
-            asyncio.get_running_loop().call_soon(self._answer_some)
+            for (_, answer), outcome in zip(batch, outcomes, strict=True):
+                _resolve(answer, outcome)
 
     async def _decide(self, commands: Sequence[Command]) -> list[Outcome]:
         """Run the batch. Where the outcome of a commit is unknown it is run again, and finds its own work by the ids

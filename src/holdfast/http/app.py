@@ -1,5 +1,6 @@
 """The ASGI application of one API process."""
 
+import gc
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -45,11 +46,20 @@ class App:
         desk.start()
         house = House(self._settings, pool, desk, Callers(pool))
         self._router.routes.extend(routes(self._operations, house))
+        _calm_the_collector()
         try:
             yield
         finally:
             await desk.close()
             await pool.close()
+
+
+def _calm_the_collector() -> None:
+    """Hardly anything here is garbage in circles. What lives from the start is never looked at again, and the rest
+    seldom: by default the collector took a twelfth of the time of a busy process."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def create_app() -> App:
