@@ -28,7 +28,7 @@ class BestAvailable(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Take a hold: all of the items or none."""
+    """Take a hold: all of the items or none. To whom is not of the `staff`, drafts do not exist."""
 
     event: bytes
     org: bytes
@@ -41,6 +41,7 @@ class Place(Struct, frozen=True, kw_only=True):
     best: BestAvailable | None = None
     cart_hash: bytes | None = None
     details: str | None = None
+    staff: bool = True
 
 
 class Act(Struct, frozen=True, kw_only=True):

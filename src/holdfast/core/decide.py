@@ -53,7 +53,8 @@ def _answer(book: Book, command: Command) -> Outcome:
 
 def _place(book: Book, command: Place) -> Done:
     layout = book.layout
-    if layout.org != command.org:
+    hidden = layout.status is EventStatus.DRAFT and not command.staff
+    if hidden or layout.org != command.org:
         raise RefusedError(Refusal.NOT_FOUND)
     _refuse_doubles(command)
     earlier = book.by_request.get(command.request_key)

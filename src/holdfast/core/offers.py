@@ -14,7 +14,7 @@ SEATS_MAX = 100_000
 
 Code = Annotated[
     str,
-    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}\Z", description="A short name, unique among its like."),
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)", description="A short name, unique among its like."),
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Label = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -22,7 +22,7 @@ Quantity = Annotated[int, Meta(ge=1, le=1000)]
 Price = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
 Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
-Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z", description="ISO 4217.")]
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="ISO 4217.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
 Details = dict[str, Any]
 Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
@@ -93,6 +93,10 @@ class EventNew(Request, frozen=True):
     policy: PolicyChange = PolicyChange()
     details: Details = {}
 
+    def __post_init__(self) -> None:
+        check_start(self.starts_at)
+        numbered(self.pools)
+
 
 class PoolChange(Request, frozen=True):
     """An existing pool by its code, or a new one."""
@@ -113,6 +117,14 @@ class EventChange(Request, frozen=True):
     pools: Annotated[list[PoolChange], Meta(max_length=1000)] = []
     block_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
     unblock_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
+
+    def __post_init__(self) -> None:
+        if self.starts_at is not UNSET:
+            check_start(self.starts_at)
+        check_unique("pools", "code", (pool.code for pool in self.pools))
+        for pool in self.pools:
+            if pool.tariffs is not UNSET:
+                check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs))
 
 
 FREE = TariffNew(code="standard", price=0)
@@ -136,17 +148,17 @@ def changed_policy(policy: Policy, change: PolicyChange) -> Policy:
 
 
 def check_start(starts_at: datetime) -> None:
-    if not 1970 <= starts_at.year < 2500:
-        raise invalid("starts_at", "must lie between 1970 and 2500")
+    if not 1970 < starts_at.year < 2500:
+        raise invalid("starts_at", "must lie between 1971 and 2499")
 
 
 def numbered(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> Stock:
     """The rows of new pools. Seats of a pool follow each other, those of a row by their place in it."""
-    _check_unique("pools", "code", (pool.code for pool in pools))
+    check_unique("pools", "code", (pool.code for pool in pools))
     stock = Stock([], [], [])
     for number, pool in enumerate(pools, first_pool):
         tariffs = pool.tariffs or [FREE]
-        _check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
+        check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
         seats = _in_order(_seats(pool))
         _check_capacity(pool, seats)
         capacity = pool.capacity if pool.capacity is not None else len(seats)
@@ -157,7 +169,7 @@ def numbered(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> 
             stock.seats.append((at, number, seat.label, seat.row, seat.number, seat.x, seat.y))
     if first_seat + len(stock.seats) > SEATS_MAX:
         raise invalid("pools", f"an event may have {SEATS_MAX} seats at most")
-    _check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
+    check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
     return stock
 
 
@@ -194,7 +206,7 @@ def _check_capacity(pool: PoolNew, seats: list[SeatNew]) -> None:
         raise invalid(f"pools.{pool.code}.capacity", "is the number of seats; leave it out")
 
 
-def _check_unique(field: str, what: str, values: Iterable[str]) -> None:
+def check_unique(field: str, what: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:

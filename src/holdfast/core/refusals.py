@@ -14,12 +14,8 @@ class Refusal(Enum):
 
     PAYLOAD_TOO_LARGE = (413, False, "The body is larger than this address accepts.")
     RATE_LIMITED = (429, True, "Too many requests. Wait as long as Retry-After says, then try again.")
-    IDEMPOTENCY_KEY_MISSING = (
-        400,
-        False,
-        "This request needs an Idempotency-Key header of 1 to 255 characters.",
-    )
     INVALID_REQUEST = (422, False, "The request is not of the form this address takes.")
+    IDEMPOTENCY_KEY_MISSING = (400, False, "An Idempotency-Key header of 1 to 255 characters is needed.")
     UNAUTHORIZED = (401, False, "A valid token is needed: Authorization: Bearer <token>.")
     FORBIDDEN = (403, False, "This token's role may not do that.")
     NOT_FOUND = (404, False, "There is nothing here under this address.")

@@ -15,7 +15,6 @@ from holdfast.core.offers import (
     Stock,
     TariffNew,
     changed_policy,
-    check_start,
     invalid,
     numbered,
 )
@@ -29,7 +28,6 @@ _ENDED: Final = (EventStatus.COMPLETED, EventStatus.CANCELLED)
 
 async def create_event(connection: Connection, org: bytes, offer: EventNew, actor: str) -> bytes:
     """A new event is a draft until it is published."""
-    check_start(offer.starts_at)
     policy = changed_policy(PRESETS[offer.preset] if offer.preset else Policy(), offer.policy)
     stock = numbered(offer.pools)
     event = new_id()
@@ -62,8 +60,10 @@ async def set_status(connection: Connection, org: bytes, event: bytes, status: E
         row = await _locked(connection, org, event)
         if row["status"] == status:
             return
-        if row["status"] in _ENDED or (row["status"] == EventStatus.DRAFT and status is EventStatus.COMPLETED):
+        if row["status"] in _ENDED:
             raise RefusedError(Refusal.EVENT_ENDED, f"The event is {row['status']}.")
+        if row["status"] == EventStatus.DRAFT and status is EventStatus.COMPLETED:
+            raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
         await connection.execute(sql.events.set_status, event, status)
         kind = "event_published" if status is EventStatus.ACTIVE else f"event_{status}"
         await connection.execute(sql.events.new_revision, event, kind, actor, _text(NOTHING))
@@ -79,7 +79,6 @@ async def _locked(connection: Connection, org: bytes, event: bytes) -> Any:
 async def _change_head(connection: Connection, row: Any, change: EventChange) -> None:
     policy = changed_policy(json.decode(row["policy"], type=Policy), change.policy)
     starts_at = row["starts_at"] if change.starts_at is UNSET else change.starts_at
-    check_start(starts_at)
     await connection.execute(
         sql.events.set_event,
         row["id"],

@@ -49,7 +49,7 @@ class BookingDocument(Struct):
     request_key: str
     fingerprint: str
     cart_hash: str | None
-    details: Raw | None
+    details: Raw
     reason: str | None
     version: int
 
@@ -71,7 +71,7 @@ class BookingDocument(Struct):
             request_key=_bytes(self.request_key),
             fingerprint=_bytes(self.fingerprint),
             cart_hash=None if self.cart_hash is None else _bytes(self.cart_hash),
-            details=None if self.details is None else bytes(self.details).decode(),
+            details=None if self.details == b"null" else bytes(self.details).decode(),
             reason=self.reason,
             version=self.version,
         )

@@ -1,6 +1,7 @@
 """Who is calling: secret keys of an org's staff, and signed tokens of its customers."""
 
 import hashlib
+import math
 import secrets
 import time
 from datetime import UTC, datetime
@@ -95,7 +96,7 @@ def _org_of(token: str) -> bytes:
 
 async def customer_token(pool: Pool, org: bytes, user: str, ttl_seconds: int) -> tuple[str, datetime]:
     secret = await pool.fetchval(sql.access.token_secret, org)
-    expires_at = int(time.time()) + ttl_seconds
+    expires_at = math.ceil(time.time()) + ttl_seconds
     claims = {"sub": user, "aud": AUDIENCE, "exp": expires_at}
     token = jwt.encode(claims, secret, algorithm=ALGORITHM, headers={"kid": ids.org_text(org)})
     return token, datetime.fromtimestamp(expires_at, UTC)

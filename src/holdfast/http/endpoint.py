@@ -24,8 +24,10 @@ Headers = dict[bytes, bytes]
 
 BODY_MAX: Final = 1024 * 1024
 KEY_MAX: Final = 255
+DEPTH_MAX: Final = 64
 
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _encode: Final = json.Encoder().encode
 
 
@@ -98,11 +100,12 @@ class Endpoint:
         if self._decoder is None:
             return None
         raw = await _read(headers, receive)
-        if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
-            raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
+        _check_text(raw)
         try:
             return self._decoder.decode(raw or b"{}")
-        except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UnicodeDecodeError:
+            raise RefusedError(Refusal.INVALID_REQUEST, "The body is not UTF-8.") from None
+        except (ValidationError, DecodeError) as error:
             raise _invalid(error) from None
 
     def _query(self, raw: bytes) -> Any:
@@ -112,7 +115,7 @@ class Endpoint:
             pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
             if any("\0" in value for pair in pairs for value in pair):
                 raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
-            return convert({name: value for name, value in pairs if value}, self._operation.query, strict=False)
+            return convert(dict(pairs), self._operation.query, strict=False)
         except (ValidationError, ValueError) as error:
             raise _invalid(error) from None
 
@@ -140,7 +143,25 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
         body += message.get("body", b"")
         if len(body) > BODY_MAX:
             raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
+    if message["type"] == "http.disconnect":
+        raise RefusedError(Refusal.INVALID_REQUEST, "The body broke off.")
     return body
+
+
+def _check_text(raw: bytes) -> None:
+    """What a decoder would take, and we would choke on later."""
+    if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
+        raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
+    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
+        raise RefusedError(Refusal.INVALID_REQUEST, f"The document is nested more than {DEPTH_MAX} levels deep.")
+
+
+def _depth(raw: bytes) -> int:
+    deepest = depth = 0
+    for bracket in re.findall(rb"[\[\]{}]", _STRING.sub(b"", raw)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _token(headers: Headers) -> str | None:
@@ -158,8 +179,6 @@ def _path(scope: Scope) -> Mapping[str, str]:
 
 def _invalid(error: Exception) -> RefusedError:
     """The message of the decoder, with the field it speaks of."""
-    if isinstance(error, RecursionError):
-        return RefusedError(Refusal.INVALID_REQUEST, "The document is nested too deeply.")
     message, _, place = str(error).partition(" - at `")
     field = place.rstrip("`").removeprefix("$").lstrip(".")
     return RefusedError(Refusal.INVALID_REQUEST, str(error), errors=(FieldError(field, message),))

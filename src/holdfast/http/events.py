@@ -227,7 +227,8 @@ async def _pulse(call: Call, event: bytes) -> tuple[bytes, int]:
 
 
 def _has_already(call: Call, tag: bytes) -> bool:
-    return tag in [known.strip() for known in call.headers.get(b"if-none-match", b"").split(b",")]
+    known = [each.strip().removeprefix(b"W/") for each in call.headers.get(b"if-none-match", b"").split(b",")]
+    return tag in known or b"*" in known
 
 
 def _not_modified(tag: bytes) -> Answer:

@@ -256,7 +256,7 @@ OPERATIONS: Final = (
         function=events.complete_event,
         takes=Empty,
         gives=EventView,
-        refusals=(Refusal.NOT_FOUND, Refusal.EVENT_ENDED),
+        refusals=(Refusal.NOT_FOUND, Refusal.EVENT_NOT_ON_SALE, Refusal.EVENT_ENDED),
     ),
     Operation(
         name="cancel_event",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from holdfast.core.offers import DAY_SECONDS, Code, Details, Label, Quantity, Request
+from holdfast.core.offers import DAY_SECONDS, Code, Details, Label, Quantity, Request, check_unique, invalid
 
 User = Annotated[str, Meta(min_length=1, max_length=200, description="The buyer, by the merchant's own id.")]
 Reason = Annotated[str, Meta(max_length=1000)]
@@ -24,6 +24,12 @@ class Item(Request, frozen=True):
     tariff: Code | None = None
     quantity: Quantity | None = None
 
+    def __post_init__(self) -> None:
+        if self.seat is not None and (self.pool is not None or self.quantity not in (None, 1)):
+            raise invalid("items", "a seat takes neither a pool nor a quantity")
+        if self.seat is None and self.pool is None:
+            raise invalid("items", "an item needs a seat or a pool")
+
 
 class BestAvailable(Request, frozen=True):
     pool: Code
@@ -40,6 +46,12 @@ class HoldNew(Request, frozen=True):
     best_available: BestAvailable | None = None
     cart_token: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     details: Details | None = None
+
+    def __post_init__(self) -> None:
+        if (self.items is None) is (self.best_available is None):
+            raise invalid("items", "give either items or best_available")
+        if self.items is not None and len(self.items) > 1:
+            check_unique("items", "seat", (item.seat for item in self.items if item.seat is not None))
 
 
 class Empty(Request, frozen=True):

@@ -2,9 +2,9 @@
 
 import math
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from holdfast import ids
 from holdfast.core.facts import PoolState, SeatState
@@ -12,6 +12,8 @@ from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Policy
 from holdfast.core.refusals import FieldError
 from holdfast.core.states import EventStatus, Status
+
+Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -50,14 +52,14 @@ class EventView(View, frozen=True):
     title: str
     status: EventStatus
     preset: str | None
-    starts_at: datetime
+    starts_at: Moment
     currency: str
     tax_bps: int
     policy: Policy
     details: dict[str, Any]
     pools: list[PoolView]
     version: int
-    created_at: datetime
+    created_at: Moment
 
 
 class EventList(View, frozen=True):
@@ -118,11 +120,11 @@ class BookingView(View, frozen=True):
     tax: int
     total: int
     currency: str
-    created_at: datetime
-    expires_at: datetime | None
+    created_at: Moment
+    expires_at: Moment | None
     expires_in_seconds: int | None
-    max_expires_at: datetime | None
-    server_time: datetime
+    max_expires_at: Moment | None
+    server_time: Moment
     version: int
     details: dict[str, Any] | Raw | None
     payments: list[PaymentView]
@@ -139,7 +141,7 @@ class Change(View, frozen=True):
 
     seq: int
     kind: str
-    at: datetime
+    at: Moment
     seats: dict[str, SeatState]
     pools: dict[str, PoolState]
 
@@ -151,7 +153,7 @@ class ChangeList(View, frozen=True):
 
 class FactView(View, frozen=True):
     seq: int
-    at: datetime
+    at: Moment
     kind: str
     booking: str | None
     actor: str
@@ -168,7 +170,7 @@ class FactList(View, frozen=True):
 class CustomerToken(View, frozen=True):
     token: str
     user: str
-    expires_at: datetime
+    expires_at: Moment
 
 
 class Health(View, frozen=True):
@@ -178,7 +180,7 @@ class Health(View, frozen=True):
 class AuditSummary(View, frozen=True):
     events: int
     findings: int
-    last_at: datetime | None
+    last_at: Moment | None
 
 
 class Readiness(View, frozen=True):
