@@ -133,7 +133,7 @@ def serving(database_url: str, *, workers: int = 2, worker: bool = False, **envi
     )
     server = Server(process, f"http://127.0.0.1:{port}", database_url)
     try:
-        wait_until(lambda: _is_ready(server), 30)
+        wait_until(lambda: _is_ready(server) and len(server.api_pids()) == workers, 30)
         yield server
     finally:
         server.stop()
