@@ -58,7 +58,10 @@ def test_baskets_that_overlap_are_never_split(server: Server, org: Org, admin: h
     sold = [item["seat"] for reply in replies if reply.status == 201 for item in reply.body["items"]]
     assert len(sold) == len(set(sold)) > 40
     assert all(len(reply.body["items"]) == 4 for reply in replies if reply.status == 201)
-    live = sql(server.database_url, "SELECT count(*) FROM line WHERE live AND event_id = (SELECT max(id::text)::uuid FROM event)")
+    live = sql(
+        server.database_url,
+        "SELECT count(*) FROM line WHERE live AND event_id = (SELECT max(id::text)::uuid FROM event)",
+    )
     assert live[0][0] == len(sold)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -80,6 +81,8 @@ def orgs_create(slug: str, name: str | None = None, data: Data = None) -> None:
     async def create(connection: db.Connection) -> bytes | None:
         return await create_org(connection, slug, name)
 
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", slug):
+        _fail("A slug has 1 to 63 lower-case letters, digits and hyphens, and begins with a letter or digit.")
     if _with_connection(data, create) is None:
         _fail(f"There is an org {slug} already.")
     typer.echo(slug)

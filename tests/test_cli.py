@@ -1,0 +1,76 @@
+"""The command line tells what it did, and clearly what went wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house import sql
+
+BIN = Path(sys.executable).parent
+
+
+def holdfast(database: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [BIN / "holdfast", *arguments],
+        env={**os.environ, "HOLDFAST_DATABASE_URL": database, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_key_is_printed_alone_and_stored_only_as_a_hash(database: str) -> None:
+    holdfast(database, "orgs", "create", "acme")
+    made = holdfast(database, "keys", "create", "--org", "acme", "--role", "door")
+    assert made.stdout.startswith("hf_sk_")
+    assert len(made.stdout.split()) == 1
+    stored = sql(database, "SELECT * FROM api_key")
+    assert made.stdout.strip() not in str(stored)
+
+
+def test_keys_can_be_listed_and_revoked(database: str) -> None:
+    holdfast(database, "orgs", "create", "acme", "--name", "Acme Ltd")
+    key = holdfast(database, "keys", "create", "--org", "acme", "--role", "sales").stdout.strip()
+    assert "Acme Ltd" in holdfast(database, "orgs", "list").stdout
+    listed = holdfast(database, "keys", "list", "--org", "acme").stdout
+    prefix = listed.split("…")[0]
+    assert key.startswith(prefix)
+    assert "valid" in listed
+    assert holdfast(database, "keys", "revoke", "--org", "acme", "--prefix", prefix).returncode == 0
+    assert "revoked" in holdfast(database, "keys", "list", "--org", "acme").stdout
+    assert holdfast(database, "keys", "revoke", "--org", "acme", "--prefix", prefix).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["keys", "create", "--org", "nobody", "--role", "admin"], "There is no org nobody"),
+        (["keys", "create", "--org", "acme", "--role", "customer"], "customer-tokens"),
+        (["orgs", "create", "acme"], "already"),
+        (["orgs", "create", "Not A Slug"], "slug"),
+    ],
+    ids=["no org", "a key for a customer", "an org twice", "not a slug"],
+)
+def test_mistakes_are_told_without_a_trace(database: str, arguments: list[str], told: str) -> None:
+    holdfast(database, "orgs", "create", "acme")
+    done = holdfast(database, *arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:
+    done = holdfast(database, "audit", HOLDFAST_LANES="many")
+    assert done.returncode == 2
+    assert "HOLDFAST_LANES" in done.stderr
+
+
+def test_a_database_that_is_not_there_is_told() -> None:
+    done = holdfast("postgresql://postgres@127.0.0.1:1/none", "audit")
+    assert done.returncode == 2
+    assert "cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,86 @@
+"""What the documents say is true: the README's session works, and every setting, refusal and command is described."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from holdfast.cli import app, keys, orgs
+from holdfast.core.refusals import Refusal
+from holdfast.http.docs import docs_page
+from holdfast.http.operation import Operation
+from holdfast.http.operations import OPERATIONS
+from holdfast.settings import Settings
+from tests.house import serving, sql
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+
+def session() -> str:
+    """The shell session of the README, less the two make commands."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert "make run" in blocks[0]
+    assert "make test" in blocks[0]
+    text: str = blocks[1]
+    return text
+
+
+def test_the_session_of_the_readme_works(database: str) -> None:
+    environment = {**os.environ, "HOLDFAST_DATABASE_URL": database}
+    subprocess.run([BIN / "holdfast", "demo"], env=environment, check=True, capture_output=True)
+    with serving(database, worker=True) as server:
+        script = session().replace("http://127.0.0.1:8000", server.url).replace(".venv/bin", str(BIN))
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"status": "held"' in done.stdout
+    assert '"code": "seat_taken"' in done.stdout
+    assert '"status": "confirmed"' in done.stdout
+    assert '"ok": true' in done.stdout
+    rows = sql(database, "SELECT user_id, status FROM booking ORDER BY id")
+    assert [tuple(row) for row in rows] == [("ada", "held"), ("bob", "confirmed")]
+
+
+def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(database: str) -> None:
+    environment = {**os.environ, "HOLDFAST_DATABASE_URL": database}
+    for _ in range(2):
+        subprocess.run([BIN / "holdfast", "demo"], env=environment, check=True, capture_output=True)
+    rows = sql(
+        database, "SELECT preset, (SELECT count(*) FROM seat WHERE event_id = event.id) FROM event ORDER BY preset"
+    )
+    seats = dict(rows)
+    assert set(seats) == {"arena", "experience", "registration", "shift", "show"}
+    assert len(rows) == 5
+    assert seats["show"] == 2000
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_every_setting_is_described(name: str) -> None:
+    assert f"`HOLDFAST_{name.upper()}`" in (ROOT / "docs" / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
+def test_every_refusal_is_described_where_its_type_points(refusal: Refusal) -> None:
+    assert f'id="{refusal.code}"' in docs_page(OPERATIONS).decode()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_every_operation_is_described(operation: Operation) -> None:
+    assert f'id="{operation.name}"' in docs_page(OPERATIONS).decode()
+
+
+@pytest.mark.parametrize("group", [app, orgs, keys])
+def test_every_command_says_what_it_does(group: typer.Typer) -> None:
+    for command in group.registered_commands:
+        assert command.callback is not None
+        assert command.callback.__doc__
