@@ -16,7 +16,7 @@ end
 
 function request()
   number = number + 1
-  if kind == "no_op" then
+  if kind == "bare" then
     return "POST " .. paths[1] .. " HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\n\r\n"
   end
   if #waiting > 0 then

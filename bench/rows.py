@@ -36,7 +36,8 @@ class Row(Struct, frozen=True):
 
 
 ROWS = (
-    Row("no_op", "no-op operation on the same server (the ceiling)", path="/bench/no_op/{event}", kind="no_op"),
+    Row("bare", "bare answer, no token and no body", path="/bench/bare/{event}", kind="bare"),
+    Row("no_op", "no-op: a hold's request and answer (the ceiling)", path="/bench/no_op/{event}"),
     Row("pool", "holds on one hot pool"),
     Row("for_update", "baseline: one transaction with FOR UPDATE per request", path="/bench/for_update/{event}"),
     Row("guarded", "baseline: one guarded statement per request", path="/bench/guarded/{event}"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROWS = {"no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
+ROWS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None and os.geteuid() != 0, reason="the load comes from wrk")

@@ -3,7 +3,8 @@
 A book is made for one batch, under the event's lock, and consumed by `decide`.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct, structs
@@ -52,8 +53,16 @@ class Book:
         self.facts: list[Fact] = []
         self._choosers: dict[int, Chooser] = {}
         self._live_of_user: dict[str, dict[bytes, Booking]] = {}
+        self._counts_users = layout.policy.counts_users
         for booking in bookings.values():
             self._index_live(booking)
+
+    @cached_property
+    def deadlines(self) -> tuple[datetime, datetime]:
+        """When a hold placed now runs out, and how far it can be extended at most."""
+        policy = self.layout.policy
+        longest = max(policy.max_hold_seconds, policy.hold_seconds)
+        return self.now + timedelta(seconds=policy.hold_seconds), self.now + timedelta(seconds=longest)
 
     def is_free(self, seat: int) -> bool:
         return seat not in self.taken and not self.layout.seats[seat].blocked
@@ -69,12 +78,12 @@ class Book:
     def add(self, booking: Booking, actor: str) -> Booking:
         """A new booking takes its units. Its version is the next one."""
         self.created.add(booking.id)
-        return self._enter(None, booking, booking.status.value, actor)
+        return self._enter(None, booking, booking.status, actor)
 
     def move(self, booking: Booking, status: Status, actor: str, reason: str | None = None) -> Booking:
         """A booking comes into another status; its units move from one counter to another, or are given back."""
         after = structs.replace(booking, status=status, reason=reason, version=self.version + 1)
-        return self._enter(booking, after, status.value, actor)
+        return self._enter(booking, after, status, actor)
 
     def extend(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
         after = structs.replace(booking, expires_at=expires_at, version=self.version + 1)
@@ -138,6 +147,8 @@ class Book:
         return PoolState(counter.capacity, counter.held, counter.sold, counter.remaining)
 
     def _index_live(self, booking: Booking) -> None:
+        if not self._counts_users:
+            return
         theirs = self._live_of_user.setdefault(booking.user, {})
         if booking.status in LIVE:
             theirs[booking.id] = booking

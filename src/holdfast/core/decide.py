@@ -56,7 +56,8 @@ def _place(book: Book, command: Place) -> Done:
     hidden = layout.status is EventStatus.DRAFT and not command.staff
     if hidden or layout.org != command.org:
         raise RefusedError(Refusal.NOT_FOUND)
-    _refuse_doubles(command)
+    if len(command.items) > 1:
+        _refuse_doubles(command)
     earlier = book.by_request.get(command.request_key)
     if earlier is not None and earlier.fingerprint == command.fingerprint:
         return Done(earlier, layout, book.now, replayed=earlier.id != command.booking)
@@ -65,7 +66,8 @@ def _place(book: Book, command: Place) -> Done:
     if earlier is not None:
         raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
     lines = _priced_lines(book, command)
-    _check_user(book, command.user, lines)
+    if layout.policy.counts_users:
+        _check_user(book, command.user, lines)
     if command.best is None:
         _check_stock(book, lines)
     else:
@@ -74,10 +76,9 @@ def _place(book: Book, command: Place) -> Done:
 
 
 def _refuse_doubles(command: Place) -> None:
-    if len(command.items) > 1:
-        labels = [item.label for item in command.items if isinstance(item, SeatItem)]
-        if len(set(labels)) < len(labels):
-            raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
+    labels = [item.label for item in command.items if isinstance(item, SeatItem)]
+    if len(set(labels)) < len(labels):
+        raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
 
 
 def _priced_lines(book: Book, command: Place) -> tuple[Line, ...]:
@@ -155,8 +156,6 @@ def _merged(lines: list[Line]) -> tuple[Line, ...]:
 
 def _check_user(book: Book, user: str, lines: tuple[Line, ...]) -> None:
     policy = book.layout.policy
-    if not policy.counts_users:
-        return
     live = book.live_bookings_of(user)
     if policy.one_booking_per_user and live:
         raise RefusedError(Refusal.ALREADY_BOOKED)
@@ -211,10 +210,11 @@ def _best_lines(book: Book, best: BestAvailable, priced: Line) -> tuple[Line, ..
 
 
 def _new_booking(book: Book, command: Place, lines: tuple[Line, ...]) -> Booking:
-    layout, policy = book.layout, book.layout.policy
-    subtotal = sum(line.quantity * line.unit_price for line in lines)
+    layout = book.layout
+    subtotal = sum([line.quantity * line.unit_price for line in lines])
     tax = (subtotal * layout.tax_bps + 5_000) // 10_000
-    at_once = policy.confirm_at_once
+    at_once = layout.policy.confirm_at_once
+    expires_at, max_expires_at = (None, None) if at_once else book.deadlines
     return Booking(
         id=command.booking,
         event=command.event,
@@ -227,10 +227,8 @@ def _new_booking(book: Book, command: Place, lines: tuple[Line, ...]) -> Booking
         total=subtotal + tax,
         currency=layout.currency,
         created_at=book.now,
-        expires_at=None if at_once else book.now + timedelta(seconds=policy.hold_seconds),
-        max_expires_at=None
-        if at_once
-        else book.now + timedelta(seconds=max(policy.max_hold_seconds, policy.hold_seconds)),
+        expires_at=expires_at,
+        max_expires_at=max_expires_at,
         request_key=command.request_key,
         fingerprint=command.fingerprint,
         cart_hash=command.cart_hash,

@@ -10,7 +10,13 @@ from typing import Final
 from holdfast.core.refusals import Refusal
 
 
-class Status(StrEnum):
+class Word(StrEnum):
+    """A word of a fixed vocabulary. It hashes like its text: tables are looked up with it on the way of every hold."""
+
+    __hash__ = str.__hash__
+
+
+class Status(Word):
     HELD = "held"
     PAYMENT_SUBMITTED = "payment_submitted"
     CONFIRMED = "confirmed"
@@ -21,7 +27,7 @@ class Status(StrEnum):
     COMPLETED = "completed"
 
 
-class Claim(StrEnum):
+class Claim(Word):
     """Which counter of its pools a booking fills. A transition moves units from one claim to the other."""
 
     NONE = "none"
@@ -29,7 +35,7 @@ class Claim(StrEnum):
     SOLD = "sold"
 
 
-class Verb(StrEnum):
+class Verb(Word):
     """What can be asked of a booking that exists."""
 
     EXTEND = "extend"
@@ -115,7 +121,7 @@ TRANSITIONS: Final[dict[tuple[Status, Verb], Status | Refusal]] = {
 }
 
 
-class EventStatus(StrEnum):
+class EventStatus(Word):
     """An event's life. That it is sold out is never stored: it follows from its pools."""
 
     DRAFT = "draft"

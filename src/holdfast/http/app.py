@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from starlette.routing import Route, Router
 
@@ -22,7 +23,9 @@ from holdfast.logs import configure_logs
 from holdfast.orphans import end_with_parent
 from holdfast.settings import Settings
 
-READ_CONNECTIONS = 8
+READ_CONNECTIONS: Final = 8
+# Which part of a path is the id: /v1/events/{id}/…
+ID_AT: Final = 3
 
 
 class App:
@@ -33,9 +36,24 @@ class App:
         self._settings = settings
         self._url = settings.database_url
         self._operations = operations
+        self._paths: dict[str, _Methods] = {}
         self._router = Router(lifespan=self._lifespan, default=_not_found, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Operations are found by their path as it is, or with whatever stands at the place of `{id}`; the rest is for
+        the router."""
+        if scope["type"] == "http":
+            path = scope["path"]
+            parts = path.split("/")
+            if len(parts) > ID_AT:
+                scope["path_params"] = {"id": parts[ID_AT]}
+                parts[ID_AT] = "{id}"
+                path = "/".join(parts)
+            else:
+                scope["path_params"] = {}
+            if path in self._paths:
+                await self._paths[path](scope, receive, send)
+                return
         await self._router(scope, receive, send)
 
     @asynccontextmanager
@@ -45,7 +63,8 @@ class App:
         desk = Desk(self._url, self._settings.lanes)
         desk.start()
         house = House(self._settings, pool, desk, Callers(pool))
-        self._router.routes.extend(routes(self._operations, house))
+        self._paths = operations_by_path(self._operations, house)
+        self._router.routes.extend(_documents(self._operations))
         _calm_the_collector()
         try:
             yield
@@ -68,19 +87,19 @@ def create_app() -> App:
     return App(Settings.from_environment(os.environ))
 
 
-def routes(operations: Sequence[Operation], house: House) -> list[Route]:
+def operations_by_path(operations: Sequence[Operation], house: House) -> "dict[str, _Methods]":
     limits = Limits(house)
     by_path: dict[str, dict[str, Endpoint]] = defaultdict(dict)
     for operation in operations:
+        assert "{" not in operation.path or operation.path.split("/")[ID_AT] == "{id}"
         by_path[operation.path][operation.method] = Endpoint(operation, house, limits)
-    api = [Route(path, _Methods(endpoints)) for path, endpoints in by_path.items()]
+    return {path: _Methods(endpoints) for path, endpoints in by_path.items()}
+
+
+def _documents(operations: Sequence[Operation]) -> list[Route]:
     document = _Static(Answer(openapi_document(operations)))
     page = _Static(Answer(docs_page(operations), content_type=b"text/html; charset=utf-8"))
-    return [
-        *api,
-        Route("/openapi.json", _Methods({"GET": document})),
-        Route("/docs", _Methods({"GET": page})),
-    ]
+    return [Route("/openapi.json", _Methods({"GET": document})), Route("/docs", _Methods({"GET": page}))]
 
 
 class _Methods:

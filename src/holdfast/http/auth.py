@@ -5,7 +5,6 @@ import math
 import secrets
 import time
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Final
 
 import jwt
@@ -13,6 +12,7 @@ from msgspec import Struct
 
 from holdfast import ids, sql
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.states import Word
 from holdfast.db import Connection, Pool
 
 KEY_PREFIX: Final = "hf_sk_"
@@ -24,7 +24,7 @@ ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "holdfast"
 
 
-class Role(StrEnum):
+class Role(Word):
     ADMIN = "admin"
     SALES = "sales"
     REVIEW = "review"

@@ -56,6 +56,7 @@ class Endpoint:
         self._operation = operation
         self._house = house
         self._limits = limits
+        self._roles = operation.who.value
         self._decoder = json.Decoder(operation.takes) if operation.takes else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +93,7 @@ class Endpoint:
                 raise RefusedError(Refusal.UNAUTHORIZED)
             return None
         caller = await self._house.callers.identify(token)
-        if caller.role not in self._operation.who.value:
+        if caller.role not in self._roles:
             raise RefusedError(Refusal.FORBIDDEN, f"The role {caller.role} may not do that.")
         return caller
 
