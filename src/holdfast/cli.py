@@ -41,6 +41,7 @@ def serve(
 ) -> None:
     """Run the API, a background worker and, without HOLDFAST_DATABASE_URL, an embedded PostgreSQL."""
     _database(data)
+    typer.echo(f"Holdfast serves http://{host}:{port}, with docs at http://{host}:{port}/docs", err=True)
     serve_forever(host, port, workers, with_worker=worker)
 
 
