@@ -1,3 +1,6 @@
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +12,10 @@ from tests.house import Org, Server, fresh_database, make_template, serving
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> str:
+def postgres() -> str:
     """The address of the embedded PostgreSQL, for the whole run."""
-    folder: Path = tmp_path_factory.mktemp("holdfast")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     url = embedded.start(folder)
     make_template(url)
     return url

@@ -13,6 +13,8 @@ Pool = Any
 LOST_ERRORS: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # A connection that was ended while idle, and on which the client has not noticed it yet.
+    asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -64,7 +66,7 @@ async def connect(url: str) -> Connection:
 async def create_pool(url: str, size: int) -> Pool:
     return await asyncpg.create_pool(
         url,
-        min_size=1,
+        min_size=0,
         max_size=size,
         timeout=_CONNECT_SECONDS,
         command_timeout=30,

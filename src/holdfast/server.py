@@ -7,16 +7,20 @@ import threading
 import time
 from typing import Final
 
-from granian import Granian
 from granian.constants import Interfaces, Loops
+from granian.server.mp import MPServer
+
+from holdfast.orphans import be_a_parent
 
 BACKLOG: Final = 16_384
 DRAIN_SECONDS: Final = 20
 RESTART_SECONDS: Final = 0.2
+INSIST_SECONDS: Final = 0.5
 
 
 def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.http.app:create_app") -> None:
     """Serve until asked to stop. The settings are in the environment, where child processes find them."""
+    be_a_parent()
     background = _Background() if with_worker else None
     try:
         while not _serve_once(host, port, workers, app):
@@ -26,9 +30,23 @@ def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "
             background.stop()
 
 
+class _Server(MPServer):
+    """Granian asks its processes to stop once, and one that is still starting does not hear it."""
+
+    def _stop_workers(self) -> None:
+        threading.Thread(target=self._insist, daemon=True).start()
+        super()._stop_workers()  # type: ignore[no-untyped-call]
+
+    def _insist(self) -> None:
+        while self.wrks:
+            time.sleep(INSIST_SECONDS)
+            for worker in list(self.wrks):
+                worker.terminate()  # type: ignore[no-untyped-call]
+
+
 def _serve_once(host: str, port: int, workers: int, app: str) -> bool:
     """Whether it ended because it was asked to. Granian also gives up when a process dies soon after its start."""
-    server = Granian(
+    server = _Server(
         app,
         factory=True,
         address=host,

@@ -6,6 +6,7 @@ and from the journal.
 
 from typing import Any, Final
 
+import asyncpg
 import structlog
 from msgspec import Struct, json
 
@@ -15,7 +16,7 @@ from holdfast.db import Connection
 
 log = structlog.get_logger()
 
-EVENTS_MAX: Final = 50
+EVENTS_MAX: Final = 200
 
 
 class Finding(Struct, frozen=True):
@@ -31,7 +32,11 @@ async def run_once(connection: Connection) -> list[Finding]:
     """Audit events whose journal has grown since the last time, at most `EVENTS_MAX`, and keep the result."""
     findings: list[Finding] = []
     for row in await connection.fetch(sql.work.events_to_audit, EVENTS_MAX):
-        found, version = await audit_event(connection, row["id"])
+        try:
+            found, version = await audit_event(connection, row["id"])
+        except asyncpg.QueryCanceledError:
+            log.error("audit_took_too_long", subject=ids.event_text(row["id"]))
+            continue
         await connection.execute(sql.work.keep_audit, row["id"], version, json.encode(found).decode())
         findings += found
     for finding in findings:

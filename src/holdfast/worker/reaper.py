@@ -26,6 +26,9 @@ class Reaper:
         rows = await connection.fetch(sql.work.events_to_sweep, EVENTS_MAX)
         if not rows:
             return 0
-        ended = await sweep(connection, self._layouts, [row["id"] for row in rows], sql.desk.lock_if_free)
+        ended = 0
+        for row in rows:
+            # Each in a transaction of its own, so that no buyer waits for another event's housekeeping.
+            ended += await sweep(connection, self._layouts, [row["id"]], sql.desk.lock_if_free)
         log.info("reaped", events=len(rows), bookings=ended)
         return ended

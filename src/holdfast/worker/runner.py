@@ -18,6 +18,7 @@ REAP_SECONDS: Final = 1.0
 AUDIT_SECONDS: Final = 15.0
 
 Job = Callable[[db.Connection], Awaitable[object]]
+Connect = Callable[[str], Awaitable[db.Connection]]
 
 
 async def run_worker(url: str, *, child: bool = False) -> None:
@@ -30,17 +31,24 @@ async def run_worker(url: str, *, child: bool = False) -> None:
     reaper = Reaper()
     await asyncio.gather(
         _repeat(url, reaper.run_once, REAP_SECONDS, stopping),
-        _repeat(url, auditor.run_once, AUDIT_SECONDS, stopping),
+        _repeat(url, _audit, AUDIT_SECONDS, stopping, db.connect),
     )
 
 
-async def _repeat(url: str, job: Job, seconds: float, stopping: asyncio.Event) -> None:
+async def _audit(connection: db.Connection) -> None:
+    """What is found is in the log and the database; it is no reason not to rest."""
+    await auditor.run_once(connection)
+
+
+async def _repeat(
+    url: str, job: Job, seconds: float, stopping: asyncio.Event, connect: Connect = db.connect_lane
+) -> None:
     """Run the job, then rest; where there was something to do there may be more, so then do not rest."""
     connection: db.Connection | None = None
     while not stopping.is_set():
         found: object = None
         try:
-            connection = connection or await db.connect_lane(url)
+            connection = connection or await connect(url)
             found = await job(connection)
         except Exception as error:
             log.error("job_failed", job=job.__qualname__, error=type(error).__name__, detail=str(error))
