@@ -35,6 +35,20 @@ _FILL_JOURNAL = """
     SELECT $1, n + 2, now(), 'confirmed', md5('b' || n)::uuid, 'bench', '{}' FROM generate_series(1, $2::integer) AS n
 """
 
+_BOOKING = """
+    INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
+                         max_expires_at, request_key, fingerprint, version)
+    VALUES ($1, $2, $3, 'u', 'held', 100, 0, 100, 'EUR', now(), now() + interval '1 hour', now(), $4, $4, $5)
+"""
+_LINE = """
+    INSERT INTO line (event_id, booking_id, number, pool, tariff, quantity, unit_price, live)
+    VALUES ($1, $2, 0, 0, 0, 1, 100, true)
+"""
+_FACT = """
+    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
+    VALUES ($1, $2, now(), 'held', $3, 'bench', '{}')
+"""
+
 
 def costs(url: str, large: int) -> dict[str, Any]:
     return uvloop.run(_costs(url, large))
@@ -49,9 +63,10 @@ async def _costs(url: str, large: int) -> dict[str, Any]:
     events = [await _filled(connection, org, size) for size in (SMALL, large)]
     desk = Desk(url, lanes=1)
     desk.start()
-    alone, small, big = await _interleaved(
+    bare, least, small, big = await _interleaved(
         [
             lambda: _bare(connection, events[0], org),
+            lambda: _least(connection, events[0], org),
             lambda: _hold(desk, events[0], org),
             lambda: _hold(desk, events[1], org),
         ]
@@ -59,9 +74,11 @@ async def _costs(url: str, large: int) -> dict[str, Any]:
     await desk.close()
     await connection.close()
     return {
-        "bare_ms": alone,
+        "bare_ms": bare,
+        "least_ms": least,
         "hold_ms": small,
-        "alone_ratio": small / alone,
+        "bare_ratio": small / bare,
+        "least_ratio": small / least,
         "small": SMALL,
         "large": large,
         "size_ratio": big / small,
@@ -95,16 +112,22 @@ async def _interleaved(works: list[Callable[[], Awaitable[None]]]) -> list[float
 
 
 async def _bare(connection: Any, event: bytes, org: bytes) -> None:
-    """The least a hold can be: lock, insert, count, commit."""
+    """The rows of a hold, written by hand in one transaction."""
+    booking = ids.new_id()
     async with connection.transaction():
-        await connection.fetchrow("SELECT 1 FROM event WHERE id = $1 FOR NO KEY UPDATE", event)
-        await connection.execute(
-            """INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at,
-                                    expires_at, max_expires_at, request_key, fingerprint, version)
-               VALUES ($1, $2, $3, 'u', 'held', 100, 0, 100, 'EUR', now(), now() + interval '1 hour', now(), $4, $4,
-                       0)""",
-            event, ids.new_id(), org, secrets.token_bytes(16),
-        )  # fmt: skip
+        version = await connection.fetchval("SELECT version + 1 FROM event WHERE id = $1 FOR UPDATE", event)
+        await connection.execute(_BOOKING, event, booking, org, secrets.token_bytes(16), version)
+        await connection.execute(_LINE, event, booking)
+        await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
+        await connection.execute(_FACT, event, version, booking)
+        await connection.execute("UPDATE event SET version = $2 WHERE id = $1", event, version)
+
+
+async def _least(connection: Any, event: bytes, org: bytes) -> None:
+    """The least that could be called a hold: lock, one row, one counter."""
+    async with connection.transaction():
+        await connection.fetchval("SELECT version FROM event WHERE id = $1 FOR UPDATE", event)
+        await connection.execute(_BOOKING, event, ids.new_id(), org, secrets.token_bytes(16), 0)
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
 
 

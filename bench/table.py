@@ -13,7 +13,8 @@ def table(rows: dict[str, Any], cost: dict[str, Any]) -> Iterator[str]:
         times = "".join(f"{row[name]:>9.1f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
         yield f"{row['what']:<54}{rate:>9,.0f}{times}{ratios[0]:>11.1f}{ratios[1]:>11.1f}{ratios[2]:>10.2f}"
     yield ""
-    yield f"one hold alone, in bare transactions of the same database: {cost['alone_ratio']:.2f}"
+    yield f"one hold alone, in bare transactions that write the same rows: {cost['bare_ratio']:.2f}"
+    yield f"one hold alone, in transactions that only lock, insert one row and count: {cost['least_ratio']:.2f}"
     sizes = f"in an event of {cost['large']:,} bookings, in holds of one of {cost['small']:,}"
     yield f"one hold {sizes}: {cost['size_ratio']:.2f}"
     pool = rows["pool"]

@@ -23,4 +23,4 @@ def test_one_run_gives_one_table_of_ratios(tmp_path: Path) -> None:
     assert set(found["rows"]) == ROWS
     rates = {name: row["done_per_second"] for name, row in found["rows"].items()}
     assert rates["pool"] > 2 * rates["for_update"]
-    assert found["costs"]["alone_ratio"] < 10
+    assert found["costs"]["bare_ratio"] < 10
