@@ -8,6 +8,7 @@ from msgspec import Raw, Struct, json
 
 from holdfast import sql
 from holdfast.core.facts import FactData
+from holdfast.core.model import Booking
 from holdfast.core.states import CLAIMS, Claim
 from holdfast.db import Connection
 from holdfast.desk.opening import Books
@@ -114,67 +115,59 @@ async def _save_moved(connection: Connection, opened: Books) -> None:
 
 
 async def _save_new(connection: Connection, opened: Books) -> None:
-    bookings: list[Row] = []
-    lines: list[Row] = []
-    pools: list[Row] = []
-    events: list[Row] = []
-    facts: list[Row] = []
-    for event_id, book in opened.books.items():
-        if not book.facts:
-            continue
+    written = {event: book for event, book in opened.books.items() if book.facts}
+    created = [book.bookings[id_] for book in written.values() for id_ in book.created]
+    bookings = [_booking_row(booking) for booking in created]
+    lines = [row for booking in created for row in _line_rows(booking)]
+    pools: list[PoolRow] = []
+    events: list[EventRow] = []
+    facts: list[FactRow] = []
+    for event_id, book in written.items():
         event = event_id.hex()
-        for id_ in book.created:
-            b = book.bookings[id_]
-            booking = id_.hex()
-            live = CLAIMS[b.status] is not Claim.NONE
-            bookings.append(
-                BookingRow(
-                    event_id=event,
-                    id=booking,
-                    org_id=b.org.hex(),
-                    user_id=b.user,
-                    status=b.status,
-                    subtotal=b.subtotal,
-                    tax=b.tax,
-                    currency=b.currency,
-                    created_at=b.created_at,
-                    request_key=_bytea(b.request_key),
-                    fingerprint=_bytea(b.fingerprint),
-                    version=b.version,
-                    expires_at=b.expires_at,
-                    max_expires_at=b.max_expires_at,
-                    cart_hash=None if b.cart_hash is None else _bytea(b.cart_hash),
-                    details=None if b.details is None else Raw(b.details),
-                    reason=b.reason,
-                )
-            )
-            for number, line in enumerate(b.lines):
-                lines.append(
-                    LineRow(
-                        event, booking, number, line.pool, line.tariff, line.quantity, line.unit_price, live, line.seat
-                    )
-                )
         pools += [PoolRow(event, pool, by.held, by.sold) for pool, by in book.shifts.items()]
         events.append(EventRow(event, opened.versions[event_id], book.version))
         facts += [FactRow(event, f.number, f.kind, f.booking.hex(), f.actor, f.data) for f in book.facts]
-    saved = await connection.fetchrow(
-        sql.desk.save_new,
-        _document(bookings),
-        _document(lines),
-        _document(pools),
-        _document(events),
-        _document(facts),
-        opened.now,
+    rows: dict[str, Sequence[Row]] = {
+        "booked": bookings,
+        "lined": lines,
+        "counted": pools,
+        "versioned": events,
+        "noted": facts,
+    }
+    documents = [_document(each) for each in rows.values()]
+    saved = await connection.fetchrow(sql.desk.save_new, *documents, opened.now)
+    _check("new", saved, **{name: len(each) for name, each in rows.items()})
+
+
+def _booking_row(booking: Booking) -> BookingRow:
+    return BookingRow(
+        event_id=booking.event.hex(),
+        id=booking.id.hex(),
+        org_id=booking.org.hex(),
+        user_id=booking.user,
+        status=booking.status,
+        subtotal=booking.subtotal,
+        tax=booking.tax,
+        currency=booking.currency,
+        created_at=booking.created_at,
+        request_key=_bytea(booking.request_key),
+        fingerprint=_bytea(booking.fingerprint),
+        version=booking.version,
+        expires_at=booking.expires_at,
+        max_expires_at=booking.max_expires_at,
+        cart_hash=None if booking.cart_hash is None else _bytea(booking.cart_hash),
+        details=None if booking.details is None else Raw(booking.details),
+        reason=booking.reason,
     )
-    _check(
-        "new",
-        saved,
-        booked=len(bookings),
-        lined=len(lines),
-        counted=len(pools),
-        versioned=len(events),
-        noted=len(facts),
-    )
+
+
+def _line_rows(booking: Booking) -> list[LineRow]:
+    event, id_ = booking.event.hex(), booking.id.hex()
+    live = CLAIMS[booking.status] is not Claim.NONE
+    return [
+        LineRow(event, id_, number, line.pool, line.tariff, line.quantity, line.unit_price, live, line.seat)
+        for number, line in enumerate(booking.lines)
+    ]
 
 
 def _document(rows: Sequence[Row]) -> str:

@@ -79,16 +79,9 @@ async def get_availability(call: Call) -> Answer:
     tag, version = await _pulse(call, event)
     if _has_already(call, tag):
         return _not_modified(tag)
-    rows = await call.house.pool.fetch(sql.reads.availability, event)
     pools = [
-        PoolAvailability(
-            code=row["code"],
-            capacity=row["capacity"],
-            held=row["held"],
-            sold=row["sold"],
-            remaining=row["capacity"] - row["held"] - row["sold"],
-        )
-        for row in rows
+        PoolAvailability(code=code, capacity=capacity, held=held, sold=sold, remaining=capacity - held - sold)
+        for code, capacity, held, sold in await call.house.pool.fetch(sql.reads.availability, event)
     ]
     return Answer(Availability(event=ids.event_text(event), version=version, pools=pools), headers=((b"etag", tag),))
 
@@ -98,10 +91,9 @@ async def get_seats(call: Call) -> Answer:
     tag, version = await _pulse(call, event)
     if _has_already(call, tag):
         return _not_modified(tag)
-    rows = await call.house.pool.fetch(sql.reads.seats, event)
     seats = [
         SeatView(label=label, pool=pool, row=row, number=place, x=x, y=y, state=state)
-        for label, pool, row, place, x, y, state in rows
+        for label, pool, row, place, x, y, state in await call.house.pool.fetch(sql.reads.seats, event)
     ]
     return Answer(SeatMap(event=ids.event_text(event), version=version, seats=seats), headers=((b"etag", tag),))
 
