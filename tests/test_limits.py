@@ -1,6 +1,11 @@
 """Nobody can take the server for themselves: rates are limited for each key and address, and overload is said."""
 
-from tests.house import Org, hold, publish, serving, show
+import asyncio
+
+import httpx
+
+from holdfast import db
+from tests.house import Org, hold, publish, run, serving, show
 
 
 def test_an_address_that_asks_too_often_is_told_to_wait(database: str) -> None:
@@ -22,6 +27,31 @@ def test_the_limit_of_one_key_is_not_that_of_another(database: str) -> None:
             assert codes[0] == 200
             assert 429 in codes
             assert modest.get("/v1/bookings").status_code == 200
+
+
+def test_keys_that_nobody_has_count_against_the_address(database: str) -> None:
+    with serving(database, workers=1, HOLDFAST_RATE_PER_ADDRESS="5") as server, server.client() as client:
+        guesses = [{"Authorization": f"Bearer hf_sk_{number:043}"} for number in range(30)]
+        codes = [client.get("/v1/bookings", headers=guess).status_code for guess in guesses]
+        assert codes[0] == 401
+        assert 429 in codes
+
+
+def test_a_change_to_an_event_that_others_keep_locked_is_told_busy(database: str) -> None:
+    org = Org(database)
+    with serving(database, workers=1) as server, server.client(org.headers("admin")) as admin:
+        event = publish(admin, show())
+
+        async def change_while_locked(connection: db.Connection) -> httpx.Response:
+            async with connection.transaction():
+                await connection.execute("SELECT FROM event FOR UPDATE")
+                return await asyncio.to_thread(admin.patch, f"/v1/events/{event}", json={"title": "Saturday"})
+
+        answer = run(change_while_locked, database)
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "busy"
+        assert answer.headers["retry-after"]
+        assert admin.get(f"/v1/events/{event}").json()["title"] == "Friday night"
 
 
 def test_behind_proxies_the_address_is_the_one_that_they_saw(database: str) -> None:

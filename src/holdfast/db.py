@@ -25,6 +25,12 @@ LOST_ERRORS: Final = (
     TimeoutError,
 )
 
+# The transaction had no effect because others were in the way for too long; it is not known to be anybody's fault.
+BLOCKED_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
+
+# A process that hangs with an event's lock in its hands loses it, and nobody waits for a lock for long.
+_PATIENCE: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout": "5s"}
+
 # A batch is made of index look-ups by construction. With everything else switched off, a database that was never
 # analysed plans it the same way as one that was, and a plan once made stays good.
 _LANE_SETTINGS: Final = {
@@ -37,10 +43,8 @@ _LANE_SETTINGS: Final = {
     "enable_mergejoin": "off",
     "enable_material": "off",
     "jit": "off",
-    "lock_timeout": "3s",
     "statement_timeout": "15s",
-    # A process that hangs with an event's lock in its hands loses it.
-    "idle_in_transaction_session_timeout": "5s",
+    **_PATIENCE,
 }
 
 _MIGRATION_LOCK: Final = 0x401DFA57
@@ -71,7 +75,7 @@ async def create_pool(url: str, size: int) -> Pool:
         timeout=_CONNECT_SECONDS,
         command_timeout=30,
         init=speak_bytes,
-        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC"},
+        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_PATIENCE},
     )
 
 

@@ -14,7 +14,7 @@ import structlog
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused
-from holdfast.db import LOST_ERRORS, Connection
+from holdfast.db import BLOCKED_ERRORS, LOST_ERRORS, Connection
 from holdfast.desk.batch import run_batch
 from holdfast.desk.layouts import Layouts
 
@@ -29,8 +29,6 @@ RETRY_SECONDS: Final = 0.05
 BUSY: Final = Refused(Refusal.BUSY)
 INTERNAL: Final = Refused(Refusal.INTERNAL)
 
-# The transaction had no effect because others were in the way; it is not known to be anybody's fault.
-_BLOCKED_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _CROSSED_ERRORS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 Waiting = tuple[Command, "asyncio.Future[Outcome]"]
@@ -89,7 +87,7 @@ class Lane:
             self._send_away(batch)
             self._send_away(self._queue)
             self._queue.clear()
-        except _BLOCKED_ERRORS as error:
+        except BLOCKED_ERRORS as error:
             await self._serve_blocked(batch, error)
         except Exception as error:
             await self._serve_poisoned(batch, error)

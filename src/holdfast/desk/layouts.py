@@ -51,7 +51,9 @@ class Layouts:
 
 
 async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layout]:
+    """What is read later may be newer where the events are not locked; so what others refer to is read after them."""
     heads = await connection.fetch(sql.desk.load_events, events)
+    pool_rows = await connection.fetch(sql.desk.load_layout_pools, events)
     tariffs = defaultdict(list)
     for row in await connection.fetch(sql.desk.load_layout_tariffs, events):
         tariffs[row["event_id"], row["pool"]].append(Tariff(row["number"], row["code"], row["name"], row["price"]))
@@ -59,7 +61,7 @@ async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layo
     for event, *seat in await connection.fetch(sql.desk.load_layout_seats, events):
         seats[event].append(Seat(*seat))
     pools = defaultdict(list)
-    for row in await connection.fetch(sql.desk.load_layout_pools, events):
+    for row in pool_rows:
         event, number = row["event_id"], row["number"]
         span = _span(seats[event], number) if row["seated"] else None
         pools[event].append(Pool(number, row["code"], row["name"], tuple(tariffs[event, number]), span))

@@ -48,10 +48,11 @@ class Callers:
         self._pool = pool
         self._known: dict[str, tuple[float, Caller]] = {}
 
-    async def identify(self, token: str) -> Caller:
+    def recall(self, token: str) -> Caller | None:
         known = self._known.get(token)
-        if known is not None and known[0] > time.monotonic():
-            return known[1]
+        return known[1] if known is not None and known[0] > time.monotonic() else None
+
+    async def identify(self, token: str) -> Caller:
         caller, seconds = await (
             self._by_key(token) if token.startswith(KEY_PREFIX) else self._by_customer_token(token)
         )

@@ -9,8 +9,8 @@ import structlog
 from msgspec import DecodeError, ValidationError, convert, json
 
 from holdfast.core.refusals import FieldError, Refusal, Refused, RefusedError
-from holdfast.db import LOST_ERRORS
-from holdfast.http.auth import KEY_PREFIX, Caller
+from holdfast.db import BLOCKED_ERRORS, LOST_ERRORS
+from holdfast.http.auth import Caller
 from holdfast.http.limits import RateLimit
 from holdfast.http.operation import Answer, Call, House, Operation, Who
 from holdfast.http.problems import problem
@@ -64,8 +64,8 @@ class Endpoint:
             answer = await self._answer(scope, receive)
         except RefusedError as error:
             answer = problem(error.refused)
-        except LOST_ERRORS as error:
-            log.error("request_lost_database", operation=self._operation.name, error=type(error).__name__)
+        except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
+            log.error("request_without_database", operation=self._operation.name, error=type(error).__name__)
             answer = problem(Refused(Refusal.BUSY))
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
@@ -76,23 +76,24 @@ class Endpoint:
         operation = self._operation
         headers: Headers = dict(scope["headers"])
         token = _token(headers)
-        if token is None or not token.startswith(KEY_PREFIX):
-            self._limits.per_address.spend(self._limits.address(scope, headers))
+        known = self._house.callers.recall(token) if token is not None else None
+        if known is not None and known.user is None:
+            self._limits.per_key.spend(known.actor)
         else:
-            self._limits.per_key.spend(token)
+            self._limits.per_address.spend(self._limits.address(scope, headers))
         body = await self._body(headers, receive)
         query = self._query(scope["query_string"])
         if operation.needs_idempotency_key and not 1 <= len(headers.get(b"idempotency-key", b"")) <= KEY_MAX:
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
-        caller = await self._caller(token)
+        caller = await self._caller(token, known)
         return await operation.function(Call(self._house, caller, _path(scope), query, body, headers))
 
-    async def _caller(self, token: str | None) -> Caller | None:
+    async def _caller(self, token: str | None, known: Caller | None) -> Caller | None:
         if token is None:
             if self._operation.who is not Who.PUBLIC:
                 raise RefusedError(Refusal.UNAUTHORIZED)
             return None
-        caller = await self._house.callers.identify(token)
+        caller = known or await self._house.callers.identify(token)
         if caller.role not in self._roles:
             raise RefusedError(Refusal.FORBIDDEN, f"The role {caller.role} may not do that.")
         return caller
