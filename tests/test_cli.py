@@ -1,13 +1,14 @@
 """The command line tells what it did, and clearly what went wrong."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.house import sql
+from tests.house import serving, sql
 
 BIN = Path(sys.executable).parent
 
@@ -74,3 +75,26 @@ def test_a_database_that_is_not_there_is_told() -> None:
     assert done.returncode == 2
     assert "cannot be reached" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_setting_that_makes_no_sense_is_refused(database: str) -> None:
+    done = holdfast(database, "audit", HOLDFAST_LANES="0")
+    assert done.returncode == 2
+    assert "HOLDFAST_LANES" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(database: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = holdfast(database, "serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "Another program listens" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_servers_do_not_share_a_port(database: str) -> None:
+    with serving(database, workers=1) as server:
+        done = holdfast(database, "serve", "--port", str(server.port))
+    assert done.returncode == 2
+    assert "Another program listens" in done.stderr

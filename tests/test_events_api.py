@@ -748,3 +748,13 @@ def test_a_user_may_have_any_name(server: Server, admin: httpx.Client, sales: ht
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_server_that_lives_says_so_to_anybody(public: httpx.Client, path: str) -> None:
     assert isinstance(accepted(public.get(path))["status"], str)
+
+
+def test_the_journal_tells_what_was_asked_of_the_event(admin: httpx.Client) -> None:
+    event = publish(admin, show())
+    asked = {"title": "Saturday", "policy": {"hold_seconds": 60}, "pools": [{"code": "standing", "capacity": 400}]}
+    assert admin.patch(f"/v1/events/{event}", json=asked).status_code == 200
+    fact = admin.get(f"/v1/events/{event}/journal").json()["items"][-1]
+    assert fact["kind"] == "event_changed"
+    assert fact["change"] == {**fact["change"], **asked}
+    assert "change" not in admin.get(f"/v1/events/{event}/changes").json()["changes"][-1]

@@ -489,12 +489,12 @@ async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str)
 
 
 @in_a_loop
-async def test_only_a_lane_that_hangs_with_a_lock_in_its_hands_loses_it(database: str) -> None:
+async def test_whoever_hangs_with_a_lock_in_its_hands_loses_it(database: str) -> None:
     setting = "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
     pool = await db.create_pool(database, 1)
     async with lane_connection(database) as hanging, lane_connection(database) as next_:
         assert int(await hanging.fetchval(setting)) > 0
-        assert int(await pool.fetchval(setting)) == 0
+        assert int(await pool.fetchval(setting)) > 0
         assert await next_.fetchval("SHOW lock_timeout") == "3s"
         event = await new_event(next_)
         await hanging.execute("SET idle_in_transaction_session_timeout = '300ms'")

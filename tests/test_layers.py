@@ -2,8 +2,10 @@
 writes inventory."""
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,20 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """A collection in the middle of building a tree makes Python 3.11 lose count of its depth."""
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        gc.enable()
+
+
 def imports(source: str, module: str) -> set[str]:
     """Everything the module names in an import, with what it takes from where: `a.b` for `from a import b`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -61,14 +73,14 @@ def parts_imported(source: str, module: str) -> set[str]:
 def impurities(source: str, module: str) -> set[str]:
     """Ways to reach the outside: modules that do, and methods that read a clock."""
     outside = {name.split(".")[0] for name in imports(source, module)} & (OUTSIDE | CHANCE_AND_TIME)
-    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(parsed(source)) if isinstance(node, ast.Call)]
     read = {f".{call.attr}()" for call in calls if isinstance(call, ast.Attribute) and call.attr in CLOCKS}
     return outside | read
 
 
 def stock_statements_used(source: str, module: str) -> set[str]:
     """Statements of `desk.sql` and `events.sql`, as `sql.desk.lock`, or the whole file where it is taken as one."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     dotted = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     files = {f"sql.{name}" for name in STOCK_STATEMENTS}
     used = {text for text in dotted if text.startswith(tuple(f"{file}." for file in files))}
@@ -82,7 +94,7 @@ def stock_written(text: str) -> list[str]:
 
 
 def texts_in(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

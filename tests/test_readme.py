@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from holdfast.cli import app, keys, orgs
+from holdfast.core.model import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.http.docs import docs_page
 from holdfast.http.operation import Operation
@@ -26,8 +28,7 @@ def session() -> str:
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert "make run" in blocks[0]
     assert "make test" in blocks[0]
-    text: str = blocks[1]
-    return text
+    return "\n".join(blocks[1:])
 
 
 def test_the_session_of_the_readme_works(database: str) -> None:
@@ -47,6 +48,7 @@ def test_the_session_of_the_readme_works(database: str) -> None:
     assert '"code": "seat_taken"' in done.stdout
     assert '"status": "confirmed"' in done.stdout
     assert '"ok": true' in done.stdout
+    assert '"status": "active"' in done.stdout
     rows = sql(database, "SELECT user_id, status FROM booking ORDER BY id")
     assert [tuple(row) for row in rows] == [("ada", "held"), ("bob", "confirmed")]
 
@@ -84,3 +86,13 @@ def test_every_command_says_what_it_does(group: typer.Typer) -> None:
     for command in group.registered_commands:
         assert command.callback is not None
         assert command.callback.__doc__
+
+
+def test_every_policy_of_every_preset_is_told_as_it_is() -> None:
+    def told(value: Any) -> str:
+        return {None: "\u2013", True: "yes", False: "no"}.get(value, str(value)) if type(value) is not int else str(value)
+
+    text = (ROOT / "docs" / "settings.md").read_text()
+    for name in Policy.__struct_fields__:
+        values = [told(getattr(policy, name)) for policy in (Policy(), *PRESETS.values())]
+        assert f"| `{name}` | {' | '.join(values)} |" in text

@@ -11,16 +11,17 @@ import msgspec
 import typer
 import uvloop
 
-from holdfast import db, embedded, sql
+from holdfast import __version__, db, embedded, sql
 from holdfast.demo import fill_demo
 from holdfast.http.auth import Role, create_key, create_org
 from holdfast.logs import configure_logs
+from holdfast.server import is_free
 from holdfast.server import serve as serve_forever
 from holdfast.settings import SettingError, Settings
 from holdfast.worker.auditor import audit_all
 from holdfast.worker.runner import run_worker
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sell scarce things without ever selling one twice.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 orgs = typer.Typer(no_args_is_help=True, help="Tenants.")
 keys = typer.Typer(no_args_is_help=True, help="Secret keys of an org's staff.")
 app.add_typer(orgs, name="orgs")
@@ -31,15 +32,30 @@ Data = Annotated[Path | None, typer.Option(help="Folder of the embedded PostgreS
 Org = Annotated[str, typer.Option(help="The org's slug.")]
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Tell it.")] = False,
+) -> None:
+    """Sell scarce things without ever selling one twice."""
+
+
 @app.command()
 def serve(
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="API processes.")] = 2,
     data: Data = None,
     worker: Annotated[bool, typer.Option(help="Also run a background worker.")] = True,
 ) -> None:
     """Run the API, a background worker and, without HOLDFAST_DATABASE_URL, an embedded PostgreSQL."""
+    if not is_free(host, port):
+        _fail(f"Another program listens on {host}:{port} already. Stop it, or choose another --port.")
     _database(data)
     typer.echo(f"Holdfast serves http://{host}:{port}, with docs at http://{host}:{port}/docs", err=True)
     serve_forever(host, port, workers, with_worker=worker)
@@ -141,7 +157,7 @@ def keys_revoke(
 async def _org(connection: db.Connection, slug: str) -> bytes:
     row = await connection.fetchrow(sql.access.org_by_slug, slug)
     if row is None:
-        _fail(f"There is no org {slug}. Make it with: holdfast orgs create {slug}")
+        _fail(f"There is no org {slug} in this database. Make it with: holdfast orgs create {slug}")
     found: bytes = row["id"]
     return found
 

@@ -1,6 +1,7 @@
 """`holdfast serve`: API processes behind one port, and a worker beside them, on one machine."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,18 @@ BACKLOG: Final = 16_384
 DRAIN_SECONDS: Final = 20
 RESTART_SECONDS: Final = 0.2
 INSIST_SECONDS: Final = 0.5
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether nobody listens there yet. Granian shares its port with its like, so it would not notice."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
 
 
 def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.http.app:create_app") -> None:

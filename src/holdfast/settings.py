@@ -3,8 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert
 
 
 class SettingError(ValueError):
@@ -17,10 +18,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     database_url: str | None = None
     data_dir: Path = Path(".holdfast")
     public_url: str = "http://127.0.0.1:8000"
-    proxies: int = 0
-    rate_per_key: float = 50_000
-    rate_per_address: float = 2_000
-    lanes: int = 4
+    proxies: Annotated[int, Meta(ge=0, le=10)] = 0
+    rate_per_key: Annotated[float, Meta(gt=0)] = 50_000
+    rate_per_address: Annotated[float, Meta(gt=0)] = 2_000
+    lanes: Annotated[int, Meta(ge=1, le=100)] = 4
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":

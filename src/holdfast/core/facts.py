@@ -1,6 +1,6 @@
 """Entries of an event's journal. What they say of seats and pools is public; who did it is not."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -20,11 +20,13 @@ class PoolState(Struct, frozen=True, gc=False):
 
 
 class FactData(Struct, frozen=True, omit_defaults=True):
-    """What a fact changed: the seats and pools it touched, as they are after it."""
+    """What a fact changed: the seats and pools it touched, as they are after it. `change` is what was asked of an
+    event as a whole."""
 
     seats: dict[str, SeatState] = {}
     pools: dict[str, PoolState] = {}
     reason: str | None = None
+    change: dict[str, Any] | None = None
 
 
 class Fact(Struct, frozen=True):

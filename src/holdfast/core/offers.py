@@ -14,7 +14,7 @@ SEATS_MAX = 100_000
 
 Code = Annotated[
     str,
-    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)", description="A short name, unique among its like."),
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)", description="Letters, digits and _ . : - only."),
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Label = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -36,7 +36,8 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PolicyChange(Request, frozen=True):
-    """What is left out keeps its value: of the preset in a new event, of the event in a change."""
+    """What is left out keeps its value: of the preset in a new event, of the event in a change. A hold always has its
+    `hold_seconds`, even where `max_hold_seconds`, which bounds extensions, is less."""
 
     hold_seconds: SecondsFromOne | UnsetType = UNSET
     extend_seconds: Seconds | UnsetType = UNSET
@@ -74,7 +75,7 @@ class SeatNew(Request, frozen=True):
 
 
 class PoolNew(Request, frozen=True):
-    """A counted stock has a capacity; a seated one has seats."""
+    """A counted stock has a capacity; a seated one has seats. Without tariffs it is free."""
 
     code: Code
     name: Name | None = None
@@ -99,7 +100,8 @@ class EventNew(Request, frozen=True):
 
 
 class PoolChange(Request, frozen=True):
-    """An existing pool by its code, or a new one."""
+    """An existing pool by its code, or a new one. Tariffs go by their code: known ones change, others are added, and
+    bookings keep the price they were made at."""
 
     code: Code
     name: Name | UnsetType = UNSET

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from msgspec import UNSET, json
+from msgspec import UNSET, json, to_builtins
 
 from holdfast import sql
 from holdfast.core.facts import NOTHING, FactData, PoolState, SeatState
@@ -51,7 +51,13 @@ async def change_event(connection: Connection, org: bytes, event: bytes, change:
         seats = await _change_seats(connection, event, change.block_seats, blocked=True)
         seats |= await _change_seats(connection, event, change.unblock_seats, blocked=False)
         pools = await _pool_states(connection, event) if change.pools or seats else {}
-        await connection.execute(sql.events.new_revision, event, "event_changed", actor, _text(FactData(seats, pools)))
+        await connection.execute(
+            sql.events.new_revision,
+            event,
+            "event_changed",
+            actor,
+            _text(FactData(seats, pools, change=to_builtins(change))),
+        )
 
 
 async def set_status(connection: Connection, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:

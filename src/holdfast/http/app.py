@@ -99,7 +99,9 @@ def operations_by_path(operations: Sequence[Operation], house: House) -> "dict[s
 def _documents(operations: Sequence[Operation]) -> list[Route]:
     document = _Static(Answer(openapi_document(operations)))
     page = _Static(Answer(docs_page(operations), content_type=b"text/html; charset=utf-8"))
-    return [Route("/openapi.json", _Methods({"GET": document})), Route("/docs", _Methods({"GET": page}))]
+    start = _Static(Answer(b"", 307, ((b"location", b"/docs"),)))
+    shown = {"/openapi.json": document, "/docs": page, "/": start}
+    return [Route(path, _Methods({"GET": static})) for path, static in shown.items()]
 
 
 class _Methods:

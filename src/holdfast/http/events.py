@@ -118,6 +118,7 @@ async def list_journal(call: Call) -> Answer:
             booking=ids.booking_text(event, row["booking_id"]) if row["booking_id"] else None,
             actor=row["actor"],
             reason=data.reason,
+            change=data.change,
             seats=data.seats,
             pools=data.pools,
         )

@@ -21,9 +21,10 @@ code {{ font: .9em ui-monospace, monospace; background: var(--code); padding: .1
 a {{ color: inherit; text-decoration-color: var(--accent); text-underline-offset: .2em; }}
 a:focus-visible {{ outline: 3px solid var(--accent); outline-offset: 2px; }}
 ul {{ columns: 20rem; padding: 0; list-style: none; }} li {{ padding: .2rem 0; overflow-wrap: anywhere; }}
-.scroll {{ overflow-x: auto; }}
+.scroll {{ overflow-x: auto; }} section th {{ width: 16rem; }}
 table {{ width: 100%; border-collapse: collapse; font-size: .95rem; }}
 th, td {{ text-align: left; vertical-align: top; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line); font-weight: 400; overflow-wrap: anywhere; }}
+@media (max-width: 40rem) {{ section tr, section th, section td {{ display: block; width: auto; border: 0; padding: 0; }} section tr {{ padding: .5rem 0; border-bottom: 1px solid var(--line); }} }}
 .who, .lead {{ color: var(--soft); }}
 </style></head><body><main>
 <h1>Holdfast API</h1>

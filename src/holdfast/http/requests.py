@@ -44,7 +44,7 @@ class HoldNew(Request, frozen=True):
     user: User | None = None
     items: Annotated[list[Item], Meta(min_length=1, max_length=200)] | None = None
     best_available: BestAvailable | None = None
-    cart_token: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    cart_token: Annotated[str, Meta(min_length=1, max_length=200, description="Kept only as a hash.")] | None = None
     details: Details | None = None
 
     def __post_init__(self) -> None:

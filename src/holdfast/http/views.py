@@ -158,6 +158,7 @@ class FactView(View, frozen=True):
     booking: str | None
     actor: str
     reason: str | None
+    change: dict[str, Any] | None
     seats: dict[str, SeatState]
     pools: dict[str, PoolState]
 
