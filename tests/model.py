@@ -93,15 +93,17 @@ class Model:
         return len(due)
 
     def sweep(self) -> int:
-        ended = self.expire()
-        for entry in self.bookings.values():
-            if self.event == "completed" and entry.status == "confirmed":
-                self.move(entry, "completed")
-                ended += 1
-            elif self.event == "cancelled" and entry.status in ALIVE:
-                self.move(entry, "refunded" if entry.status == "confirmed" and entry.total else "cancelled")
-                ended += 1
-        return ended
+        return self.expire() + sum(self.end(entry) for entry in self.bookings.values())
+
+    def end(self, entry: Entry) -> bool:
+        """Whether the booking had to end with its event."""
+        if self.event == "completed" and entry.status == "confirmed":
+            self.move(entry, "completed")
+        elif self.event == "cancelled" and entry.status in ALIVE:
+            self.move(entry, "refunded" if entry.status == "confirmed" and entry.total else "cancelled")
+        else:
+            return False
+        return True
 
     def move(self, entry: Entry, status: str) -> None:
         entry.status = status
@@ -193,6 +195,7 @@ class Model:
         entry = self.bookings.get(command.booking)
         if entry is None or command.owner not in (None, entry.user):
             return Refusal.NOT_FOUND
+        self.end(entry)
         verb = command.verb.value
         if verb == "extend" and entry.status == "held":
             return self.extend(command.booking, entry)

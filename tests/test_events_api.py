@@ -758,3 +758,13 @@ def test_the_journal_tells_what_was_asked_of_the_event(admin: httpx.Client) -> N
     assert fact["kind"] == "event_changed"
     assert fact["change"] == {**fact["change"], **asked}
     assert "change" not in admin.get(f"/v1/events/{event}/changes").json()["changes"][-1]
+
+
+def test_a_draft_that_was_cancelled_stays_unknown_to_the_public(server: Server, admin: httpx.Client) -> None:
+    event = admin.post("/v1/events", json=show()).json()["id"]
+    assert admin.post(f"/v1/events/{event}/cancel").status_code == 200
+    with server.client() as anybody:
+        assert anybody.get(f"/v1/events/{event}").status_code == 404
+        listed = anybody.get("/v1/events", params={"limit": 200}).json()["items"]
+    assert event not in [item["id"] for item in listed]
+    assert admin.get(f"/v1/events/{event}").json()["status"] == "cancelled"

@@ -75,3 +75,17 @@ def test_a_refused_request_has_no_effect(database: str) -> None:
             assert {answer.status_code for answer in answers} == {201, 429}
             pools = admin.get(f"/v1/events/{event}/availability").json()["pools"]
             assert next(pool["held"] for pool in pools if pool["code"] == "standing") == held
+
+
+def test_a_string_without_an_end_is_refused_without_reading_it_over_and_over(database: str) -> None:
+    body = b"[" * 65 + b'"' + rb"\"" * 200_000
+    with serving(database, workers=1) as server, server.client() as client:
+        assert client.post("/v1/events", content=body).status_code == 422
+
+
+def test_seats_are_counted_before_they_are_made(database: str) -> None:
+    pools = [{"code": f"p{n}", "seats": {"rows": ["A"] * 1000, "numbers": 1000}} for n in range(100)]
+    with serving(database, workers=1) as server, server.client() as client:
+        answer = client.post("/v1/events", json=show(pools=pools))
+        assert answer.status_code == 422
+        assert "100000 seats at most" in answer.json()["detail"]

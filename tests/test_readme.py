@@ -90,7 +90,9 @@ def test_every_command_says_what_it_does(group: typer.Typer) -> None:
 
 def test_every_policy_of_every_preset_is_told_as_it_is() -> None:
     def told(value: Any) -> str:
-        return {None: "\u2013", True: "yes", False: "no"}.get(value, str(value)) if type(value) is not int else str(value)
+        return (
+            {None: "\u2013", True: "yes", False: "no"}.get(value, str(value)) if type(value) is not int else str(value)
+        )
 
     text = (ROOT / "docs" / "settings.md").read_text()
     for name in Policy.__struct_fields__:

@@ -14,7 +14,7 @@ from holdfast.desk.batch import WIND_UP_MAX
 from holdfast.desk.events import set_status
 from holdfast.desk.opening import DUE_MAX
 from holdfast.worker.auditor import audit_all
-from holdfast.worker.reaper import Reaper
+from holdfast.worker.reaper import FIRST, Reaper
 from tests.inside import (
     ACTOR,
     Event,
@@ -36,7 +36,7 @@ REAPERS = 6
 async def _reap_all(connection: db.Connection) -> int:
     """Pass after pass until there is nothing left to end. Returns how many bookings one reaper has ended."""
     reaper, ended = Reaper(), 0
-    while await connection.fetch(sql.work.events_to_sweep, 1):
+    while await connection.fetch(sql.work.events_to_sweep, 1, FIRST):
         ended += await reaper.run_once(connection)
     return ended
 
@@ -169,3 +169,17 @@ async def test_holds_of_a_completed_event_end_when_they_are_due(database: str) -
         assert await Reaper().run_once(connection) == 5
         assert await _statuses(connection, event) == {"expired": 5}
         await _check_nothing_is_wrong(connection)
+
+
+@in_a_loop
+async def test_an_event_whose_counters_are_broken_does_not_stop_the_others(database: str) -> None:
+    async with lane_connection(database) as connection:
+        org = await new_org(connection)
+        events = [await new_event(connection, org=org, pools=one_pool(10)) for _ in range(3)]
+        for event in events:
+            await hold_many(connection, event, 2)
+        await connection.execute("UPDATE pool SET held = 0 WHERE event_id = $1", events[0].id)
+        await move_clock(connection, HOUR)
+        assert await Reaper().run_once(connection) == 4
+        assert [await _statuses(connection, event) for event in events[1:]] == [Counter({"expired": 2})] * 2
+        assert await _statuses(connection, events[0]) == Counter({"held": 2})

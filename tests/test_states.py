@@ -358,3 +358,11 @@ def test_the_diagram_has_every_status_and_an_arrow_for_every_edge() -> None:
 def test_a_new_booking_answers_with_the_time_of_the_book() -> None:
     done = yes(book(), place("it", SeatItem("A-1")))
     assert (done.now, done.booking.created_at) == (NOW, NOW)
+
+
+@pytest.mark.parametrize("verb", [Verb.CONFIRM, Verb.EXTEND])
+def test_a_hold_of_a_cancelled_event_can_no_longer_be_kept(verb: Verb) -> None:
+    held = booking("it", Status.HELD, standing_line(2))
+    open_book = book(show(status=EventStatus.CANCELLED), [held])
+    assert refusal(open_book, act("it", verb)) is Refusal.ALREADY_CANCELLED
+    assert open_book.bookings[held.id].status is Status.CANCELLED

@@ -36,6 +36,7 @@ _PATIENCE: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout":
 _LANE_SETTINGS: Final = {
     "application_name": "holdfast-lane",
     "TimeZone": "UTC",
+    "default_transaction_isolation": "read committed",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -49,6 +50,8 @@ _LANE_SETTINGS: Final = {
 
 _MIGRATION_LOCK: Final = 0x401DFA57
 _CONNECT_SECONDS: Final = 5
+# A database that says nothing for so long, longer than any statement may take, is lost.
+_MUTE_SECONDS: Final = 20
 
 
 class SchemaError(RuntimeError):
@@ -56,7 +59,9 @@ class SchemaError(RuntimeError):
 
 
 async def connect_lane(url: str) -> Connection:
-    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, server_settings=_LANE_SETTINGS)
+    connection = await asyncpg.connect(
+        url, timeout=_CONNECT_SECONDS, command_timeout=_MUTE_SECONDS, server_settings=_LANE_SETTINGS
+    )
     await speak_bytes(connection)
     return connection
 

@@ -32,16 +32,20 @@ def expire_due(book: Book) -> int:
 
 def wind_up(book: Book) -> int:
     """End the bookings of an event that is over or called off, as far as they are in the book."""
+    if book.layout.status not in ENDINGS:
+        return 0
+    bookings = list(book.bookings.values())
+    return sum(_ended(book, booking) is not booking for booking in bookings)
+
+
+def _ended(book: Book, booking: Booking) -> Booking:
+    """The booking as it is once it has ended with its event, if that has ended."""
     status = book.layout.status
-    endings = ENDINGS.get(status, {})
+    target = ENDINGS.get(status, {}).get((booking.status, booking.total == 0))
+    if target is None:
+        return booking
     reason = "The event was cancelled." if status is EventStatus.CANCELLED else None
-    ended = 0
-    for booking in list(book.bookings.values()):
-        target = endings.get((booking.status, booking.total == 0))
-        if target is not None:
-            book.move(booking, target, SYSTEM, reason)
-            ended += 1
-    return ended
+    return book.move(booking, target, SYSTEM, reason)
 
 
 def _answer(book: Book, command: Command) -> Outcome:
@@ -241,6 +245,7 @@ def _act(book: Book, command: Act) -> Done:
     booking = book.bookings.get(command.booking)
     if booking is None or booking.org != command.org or command.owner not in (None, booking.user):
         raise RefusedError(Refusal.NOT_FOUND)
+    booking = _ended(book, booking)
     target = TRANSITIONS[booking.status, command.verb]
     if isinstance(target, Refusal):
         raise RefusedError(target)

@@ -1,6 +1,7 @@
 """What an event offers and at which rules and prices. Selling never changes it, so processes may keep a copy."""
 
 from functools import cached_property
+from itertools import accumulate
 
 from holdfast.core.model import Policy, Pool, Seat
 from holdfast.core.states import EventStatus
@@ -57,6 +58,11 @@ class Layout:
     def distances(self) -> tuple[float, ...]:
         """For each seat how far it is from the middle of the front of its pool."""
         return tuple(distance for pool in self.pools if pool.seats for distance in self._distances_in(pool))
+
+    @cached_property
+    def distance_sums(self) -> tuple[float, ...]:
+        """The sum of the distances of all seats before each, and at the end of all."""
+        return tuple(accumulate(self.distances, initial=0.0))
 
     def _distances_in(self, pool: Pool) -> list[float]:
         spots = self._spots_in(pool)

@@ -157,6 +157,8 @@ def check_start(starts_at: datetime) -> None:
 def numbered(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> Stock:
     """The rows of new pools. Seats of a pool follow each other, those of a row by their place in it."""
     check_unique("pools", "code", (pool.code for pool in pools))
+    if first_seat + sum(_count(pool) for pool in pools) > SEATS_MAX:
+        raise invalid("pools", f"an event may have {SEATS_MAX} seats at most")
     stock = Stock([], [], [])
     for number, pool in enumerate(pools, first_pool):
         tariffs = pool.tariffs or [FREE]
@@ -169,8 +171,6 @@ def numbered(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> 
         for seat in seats:
             at = first_seat + len(stock.seats)
             stock.seats.append((at, number, seat.label, seat.row, seat.number, seat.x, seat.y))
-    if first_seat + len(stock.seats) > SEATS_MAX:
-        raise invalid("pools", f"an event may have {SEATS_MAX} seats at most")
     check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
     return stock
 
@@ -179,13 +179,18 @@ def invalid(field: str, message: str) -> RefusedError:
     return RefusedError(Refusal.INVALID_REQUEST, f"{field}: {message}.", errors=(FieldError(field, message),))
 
 
+def _count(pool: PoolNew) -> int:
+    """How many seats, before any of them is made."""
+    if isinstance(pool.seats, SeatGrid):
+        return len(pool.seats.rows) * pool.seats.numbers
+    return len(pool.seats or ())
+
+
 def _seats(pool: PoolNew) -> list[SeatNew]:
     if pool.seats is None:
         return []
     if not isinstance(pool.seats, SeatGrid):
         return pool.seats
-    if len(pool.seats.rows) * pool.seats.numbers > SEATS_MAX:
-        raise invalid(f"pools.{pool.code}.seats", f"an event may have {SEATS_MAX} seats at most")
     return [
         SeatNew(label=f"{row}-{number}", row=row, number=number)
         for row in pool.seats.rows

@@ -59,7 +59,7 @@ class Chooser:
         return self._best[key]
 
     def _windows(self, run: range, quantity: int) -> list[Window]:
-        distances = self._layout.distances
+        sums = self._layout.distance_sums
         found: list[Window] = []
         length = 0
         for seat in run:
@@ -68,14 +68,15 @@ class Chooser:
                 first = seat - quantity + 1
                 chosen = range(first, seat + 1)
                 spoils = self._layout.policy.avoid_orphans and bool(orphans(self._layout, chosen, self._is_free))
-                found.append((spoils, sum(distances[first : seat + 1]), first))
+                found.append((spoils, sums[seat + 1] - sums[first], first))
         return found
 
 
 def orphans(layout: Layout, chosen: Collection[int], is_free: IsFree) -> list[int]:
     """The single free seats that this choice would leave although another choice in the same gap would not."""
     left: set[int] = set()
-    for seat in chosen:
+    # Of seats in a row only those at its ends have neighbours that are not chosen.
+    for seat in (chosen[0], chosen[-1]) if isinstance(chosen, range) else chosen:
         run = layout.run_of[seat]
         for beside, beyond in ((seat - 1, seat - 2), (seat + 1, seat + 2)):
             if beside in run and beyond in run and is_free(beside) and beside not in chosen:

@@ -19,6 +19,8 @@ class Desk:
     def __init__(self, url: str, lanes: int = LANES) -> None:
         self._url = url
         self._layouts = Layouts()
+        self._sweeper: db.Connection | None = None
+        self._sweeping = asyncio.Lock()
         self._lanes = [Lane(lambda: db.connect_lane(url), self._layouts) for _ in range(lanes)]
 
     def start(self) -> None:
@@ -27,6 +29,8 @@ class Desk:
 
     async def close(self) -> None:
         await asyncio.gather(*(lane.close() for lane in self._lanes))
+        if self._sweeper is not None:
+            self._sweeper.terminate()
 
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         """An event always goes to the same lane of its process, so that its commands share one batch."""
@@ -34,11 +38,10 @@ class Desk:
 
     async def sweep(self, event: bytes) -> int:
         """End what has to end in the event, as far as one batch goes. Returns how many bookings that were."""
-        connection = await db.connect_lane(self._url)
-        try:
-            return await sweep(connection, self._layouts, [event])
-        finally:
-            await connection.close()
+        async with self._sweeping:
+            if self._sweeper is None or self._sweeper.is_closed():
+                self._sweeper = await db.connect_lane(self._url)
+            return await sweep(self._sweeper, self._layouts, [event])
 
     async def layouts(self, pool: db.Pool, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         async with pool.acquire() as connection:

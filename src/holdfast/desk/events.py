@@ -1,5 +1,6 @@
 """Making events and changing them. Not hot, so each has a transaction of its own, under the event's lock."""
 
+from collections import Counter
 from typing import Any, Final
 
 from msgspec import UNSET, json, to_builtins
@@ -22,6 +23,8 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.db import Connection
 from holdfast.ids import new_id
+
+CHANGE_MAX: Final = 2_000
 
 _ENDED: Final = (EventStatus.COMPLETED, EventStatus.CANCELLED)
 
@@ -56,7 +59,7 @@ async def change_event(connection: Connection, org: bytes, event: bytes, change:
             event,
             "event_changed",
             actor,
-            _text(FactData(seats, pools, change=to_builtins(change))),
+            _text(FactData(seats, pools, change=_told(change))),
         )
 
 
@@ -166,8 +169,8 @@ async def _change_seats(
         raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
     changing = [row for row in rows if row["blocked"] is not blocked]
     await connection.execute(sql.events.set_blocked, event, [row["number"] for row in changing], blocked)
-    for row in changing:
-        await connection.execute(sql.events.shift_capacity, event, row["pool"], -1 if blocked else 1)
+    for pool, count in Counter(row["pool"] for row in changing).items():
+        await connection.execute(sql.events.shift_capacity, event, pool, -count if blocked else count)
     state: SeatState = "blocked" if blocked else "free"
     return {row["label"]: state for row in changing}
 
@@ -190,6 +193,12 @@ async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolSt
     return {
         r["code"]: PoolState(r["capacity"], r["held"], r["sold"], r["capacity"] - r["held"] - r["sold"]) for r in rows
     }
+
+
+def _told(change: EventChange) -> dict[str, Any]:
+    """What was asked, or of a large change only which fields: everybody who reads the journal loads it."""
+    asked: dict[str, Any] = to_builtins(change)
+    return asked if len(_text(asked)) <= CHANGE_MAX else {"fields": sorted(name for name in asked if asked[name])}
 
 
 def _columns(rows: list[Any]) -> list[list[Any]]:

@@ -25,6 +25,8 @@ class Layouts:
 
     async def get(self, connection: Connection, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         found = {event: kept for event in revisions if (kept := self._kept.get(event))}
+        for event in found:
+            self._kept.move_to_end(event)
         missing = [
             event for event, revision in revisions.items() if event not in found or found[event].revision != revision
         ]
@@ -60,10 +62,11 @@ async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layo
     seats = defaultdict(list)
     for event, *seat in await connection.fetch(sql.desk.load_layout_seats, events):
         seats[event].append(Seat(*seat))
+    spans = _spans(seats)
     pools = defaultdict(list)
     for row in pool_rows:
         event, number = row["event_id"], row["number"]
-        span = _span(seats[event], number) if row["seated"] else None
+        span = spans.get((event, number))
         pools[event].append(Pool(number, row["code"], row["name"], tuple(tariffs[event, number]), span))
     return [
         Layout(
@@ -81,6 +84,11 @@ async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layo
     ]
 
 
-def _span(seats: list[Seat], pool: int) -> tuple[int, int]:
-    numbers = [seat.number for seat in seats if seat.pool == pool]
-    return numbers[0], numbers[-1]
+def _spans(seats: Mapping[bytes, list[Seat]]) -> dict[tuple[bytes, int], tuple[int, int]]:
+    """The first and last seat of each pool."""
+    spans: dict[tuple[bytes, int], tuple[int, int]] = {}
+    for event, its in seats.items():
+        for seat in its:
+            first, _ = spans.get((event, seat.pool), (seat.number, seat.number))
+            spans[event, seat.pool] = (first, seat.number)
+    return spans

@@ -1,5 +1,6 @@
 """From a raw ASGI request to the call of an operation, and back. This is on the way of every hold, so it is lean."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,11 +24,13 @@ Send = Any
 Headers = dict[bytes, bytes]
 
 BODY_MAX: Final = 1024 * 1024
+BODY_SECONDS: Final = 30
 KEY_MAX: Final = 255
 DEPTH_MAX: Final = 64
 
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# The closing quote is optional, so that nothing is ever looked at twice.
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _encode: Final = json.Encoder().encode
 
 
@@ -138,8 +141,19 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
     length = headers.get(b"content-length", b"0")
     if len(length) > 9 or (length.isdigit() and int(length) > BODY_MAX):
         raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _receive_all(receive)
+    except TimeoutError:
+        raise RefusedError(Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds.") from None
+
+
+async def _receive_all(receive: Receive) -> bytes:
     message = await receive()
-    body: bytes = message.get("body", b"")
+    if not message.get("more_body") and message["type"] == "http.request":
+        whole: bytes = message.get("body", b"")
+        return whole
+    body = bytearray(message.get("body", b""))
     while message.get("more_body"):
         message = await receive()
         body += message.get("body", b"")
@@ -147,7 +161,7 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
             raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
     if message["type"] == "http.disconnect":
         raise RefusedError(Refusal.INVALID_REQUEST, "The body broke off.")
-    return body
+    return bytes(body)
 
 
 def _check_text(raw: bytes) -> None:

@@ -26,7 +26,7 @@ from holdfast.http.views import (
     TariffView,
 )
 
-SWEEPS_MAX: Final = 10
+SWEEPS_MAX: Final = 100
 
 
 async def create_event(call: Call) -> Answer:
@@ -55,8 +55,8 @@ async def get_event(call: Call) -> Answer:
 
 
 async def change_event(call: Call) -> Answer:
-    event = _named(call)
-    await call.house.desk.sweep(event)
+    event = await visible_event(call)
+    await _sweep(call, event)
     async with call.house.pool.acquire() as connection:
         await desk.change_event(connection, call.by.org, event, call.body, call.by.actor)
     return Answer(await _view(call, event))
@@ -132,7 +132,7 @@ async def visible_event(call: Call) -> bytes:
     event = _named(call)
     row = await call.house.pool.fetchrow(sql.reads.event_owner, event)
     foreign = row is None or (call.caller is not None and call.caller.org != row["org_id"])
-    if foreign or (row["status"] == EventStatus.DRAFT and not _is_staff(call)):
+    if foreign or (row["published_at"] is None and not _is_staff(call)):
         raise RefusedError(Refusal.NOT_FOUND)
     return event
 
@@ -162,12 +162,12 @@ async def _set_status(call: Call, status: EventStatus) -> Answer:
     async with call.house.pool.acquire() as connection:
         await desk.set_status(connection, call.by.org, event, status, call.by.actor)
     if status is not EventStatus.ACTIVE:
-        await _wind_up(call, event)
+        await _sweep(call, event)
     return Answer(await _view(call, event))
 
 
-async def _wind_up(call: Call, event: bytes) -> None:
-    """Small events are wound up before the answer; what is left of large ones is for the worker."""
+async def _sweep(call: Call, event: bytes) -> None:
+    """End what is due or over before going on; what is left of very large events is for the worker."""
     for _ in range(SWEEPS_MAX):
         if not await call.house.desk.sweep(event):
             return

@@ -23,7 +23,8 @@ SELECT id, status, version, title, starts_at, tax_bps, policy, details FROM even
 UPDATE event SET title = $2, starts_at = $3, tax_bps = $4, policy = $5, details = $6 WHERE id = $1
 
 -- name: set_status
-UPDATE event SET status = $2 WHERE id = $1
+UPDATE event SET status = $2, published_at = CASE WHEN $2 = 'active' THEN holdfast_now() ELSE published_at END
+WHERE id = $1
 
 -- name: new_revision
 -- A changed event has a new revision, and its change is a fact of its journal.

@@ -8,7 +8,7 @@ FROM event WHERE id = $1
 -- $1 org (null: all), $2 only published ones, $3 status (null: any), $4 before this id, $5 how many; newest first.
 SELECT id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details, created_at
 FROM event
-WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR status <> 'draft') AND ($3::text IS NULL OR status = $3)
+WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR published_at IS NOT NULL) AND ($3::text IS NULL OR status = $3)
   AND ($4::uuid IS NULL OR id < $4)
 ORDER BY id DESC LIMIT $5
 
@@ -93,4 +93,4 @@ ORDER BY page.id DESC
 SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $1 AND number > $2 ORDER BY number LIMIT $3
 
 -- name: event_owner
-SELECT org_id, status FROM event WHERE id = $1
+SELECT org_id, published_at FROM event WHERE id = $1

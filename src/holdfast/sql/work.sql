@@ -1,18 +1,18 @@
 -- What the background workers look for.
 
 -- name: events_to_sweep
--- Events with holds that are due, or that are over or called off and still have bookings to end; $1 at most.
+-- Events with holds that are due, or that are over or called off and still have bookings to end; $1 at most, after $2.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.id FROM clock CROSS JOIN event
-WHERE EXISTS (
+WHERE event.id > $2 AND (EXISTS (
     SELECT FROM booking WHERE booking.event_id = event.id
       AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
 ) OR event.status IN ('cancelled', 'completed') AND EXISTS (
     SELECT FROM booking WHERE booking.event_id = event.id
       AND booking.status IN ('held', 'payment_submitted', 'confirmed')
       AND (event.status = 'cancelled' OR booking.status = 'confirmed')
-)
-LIMIT $1
+))
+ORDER BY event.id LIMIT $1
 
 -- name: events_to_audit
 -- Events whose journal has grown since the auditor last read it, the longest waiting first.

@@ -1,1 +1,2 @@
-"""What runs in the background. Nothing here is needed for correctness: an expired hold is free without it."""
+"""What runs in the background. An expired hold is free without it; very large events that were
+cancelled need it to be wound up."""

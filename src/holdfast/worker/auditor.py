@@ -1,12 +1,11 @@
 """Recounts everything from first principles, and must find nothing.
 
-It shares no code with the engine: what the counters, seats and bookings should be is worked out in SQL from live lines
-and from the journal.
+Of the engine it knows only the table of states: what the counters, seats and bookings should be is worked out in SQL
+from live lines and from the journal.
 """
 
 from typing import Any, Final
 
-import asyncpg
 import structlog
 from msgspec import Struct, json
 
@@ -32,11 +31,7 @@ async def run_once(connection: Connection) -> list[Finding]:
     """Audit events whose journal has grown since the last time, at most `EVENTS_MAX`, and keep the result."""
     findings: list[Finding] = []
     for row in await connection.fetch(sql.work.events_to_audit, EVENTS_MAX):
-        try:
-            found, version = await audit_event(connection, row["id"])
-        except asyncpg.QueryCanceledError:
-            log.error("audit_took_too_long", subject=ids.event_text(row["id"]))
-            continue
+        found, version = await audit_event(connection, row["id"])
         await connection.execute(sql.work.keep_audit, row["id"], version, json.encode(found).decode())
         findings += found
     for finding in findings:

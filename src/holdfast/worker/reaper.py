@@ -4,14 +4,15 @@ from typing import Final
 
 import structlog
 
-from holdfast import sql
-from holdfast.db import Connection
+from holdfast import ids, sql
+from holdfast.db import LOST_ERRORS, Connection
 from holdfast.desk.batch import sweep
 from holdfast.desk.layouts import Layouts
 
 log = structlog.get_logger()
 
 EVENTS_MAX: Final = 200
+FIRST: Final = bytes(16)
 
 
 class Reaper:
@@ -20,15 +21,24 @@ class Reaper:
 
     def __init__(self) -> None:
         self._layouts = Layouts()
+        self._after = FIRST
 
     async def run_once(self, connection: Connection) -> int:
-        """Returns how many bookings ended. There may be more: the batch is bounded."""
-        rows = await connection.fetch(sql.work.events_to_sweep, EVENTS_MAX)
-        if not rows:
-            return 0
-        ended = 0
-        for row in rows:
-            # Each in a transaction of its own, so that no buyer waits for another event's housekeeping.
-            ended += await sweep(connection, self._layouts, [row["id"]], sql.desk.lock_if_free)
-        log.info("reaped", events=len(rows), bookings=ended)
+        """Returns how many bookings ended. There may be more: a pass is bounded, and the next one goes on behind it."""
+        events = [row["id"] for row in await connection.fetch(sql.work.events_to_sweep, EVENTS_MAX, self._after)]
+        self._after = events[-1] if len(events) == EVENTS_MAX else FIRST
+        ended = sum([await self._sweep(connection, event) for event in events])
+        if events:
+            log.info("reaped", events=len(events), bookings=ended)
         return ended
+
+    async def _sweep(self, connection: Connection, event: bytes) -> int:
+        """Each in a transaction of its own, so that no buyer waits for another event's housekeeping, and an event that
+        is broken does not stop that of others."""
+        try:
+            return await sweep(connection, self._layouts, [event], sql.desk.lock_if_free)
+        except LOST_ERRORS:
+            raise
+        except Exception as error:
+            log.error("sweep_failed", subject=ids.event_text(event), error=type(error).__name__, detail=str(error))
+            return 0

@@ -56,7 +56,9 @@ CREATE TABLE event (
     tax_bps integer NOT NULL CHECK (tax_bps BETWEEN 0 AND 10000),
     policy json NOT NULL,
     details json NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT holdfast_now()
+    created_at timestamptz NOT NULL DEFAULT holdfast_now(),
+    -- Who is not of the staff may know of the event from then on.
+    published_at timestamptz
 ) WITH (fillfactor = 50);
 CREATE INDEX event_of_org ON event (org_id, id);
 
