@@ -932,7 +932,7 @@ def test_what_is_not_http_is_turned_away(server: Server, sent: bytes) -> None:
     assert answer is None or 400 <= answer.status_code < 500, answer.text
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v2/events", "/v1/event", "/v1/events/", "/v1//events", "/.env"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v2/events", "/v1/event", "/v1/events/", "/v1//events", "/.env"])
 def test_an_address_of_nothing_is_not_found(admin: httpx.Client, path: str) -> None:
     refused(admin.get(path), 404, "not_found")
 

@@ -17,7 +17,7 @@ from holdfast.http.docs import docs_page
 from holdfast.http.operation import Operation
 from holdfast.http.operations import OPERATIONS
 from holdfast.settings import Settings
-from tests.house import serving, sql
+from tests.house import Server, serving, sql
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -98,3 +98,8 @@ def test_every_policy_of_every_preset_is_told_as_it_is() -> None:
     for name in Policy.__struct_fields__:
         values = [told(getattr(policy, name)) for policy in (Policy(), *PRESETS.values())]
         assert f"| `{name}` | {' | '.join(values)} |" in text
+
+
+def test_the_bare_address_leads_to_the_docs(server: Server) -> None:
+    with server.client() as client:
+        assert client.get("/", follow_redirects=True).url.path == "/docs"
