@@ -141,18 +141,18 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
     length = headers.get(b"content-length", b"0")
     if len(length) > 9 or (length.isdigit() and int(length) > BODY_MAX):
         raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await _receive_all(receive)
-    except TimeoutError:
-        raise RefusedError(Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds.") from None
-
-
-async def _receive_all(receive: Receive) -> bytes:
     message = await receive()
     if not message.get("more_body") and message["type"] == "http.request":
         whole: bytes = message.get("body", b"")
         return whole
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _receive_rest(message, receive)
+    except TimeoutError:
+        raise RefusedError(Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds.") from None
+
+
+async def _receive_rest(message: Any, receive: Receive) -> bytes:
     body = bytearray(message.get("body", b""))
     while message.get("more_body"):
         message = await receive()
