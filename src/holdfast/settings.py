@@ -17,7 +17,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     database_url: str | None = None
     data_dir: Path = Path(".holdfast")
-    public_url: str = "http://127.0.0.1:8000"
     proxies: Annotated[int, Meta(ge=0, le=10)] = 0
     rate_per_key: Annotated[float, Meta(gt=0)] = 50_000
     rate_per_address: Annotated[float, Meta(gt=0)] = 2_000
