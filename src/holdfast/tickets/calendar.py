@@ -1,0 +1,51 @@
+"""The event as a file that a calendar can take in."""
+
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+
+from icalendar import Calendar, Event
+
+PRODID: Final = "-//Holdfast//Tickets//EN"
+
+
+def calendar_file(
+    *,
+    uid: str,
+    title: str,
+    starts_at: datetime,
+    ends_at: datetime | None,
+    timezone: str,
+    address: str | None,
+    description: str,
+    now: datetime,
+) -> bytes:
+    """The same `uid` again replaces what the calendar has, if `now` is later. Times are in UTC, which no calendar gets
+    wrong; the zone only tells where the event is."""
+    event = Event()
+    event.add("uid", uid)
+    event.add("dtstamp", now.astimezone(UTC))
+    event.add("dtstart", starts_at.astimezone(UTC))
+    if ends_at is not None:
+        event.add("dtend", ends_at.astimezone(UTC))
+    event.add("summary", _printable(title))
+    if address is not None:
+        event.add("location", _printable(address))
+    event.add("description", _printable(description))
+
+    calendar = Calendar()
+    calendar.add("prodid", PRODID)
+    calendar.add("version", "2.0")
+    calendar.add("method", "PUBLISH")
+    calendar.add("x-wr-timezone", timezone)
+    calendar.add_component(event)
+    return bytes(calendar.to_ical())
+
+
+def _printable(text: str) -> str:
+    """The format knows no control characters but line breaks and tabs, and some readers break lines at others."""
+    return "\n".join("".join(filter(_is_printable, line)) for line in text.splitlines())
+
+
+def _is_printable(character: str) -> bool:
+    return character == "\t" or unicodedata.category(character) != "Cc"
