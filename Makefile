@@ -18,7 +18,7 @@ setup: .venv/.done ## Make the virtual environment .venv with everything
 .PHONY: run
 run: setup ## Run the product with demo data on http://127.0.0.1:8000
 	$(BIN)/holdfast demo
-	$(BIN)/holdfast serve
+	HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
 
 .PHONY: test
 test: setup check ## Run all tests

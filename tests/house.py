@@ -1,15 +1,20 @@
 """What tests run Holdfast with: databases of their own, and real servers in real processes."""
 
 import asyncio
+import atexit
+import base64
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
@@ -20,7 +25,10 @@ from holdfast import db
 from holdfast.http.auth import Role, create_key, create_org
 
 T = TypeVar("T")
+DATA = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
+atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 TEMPLATE = "holdfast_template"
+SANDBOX_SECRET = "whsec_" + base64.b64encode(b"the sandbox signs with this").decode()
 
 
 def database_of(url: str, name: str) -> str:
@@ -129,7 +137,7 @@ def serving(database_url: str, *, workers: int = 2, worker: bool = False, **envi
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port), "--workers", str(workers)]
     process = subprocess.Popen(
         [*command, "--worker" if worker else "--no-worker"],
-        env={**os.environ, "HOLDFAST_DATABASE_URL": database_url, **environment},
+        env={**os.environ, **_surroundings(database_url), **environment},
     )
     server = Server(process, f"http://127.0.0.1:{port}", database_url)
     try:
@@ -137,6 +145,16 @@ def serving(database_url: str, *, workers: int = 2, worker: bool = False, **envi
         yield server
     finally:
         server.stop()
+
+
+def _surroundings(database_url: str) -> dict[str, str]:
+    """Settings with which everything can be tried on one machine."""
+    return {
+        "HOLDFAST_DATABASE_URL": database_url,
+        "HOLDFAST_DATA_DIR": str(DATA),
+        "HOLDFAST_SANDBOX_WEBHOOK_SECRET": SANDBOX_SECRET,
+        "HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true",
+    }
 
 
 def _is_ready(server: Server) -> bool:

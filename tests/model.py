@@ -16,10 +16,21 @@ ROWS, NUMBERS, FLOOR_CAPACITY = ["A", "B"], 4, 6
 LABELS = [f"{row}-{number}" for row in ROWS for number in range(1, NUMBERS + 1)]
 PRICES = {"full": 500, "free": 0}
 SEAT_PRICE, TAX_PERCENT = 1000, 10
-ALIVE = {"held", "confirmed"}
+TIMED = {"held", "payment_submitted"}
+ALIVE = {*TIMED, "confirmed"}
+TAKING = (*sorted(TIMED), "confirmed", "completed")
+REVIEW_SECONDS, GRACE_SECONDS = 86_400, 120
 
 # What a verb makes of a booking; anything else is refused with what stands in the second table.
 MOVES = {
+    ("held", "submit"): "payment_submitted",
+    ("held", "settle"): "confirmed",
+    ("payment_submitted", "approve"): "confirmed",
+    ("payment_submitted", "reject"): "rejected",
+    ("payment_submitted", "settle"): "confirmed",
+    ("payment_submitted", "expire"): "expired",
+    ("expired", "submit"): "payment_submitted",
+    ("expired", "settle"): "confirmed",
     ("held", "confirm"): "confirmed",
     ("held", "cancel"): "cancelled",
     ("held", "expire"): "expired",
@@ -27,6 +38,9 @@ MOVES = {
     ("confirmed", "complete"): "completed",
 }
 SAME = {
+    "submit": "payment_submitted",
+    "approve": "confirmed",
+    "reject": "rejected",
     "confirm": "confirmed",
     "cancel": "cancelled",
     "refund": "refunded",
@@ -35,11 +49,19 @@ SAME = {
 }
 SAYS_NO = {
     "held": Refusal.NOT_CONFIRMED,
+    "payment_submitted": Refusal.ALREADY_SUBMITTED,
+    "rejected": Refusal.ALREADY_REJECTED,
     "confirmed": Refusal.ALREADY_CONFIRMED,
     "expired": Refusal.HOLD_EXPIRED,
     "cancelled": Refusal.ALREADY_CANCELLED,
     "refunded": Refusal.ALREADY_REFUNDED,
     "completed": Refusal.ALREADY_COMPLETED,
+}
+SAYS_NO_TO = {
+    ("held", "approve"): Refusal.NOT_SUBMITTED,
+    ("held", "reject"): Refusal.NOT_SUBMITTED,
+    ("payment_submitted", "refund"): Refusal.NOT_CONFIRMED,
+    ("payment_submitted", "complete"): Refusal.NOT_CONFIRMED,
 }
 
 
@@ -81,10 +103,10 @@ class Model:
         return {seat for entry in those for seat in entry.seats()}, sum(entry.floor() for entry in those)
 
     def reads_as(self, entry: Entry) -> str:
-        return "expired" if entry.status == "held" and self.is_due(entry) else entry.status
+        return "expired" if self.is_due(entry) else entry.status
 
     def is_due(self, entry: Entry) -> bool:
-        return entry.status == "held" and entry.expires_at is not None and entry.expires_at <= self.now
+        return entry.status in TIMED and entry.expires_at is not None and entry.expires_at <= self.now
 
     def expire(self) -> int:
         due = [entry for entry in self.bookings.values() if self.is_due(entry)]
@@ -116,6 +138,7 @@ class Model:
         return [
             self.place(command, outcome) if isinstance(command, Place) else self.act(command)
             for command, outcome in zip(commands, outcomes, strict=True)
+            if isinstance(command, Place | Act)
         ]
 
     def place(self, command: Place, outcome: Outcome) -> object:
@@ -137,7 +160,7 @@ class Model:
         labels = {item.label for item in command.items if isinstance(item, SeatItem)}
         wanted = command.best.quantity if command.best else sum(quantity for _, quantity in _units(command.items))
         theirs = [e for e in self.bookings.values() if e.user == command.user and e.status in ALIVE]
-        seats, floor = self.taken("held", "confirmed", "completed")
+        seats, floor = self.taken(*TAKING)
         asked = sum(item.quantity for item in command.items if isinstance(item, PoolItem))
         limit = self.policy.max_units_per_user
         objections = {
@@ -159,7 +182,7 @@ class Model:
         return any({f"{row}-{n}" for n in range(at, at + best.quantity)} <= free for row, at in starts)
 
     def free(self) -> set[str]:
-        return set(LABELS) - self.taken("held", "confirmed", "completed")[0] - self.blocked
+        return set(LABELS) - self.taken(*TAKING)[0] - self.blocked
 
     def best(self, best: BestAvailable, outcome: Outcome) -> list[tuple[str | None, int]]:
         assert isinstance(outcome, Done), "there were seats enough"
@@ -201,11 +224,27 @@ class Model:
             return self.extend(command.booking, entry)
         if verb == "cancel" and entry.status == "confirmed" and not entry.total:
             self.move(entry, "cancelled")
-        elif (entry.status, verb) in MOVES:
+        elif (entry.status, verb) in MOVES and (entry.status != "expired" or self.has_back(entry)):
+            if verb == "submit":
+                entry.expires_at = self.now + timedelta(seconds=REVIEW_SECONDS)
             self.move(entry, MOVES[entry.status, verb])
         elif SAME.get(verb) != entry.status:
-            return SAYS_NO[entry.status]
+            return SAYS_NO_TO.get((entry.status, verb), SAYS_NO[entry.status])
         return command.booking
+
+    def has_back(self, entry: Entry) -> bool:
+        """Whether an expired booking can have what it had: not too late, and nothing of it is somebody else's."""
+        assert entry.expires_at is not None
+        theirs = [e for e in self.bookings.values() if e.user == entry.user and e.status in ALIVE]
+        limit = self.policy.max_units_per_user
+        return (
+            self.event == "active"
+            and self.now <= entry.expires_at + timedelta(seconds=GRACE_SECONDS)
+            and entry.seats() <= self.free()
+            and self.taken(*TAKING)[1] + entry.floor() <= self.capacity
+            and not (self.policy.one_booking_per_user is True and theirs)
+            and not (isinstance(limit, int) and sum(e.quantity() for e in theirs) + entry.quantity() > limit)
+        )
 
     def extend(self, id_: bytes, entry: Entry) -> object:
         assert entry.expires_at is not None

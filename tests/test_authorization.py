@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -18,19 +19,16 @@ from holdfast import sql as statements
 from holdfast.http.auth import AUDIENCE, Role, create_key
 from holdfast.http.operation import About, Operation
 from holdfast.http.operations import OPERATIONS
+from tests import things
 from tests.answers import accepted, problem, refused
 from tests.house import Org, Server, hold, publish, run, show, sql, wait_until
+from tests.things import ABSENT
 
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
 CALLERS: Final = ("anonymous", "admin", "sales", "review", "door", "customer")
 STAFF: Final = ("admin", "sales", "review", "door")
 # Whose the thing is that the path names: the caller's own, of another user of the same org, of another org, nobody's.
 TARGETS: Final = ("own", "fellow", "foreign", "absent")
-ABSENT: Final = {
-    About.EVENT: ids.event_text(bytes(16)),
-    About.BOOKING: ids.booking_text(bytes(16), bytes(16)),
-}
-
 Statuses = tuple[int, int, int, int]
 Row = dict[str, Statuses]
 
@@ -58,6 +56,8 @@ def row(*, anonymous: Statuses = UNKNOWN, staff: Statuses = DENIED, customer: St
 READ_BY_ALL: Final = row(anonymous=(200, 200, 200, 404), staff=within_org(200), customer=within_org(200))
 ADMINS: Final = row(admin=within_org(200))
 SELLERS: Final = row(admin=within_org(200), sales=within_org(200))
+REVIEWERS: Final = row(admin=within_org(200), review=within_org(200))
+HOLDERS: Final = row(admin=within_org(200), sales=within_org(200), door=within_org(200), customer=own_only(200))
 BUYERS: Final = row(admin=within_org(200), sales=within_org(200), customer=own_only(200))
 
 TABLE: Final[dict[str, Row]] = {
@@ -67,6 +67,31 @@ TABLE: Final[dict[str, Row]] = {
     "confirm_booking": SELLERS,
     "cancel_booking": BUYERS,
     "refund_booking": SELLERS,
+    "transfer_booking": BUYERS,
+    "start_payment": row(admin=within_org(201), sales=within_org(201), customer=own_only(201)),
+    "get_payment": row(admin=within_org(200), sales=within_org(200), review=within_org(200), customer=own_only(200)),
+    "refund_payment": SELLERS,
+    "receive_notice": row(anonymous=anything(400), staff=anything(400), customer=anything(400)),
+    "submit_receipt": BUYERS,
+    "list_receipts": REVIEWERS,
+    "get_receipt": REVIEWERS,
+    "approve_booking": REVIEWERS,
+    "reject_booking": REVIEWERS,
+    "list_tickets": HOLDERS,
+    "get_qr_svg": HOLDERS,
+    "get_qr_png": HOLDERS,
+    "get_ticket_pdf": HOLDERS,
+    "check_in": row(admin=anything(422), door=anything(422)),
+    "get_ticket_key": READ_BY_ALL,
+    "rotate_ticket_key": ADMINS,
+    "get_progress": ADMINS,
+    "create_endpoint": row(admin=anything(201)),
+    "list_endpoints": row(admin=anything(200)),
+    "get_endpoint": ADMINS,
+    "change_endpoint": ADMINS,
+    "rotate_endpoint": ADMINS,
+    "delete_endpoint": ADMINS,
+    "list_deliveries": ADMINS,
     "list_bookings": row(admin=anything(200), sales=anything(200), review=anything(200), customer=anything(200)),
     "get_availability": READ_BY_ALL,
     "get_seats": READ_BY_ALL,
@@ -96,7 +121,7 @@ class Stage(Struct, frozen=True):
     other: Org
     clients: dict[str, httpx.Client]
     other_admin: httpx.Client
-    unchanged: dict[tuple[About, str, bool], str]
+    unchanged: dict[tuple[About, str, str], str]
 
     @property
     def admin(self) -> httpx.Client:
@@ -129,35 +154,38 @@ def customer_headers(sales: httpx.Client, user: str, ttl_seconds: int = 900) -> 
 def target(stage: Stage, operation: Operation, kind: str) -> str:
     """The id of such a thing, new and in the state that the operation is for."""
     if operation.about not in ABSENT:
-        return ""
+        return things.thing(stage.admin, operation.about)
     if kind == "absent":
         return ABSENT[operation.about]
     owner = stage.other_admin if kind == "foreign" else stage.admin
-    event = publish(owner, show())
-    if operation.about is About.EVENT:
-        return event
+    make = READY.get(operation.name)
+    if make is None and operation.about in (About.EVENT, About.ENDPOINT):
+        return things.thing(owner, operation.about)
     user = "u-2" if kind == "fellow" else "u-1"
-    booking: str = accepted(hold(owner, event, user=user, items=[{"seat": "A-1"}]), 201)["id"]
-    if is_refund(operation):
-        accepted(owner.post(f"/v1/bookings/{booking}/confirm"))
-    return booking
+    return make(owner, user) if make else things.thing(owner, operation.about, user)
 
 
 def unchanged_target(stage: Stage, operation: Operation, kind: str) -> str:
     """The same, for those who only read it or are not let near it."""
-    key = (operation.about, kind, is_refund(operation))
+    key = (operation.about, kind, operation.name if operation.name in READY else "")
     if key not in stage.unchanged:
         stage.unchanged[key] = target(stage, operation, kind)
     return stage.unchanged[key]
 
 
-def is_refund(operation: Operation) -> bool:
-    return operation.name == "refund_booking"
+# What an operation on a booking or payment needs to find it in.
+READY: Final[dict[str, Callable[[httpx.Client, str], str]]] = {
+    "refund_booking": things.confirmed,
+    "transfer_booking": things.confirmed,
+    "approve_booking": things.submitted,
+    "reject_booking": things.submitted,
+    "refund_payment": things.in_review,
+}
 
 
 def ask(client: httpx.Client, operation: Operation, id_: str, body: Any = None) -> httpx.Response:
     headers = {"Idempotency-Key": secrets.token_hex(8)} if operation.needs_idempotency_key else {}
-    path = operation.path.replace("{id}", id_)
+    path = re.sub(r"{\w+}", id_, operation.path)
     sent = body if body is not None else BODIES.get(operation.name)
     return client.request(operation.method, path, json=sent, headers=headers)
 
@@ -167,6 +195,11 @@ BODIES: Final[dict[str, Any]] = {
     "create_event": show(),
     "change_event": {"title": "Another title"},
     "create_customer_token": {"user": "u-1"},
+    "transfer_booking": {"user": "u-3"},
+    "start_payment": {"provider": "sandbox"},
+    "submit_receipt": {"file_ref": "a file"},
+    "check_in": {"code": "not a ticket"},
+    "create_endpoint": {"url": "http://127.0.0.1:9/hook"},
 }
 
 
@@ -174,9 +207,26 @@ def version(stage: Stage, operation: Operation, id_: str) -> Any:
     """How often the thing was changed, as its owner sees it."""
     if operation.about not in ABSENT:
         return None
-    path = f"/v1/{'events' if operation.about is About.EVENT else 'bookings'}/{id_}"
+    path = {
+        About.EVENT: f"/v1/events/{id_}",
+        About.BOOKING: f"/v1/bookings/{id_}",
+        About.PAYMENT: f"/v1/payments/{id_}",
+        About.RECEIPT: f"/v1/receipts/{id_}",
+        About.TICKET: f"/v1/tickets/{id_}/qr.svg",
+        About.ENDPOINT: f"/v1/webhook-endpoints/{id_}",
+    }[operation.about]
     seen = [client.get(path) for client in (stage.admin, stage.other_admin)]
-    return [answer.json()["version"] for answer in seen if answer.status_code == 200]
+    has_version = operation.about in (About.EVENT, About.BOOKING)
+    return [a.json()["version"] if has_version else a.content for a in seen if a.status_code == 200]
+
+
+CODES: Final = {
+    400: "invalid_signature",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    422: "invalid_ticket",
+}
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -192,7 +242,7 @@ def test_a_caller_reaches_what_the_table_says_and_changes_nothing_else(
     answer = ask(stage.clients[caller], operation, id_)
     assert answer.status_code == expected, answer.text
     if expected >= 400:
-        assert problem(answer)["code"] == {401: "unauthorized", 403: "forbidden", 404: "not_found"}[expected]
+        assert problem(answer)["code"] == CODES[expected]
         assert version(stage, operation, id_) == before
 
 

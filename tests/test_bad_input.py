@@ -3,6 +3,7 @@ processes go on serving."""
 
 import base64
 import json
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,6 +17,7 @@ from holdfast.http.operations import OPERATIONS
 from tests.answers import accepted, problem, refused
 from tests.house import Org, Server, hold, publish, show
 from tests.rude import chunks, head, say
+from tests.things import thing
 
 MEBIBYTE: Final = 1024 * 1024
 DEEP: Final = 100_000
@@ -75,12 +77,20 @@ def booking(admin: httpx.Client) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def named(event: str, booking: str) -> Named:
-    return {About.EVENT: event, About.BOOKING: booking, About.ORG: "", About.NOTHING: ""}
+def named(admin: httpx.Client, event: str, booking: str) -> Named:
+    made = {about: thing(admin, about) for about in (About.PAYMENT, About.RECEIPT, About.TICKET, About.ENDPOINT)}
+    return {
+        **made,
+        About.EVENT: event,
+        About.BOOKING: booking,
+        About.PROVIDER: "sandbox",
+        About.ORG: "",
+        About.NOTHING: "",
+    }
 
 
 def address(operation: Operation, named: Named) -> str:
-    return operation.path.replace("{id}", named[operation.about])
+    return re.sub(r"{\w+}", named[operation.about], operation.path)
 
 
 def ask(client: httpx.Client, operation: Operation, path: str, content: bytes | str = b"") -> httpx.Response:
@@ -662,6 +672,14 @@ QUERIES_BY_OPERATION: Final = {
         "after_of_another_kind": f"after=xx{NO_BOOKING[2:]}",
         "after_with_a_stray_character": f"after={NO_BOOKING[:-1]}*",
     },
+    "list_deliveries": {
+        "status_unknown": "status=sent",
+        "after_of_an_event_alone": f"after={NO_EVENT}",
+        "after_without_a_number": f"after={NO_EVENT}:",
+        "after_with_a_word": f"after={NO_EVENT}:one",
+        "after_with_other_digits": f"after={NO_EVENT}:%D9%A1",
+        "after_too_large": f"after={NO_EVENT}:{'9' * 19}",
+    },
     "list_changes": {
         "after_negative": "after=-1",
         "after_fraction": "after=1.5",
@@ -741,7 +759,7 @@ def absent(admin: httpx.Client) -> Body:
 @pytest.mark.parametrize("id_", each(IDS))
 @pytest.mark.parametrize("operation", WITH_ID, ids=name_of)
 def test_an_id_of_nothing_is_not_found(admin: httpx.Client, absent: Body, operation: Operation, id_: str) -> None:
-    content = json.dumps(holding()) if operation.name == "place_hold" else b""
+    content = json.dumps(VALID.get(operation.name, {}))
     answer = ask(admin, operation, operation.path.replace("{id}", id_), content)
     assert refused(answer, 404, "not_found") == absent
 
@@ -783,7 +801,7 @@ AUTHORIZATIONS: Final = {
 def test_an_authorization_that_is_none_is_refused_everywhere(
     server: Server, named: Named, operation: Operation, value: bytes
 ) -> None:
-    content = json.dumps(VALID[operation.name]).encode() if operation.name in VALID else b""
+    content = json.dumps(VALID.get(operation.name, {})).encode()
     headers = [b"Authorization: " + value, b"Idempotency-Key: k", b"Content-Length: %d" % len(content)]
     answer = say(server.port, head(operation.method, address(operation, named).encode(), headers), content)
     assert answer is not None
@@ -795,6 +813,11 @@ VALID: Final[dict[str, Body]] = {
     "place_hold": holding(),
     "create_event": show(),
     "create_customer_token": {"user": "u-1"},
+    "start_payment": {"provider": "sandbox"},
+    "submit_receipt": {"file_ref": "a file"},
+    "transfer_booking": {"user": "u-2"},
+    "check_in": {"code": "a code"},
+    "create_endpoint": {"url": "http://127.0.0.1:9/"},
 }
 
 

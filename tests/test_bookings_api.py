@@ -30,6 +30,8 @@ FIELDS: Final = {
     "server_time",
     "version",
     "details",
+    "email",
+    "language",
     "payments",
     "reason",
 }

@@ -17,7 +17,7 @@ from holdfast.core.decide import decide
 from holdfast.core.facts import PoolState
 from holdfast.core.model import Booking, Counter, Line, Policy
 from holdfast.core.refusals import Refusal, Refused
-from holdfast.core.states import EventStatus, Status, Verb
+from holdfast.core.states import TIMED, EventStatus, Status, Verb
 from tests.paper import (
     STALLS,
     STANDING,
@@ -144,7 +144,7 @@ def test_a_hold_takes_its_units_and_is_one_fact() -> None:
     assert (counts(open_book, STALLS), counts(open_book, STANDING)) == ((1, 0), (3, 0))
     assert open_book.taken == {2: placed.id}
     (fact,) = open_book.facts
-    assert (fact.number, fact.kind, fact.booking, fact.actor) == (VERSION + 1, "held", placed.id, "actor of it")
+    assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, "held", placed.id, "actor of it")
     assert fact.data.seats == {"A-3": "held"}
     assert fact.data.pools == {
         "stalls": PoolState(10, 1, 0, 9),
@@ -514,7 +514,7 @@ def test_counters_are_at_all_times_the_sum_of_what_is_alive(orders: list[tuple[s
         decide(open_book, [place(f"{number}", PoolItem("standing", quantity, tariff))])
         if verb is not None:
             decide(open_book, [act(f"{number}", verb)])
-        held = sum(b.units for b in open_book.bookings.values() if b.status is Status.HELD)
+        held = sum(b.units for b in open_book.bookings.values() if b.status in TIMED)
         sold = sum(b.units for b in open_book.bookings.values() if b.status in (Status.CONFIRMED, Status.COMPLETED))
         assert counts(open_book) == (held, sold)
         assert held + sold <= STANDING_CAPACITY

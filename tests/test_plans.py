@@ -12,21 +12,24 @@ import pytest
 from msgspec import Struct, json, structs
 
 from holdfast import db, sql
-from holdfast.core.commands import BestAvailable, Command
+from holdfast.core.commands import BestAvailable, Command, Pay, Settle, Transfer
+from holdfast.core.money import News
 from holdfast.core.states import Verb
 from holdfast.desk.batch import run_batch, sweep
 from holdfast.desk.layouts import Layouts
+from holdfast.ids import new_id
 from tests.house import fresh_database, wait_until
 from tests.house import sql as query
 from tests.inside import Event, act, lane_connection, new_event, new_org, one_pool, place
 
-TINY, SMALL, LARGE = 24, 1_000, 100_000
+TINY, SMALL, LARGE = 28, 1_000, 100_000
 STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
 FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
 STATEMENTS = {text: name for name, text in vars(sql.desk).items()}
 PLANNED = ["when empty", "when full"]
 
-# Bookings of one unit each: of any four one is held, one confirmed, and two have ended. A few holds are due.
+# Bookings of one unit each, with a payment that has its booking's id: of any four one is held, one confirmed, and two
+# have ended. A few holds are due.
 FILL = """
 CREATE TEMPORARY TABLE made AS
     SELECT n, gen_random_uuid() AS id, (ARRAY['held', 'confirmed', 'expired', 'cancelled'])[n % 4 + 1] AS status
@@ -38,6 +41,13 @@ INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total
            decode(md5(n::text), 'hex'), '', n + 2 FROM made;
 INSERT INTO line (event_id, booking_id, number, pool, tariff, quantity, unit_price, live)
     SELECT '{event}', id, 0, 1, 0, 1, 100, status IN ('held', 'confirmed') FROM made;
+INSERT INTO payment (event_id, id, org_id, booking_id, provider, provider_ref, status, outcome, amount, currency,
+                     request_key, fingerprint, created_at, captured_at, due_at)
+    SELECT '{event}', id, '{org}', id, 'sandbox', id::text,
+           CASE status WHEN 'held' THEN 'started' WHEN 'confirmed' THEN 'succeeded' ELSE 'failed' END,
+           CASE status WHEN 'confirmed' THEN 'fulfilled' END, 100, 'EUR', decode(md5(n::text), 'hex'), '', now(),
+           CASE status WHEN 'confirmed' THEN now() END, CASE status WHEN 'held' THEN now() + interval '1 h' END
+    FROM made;
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
     SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}' FROM made;
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
@@ -90,8 +100,10 @@ class Recorder:
         self.asked.setdefault(statement, values)
         return await self._connection.fetchval(statement, *values)
 
-    async def execute(self, statement: str) -> None:
-        await self._connection.execute("ROLLBACK" if statement == "COMMIT" else statement)
+    async def execute(self, statement: str, *values: Any) -> None:
+        if statement in STATEMENTS:
+            self.asked.setdefault(statement, values)
+        await self._connection.execute("ROLLBACK" if statement == "COMMIT" else statement, *values)
 
     def is_closed(self) -> bool:
         closed: bool = self._connection.is_closed()
@@ -137,15 +149,25 @@ def _nodes(plan: dict[str, Any]) -> Iterator[str]:
 async def _asked_by_batches(connection: db.Connection, event: Event) -> dict[str, tuple[Any, ...]]:
     """The statements of a batch of every kind of command and of a sweep, with their values. Nothing is changed."""
     recorder = Recorder(connection)
-    held, other = await connection.fetch(
-        "SELECT id FROM booking WHERE event_id = $1 AND status = 'held' AND expires_at > now() LIMIT 2", event.id
+    held, other, third = await connection.fetch(
+        "SELECT id FROM booking WHERE event_id = $1 AND status = 'held' AND expires_at > now() LIMIT 3", event.id
     )
+    expired = await connection.fetchval(
+        "SELECT id FROM booking WHERE event_id = $1 AND status = 'expired' AND expires_at > now() LIMIT 1", event.id
+    )
+    confirmed = await connection.fetchval(
+        "SELECT id FROM booking WHERE event_id = $1 AND status = 'confirmed' LIMIT 1", event.id
+    )
+    of_event: dict[str, Any] = {"event": event.id, "org": event.org, "actor": "test"}
     commands: list[Command] = [
         place(event, "A-1"),
         place(event, user="u17"),
         structs.replace(place(event), items=(), best=BestAvailable("hall", 3)),
         act(event, held["id"], Verb.CONFIRM),
         act(event, other["id"], Verb.CANCEL),
+        Pay(**of_event, booking=third["id"], payment=new_id(), provider="x", request_key=b"k", fingerprint=b"f"),
+        Settle(**of_event, booking=expired, payment=expired, news=News.CAPTURED, amount=100, currency="EUR"),
+        Transfer(**of_event, booking=confirmed, user="u18"),
     ]
     await run_batch(recorder, Layouts(), commands)
     await sweep(recorder, Layouts(), [event.id], sql.desk.lock_if_free)
@@ -161,9 +183,12 @@ async def _filled_event(connection: db.Connection, org: bytes, count: int) -> Ev
 async def _measure(url: str) -> Full:
     async with lane_connection(url) as early, lane_connection(url) as late, lane_connection(url) as other:
         await other.execute("SET statement_timeout = 0")
-        for table in ("event", "pool", "booking", "line", "journal"):
+        for table in ("event", "pool", "booking", "line", "journal", "payment", "delivery"):
             await other.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         org = await new_org(other)
+        await other.execute(
+            "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, '', '{}', '')", new_id(), org
+        )
         planned_early = Planner(early)
         alone = await planned_early.costs(await _filled_event(other, org, TINY))
         events = {count: await _filled_event(other, org, count) for count in (SMALL, LARGE)}

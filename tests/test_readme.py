@@ -49,8 +49,11 @@ def test_the_session_of_the_readme_works(database: str) -> None:
     assert '"status": "confirmed"' in done.stdout
     assert '"ok": true' in done.stdout
     assert '"status": "active"' in done.stdout
+    assert "confirmed fulfilled" in done.stdout
+    assert '"result": "admitted"' in done.stdout
+    assert '"code": "already_checked_in"' in done.stdout
     rows = sql(database, "SELECT user_id, status FROM booking ORDER BY id")
-    assert [tuple(row) for row in rows] == [("ada", "held"), ("bob", "confirmed")]
+    assert [tuple(row) for row in rows] == [("ada", "held"), ("bob", "confirmed"), ("eve", "confirmed")]
 
 
 def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(database: str) -> None:

@@ -23,8 +23,10 @@ from schemathesis.specs.openapi.checks import (
 from holdfast.http.openapi import openapi_document
 from holdfast.http.operation import About, Operation
 from holdfast.http.operations import OPERATIONS
+from tests import things
 from tests.answers import accepted
 from tests.house import Org, Server, hold, publish, show
+from tests.things import thing
 
 EXAMPLES: Final = 25
 CONFORMANCE: Final = [
@@ -60,19 +62,12 @@ class Supply:
 
     def __init__(self, admin: httpx.Client) -> None:
         self._admin = admin
-        self._kept = {About.EVENT: self._event(), About.BOOKING: self._booking()}
+        self._kept = {about: thing(admin, about) for about in About}
 
     def id_for(self, operation: Operation) -> str:
         if operation.method == "GET" or operation.name in LASTING:
             return self._kept[operation.about]
-        return self._event() if operation.about is About.EVENT else self._booking()
-
-    def _event(self) -> str:
-        return publish(self._admin, show(tax_bps=700))
-
-    def _booking(self) -> str:
-        id_: str = accepted(hold(self._admin, self._event(), items=[{"seat": "A-1"}]), 201)["id"]
-        return id_
+        return thing(self._admin, operation.about)
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +123,41 @@ SUCCESSES: Final[dict[str, Ask]] = {
     "complete_event": lambda client, event, _: client.post(f"/v1/events/{event}/complete"),
     "cancel_event": lambda client, event, _: client.post(f"/v1/events/{event}/cancel"),
     "create_customer_token": lambda client, *_: client.post("/v1/customer-tokens", json={"user": "u-1"}),
+    "transfer_booking": lambda client, *_: client.post(
+        f"/v1/bookings/{things.confirmed(client)}/transfer", json={"user": "u-2", "email": "u-2@example.com"}
+    ),
+    "start_payment": lambda client, _, booking: things.pay(client, booking),
+    "get_payment": lambda client, *_: client.get(f"/v1/payments/{things.started(client)['id']}"),
+    "refund_payment": lambda client, *_: client.post(f"/v1/payments/{things.in_review(client)}/refund"),
+    "receive_notice": lambda client, *_: things.tell(client, things.started(client)),
+    "submit_receipt": lambda client, *_: client.post(
+        f"/v1/bookings/{things.held(client)}/receipt", json={"file_ref": "a file"}
+    ),
+    "list_receipts": lambda client, *_: client.get(f"/v1/bookings/{things.submitted(client)}/receipts"),
+    "get_receipt": lambda client, *_: client.get(f"/v1/receipts/{things.receipt(client)}"),
+    "approve_booking": lambda client, *_: client.post(f"/v1/bookings/{things.submitted(client)}/approve"),
+    "reject_booking": lambda client, *_: client.post(
+        f"/v1/bookings/{things.submitted(client)}/reject", json={"reason": "blurred"}
+    ),
+    "list_tickets": lambda client, *_: client.get(f"/v1/bookings/{things.confirmed(client)}/tickets"),
+    "get_qr_svg": lambda client, *_: client.get(f"/v1/tickets/{things.ticket(client)}/qr.svg"),
+    "get_qr_png": lambda client, *_: client.get(f"/v1/tickets/{things.ticket(client)}/qr.png"),
+    "get_ticket_pdf": lambda client, *_: client.get(f"/v1/tickets/{things.ticket(client)}/ticket.pdf"),
+    "check_in": lambda client, *_: client.post(
+        "/v1/checkins", json={"code": things.tickets(client, things.confirmed(client))[0]["code"], "gate": "North"}
+    ),
+    "get_ticket_key": lambda client, event, _: client.get(f"/v1/events/{event}/ticket-key"),
+    "rotate_ticket_key": lambda client, event, _: client.post(f"/v1/events/{event}/ticket-key/rotate"),
+    "get_progress": lambda client, event, _: client.get(f"/v1/events/{event}/progress"),
+    "create_endpoint": lambda client, *_: things.new_endpoint(client),
+    "list_endpoints": lambda client, *_: client.get("/v1/webhook-endpoints"),
+    "get_endpoint": lambda client, *_: client.get(f"/v1/webhook-endpoints/{things.endpoint(client)}"),
+    "change_endpoint": lambda client, *_: client.patch(
+        f"/v1/webhook-endpoints/{things.endpoint(client)}", json={"kinds": ["booking.confirmed"]}
+    ),
+    "rotate_endpoint": lambda client, *_: client.post(f"/v1/webhook-endpoints/{things.endpoint(client)}/rotate"),
+    "delete_endpoint": lambda client, *_: client.delete(f"/v1/webhook-endpoints/{things.endpoint(client)}"),
+    "list_deliveries": lambda client, *_: client.get(f"/v1/webhook-endpoints/{things.endpoint(client)}/deliveries"),
     "healthz": lambda client, *_: client.get("/healthz"),
     "readyz": lambda client, *_: client.get("/readyz"),
 }

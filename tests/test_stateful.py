@@ -34,7 +34,19 @@ from holdfast.ids import new_id
 from holdfast.worker.auditor import audit_event
 from holdfast.worker.reaper import Reaper
 from tests.house import fresh_database
-from tests.model import FLOOR_CAPACITY, LABELS, NUMBERS, PRICES, ROWS, SEAT_PRICE, START, TAX_PERCENT, Model
+from tests.model import (
+    FLOOR_CAPACITY,
+    LABELS,
+    NUMBERS,
+    PRICES,
+    ROWS,
+    SEAT_PRICE,
+    START,
+    TAKING,
+    TAX_PERCENT,
+    TIMED,
+    Model,
+)
 from tests.wire import Cut, Wire
 
 T = TypeVar("T")
@@ -369,7 +381,7 @@ class Life(RuleBasedStateMachine):
     @rule(capacity=st.integers(0, 9))
     def change_the_capacity(self, capacity: int) -> None:
         self.sweep()
-        in_use = self.model.taken("held", "confirmed", "completed")[1] > capacity
+        in_use = self.model.taken(*TAKING)[1] > capacity
         self._change(
             EventChange(pools=[PoolChange(code="floor", capacity=capacity)]), in_use and Refusal.CAPACITY_IN_USE
         )
@@ -379,7 +391,7 @@ class Life(RuleBasedStateMachine):
     @rule(label=st.sampled_from(LABELS))
     def block_a_seat(self, label: str) -> None:
         self.sweep()
-        taken = label in self.model.taken("held", "confirmed", "completed")[0]
+        taken = label in self.model.taken(*TAKING)[0]
         self._change(EventChange(block_seats=[label]), taken and Refusal.SEAT_TAKEN)
         if not taken and self.model.event in ("draft", "active"):
             self.model.blocked.add(label)
@@ -419,7 +431,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def pools_count_what_the_model_counts(self) -> None:
         stored = "SELECT code, capacity, held, sold FROM pool WHERE event_id = $1"
-        held, sold = self.model.taken("held"), self.model.taken("confirmed", "completed")
+        held, sold = self.model.taken(*TIMED), self.model.taken("confirmed", "completed")
         assert self._counts(stored) == self._expected(held, sold)
         due = [entry for entry in self.model.bookings.values() if self.model.is_due(entry)]
         gone = {seat for entry in due for seat in entry.seats()}, sum(entry.floor() for entry in due)
@@ -438,7 +450,8 @@ class Life(RuleBasedStateMachine):
         rows = self.run(self.watcher.fetch(sql.reads.seats, self.event))
         states = dict.fromkeys(LABELS, "free") | dict.fromkeys(self.model.blocked, "blocked")
         for entry in self.model.bookings.values():
-            state = {"held": "held", "confirmed": "sold", "completed": "sold"}.get(self.model.reads_as(entry))
+            status = self.model.reads_as(entry)
+            state = "held" if status in TIMED else "sold" if status in TAKING else None
             states |= dict.fromkeys(entry.seats(), state) if state else {}
         assert {row["label"]: row["state"] for row in rows} == states
 

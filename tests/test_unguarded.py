@@ -14,7 +14,8 @@ from holdfast.core.decide import Outcome, decide
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.desk.layouts import Layouts
 from holdfast.desk.opening import Books, open_books
-from holdfast.desk.saving import LostUpdateError, save
+from holdfast.desk.rows import LostUpdateError
+from holdfast.desk.saving import save
 from holdfast.worker.auditor import audit_event
 from tests.inside import Event, in_a_loop, lane_connection, new_event, place, until, waits_for_a_lock
 

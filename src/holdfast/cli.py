@@ -57,16 +57,17 @@ def serve(
     if not is_free(host, port):
         _fail(f"Another program listens on {host}:{port} already. Stop it, or choose another --port.")
     _database(data)
+    os.environ.setdefault("HOLDFAST_PUBLIC_URL", f"http://{host}:{port}")
     typer.echo(f"Holdfast serves http://{host}:{port}, with docs at http://{host}:{port}/docs", err=True)
     serve_forever(host, port, workers, with_worker=worker)
 
 
 @app.command()
 def worker(data: Data = None, child: Annotated[bool, typer.Option(hidden=True)] = False) -> None:
-    """Run a background worker: reaper and auditor. Any number may run."""
+    """Run a background worker: what has to end, be paid back, be told and be counted. Any number may run."""
     configure_logs()
-    url = _database(data)
-    uvloop.run(run_worker(url, child=child))
+    _database(data)
+    uvloop.run(run_worker(Settings.from_environment(), child=child))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 They are of version 7, so that new rows land at the end of an index.
 
 The public id of a booking carries its event's id, so that it is found, and sent to its lane, without a second look-up.
+So do those of payments, receipts and tickets; a ticket is a unit of a line of a booking.
 """
 
 import os
@@ -12,6 +13,10 @@ from typing import Final
 _EVENT: Final = "ev_"
 _BOOKING: Final = "bk_"
 _ORG: Final = "org_"
+_PAYMENT: Final = "pay_"
+_RECEIPT: Final = "rc_"
+_TICKET: Final = "tk_"
+_ENDPOINT: Final = "we_"
 
 
 def new_id() -> bytes:
@@ -30,6 +35,22 @@ def booking_text(event: bytes, booking: bytes) -> str:
     return _text(_BOOKING, event + booking)
 
 
+def payment_text(event: bytes, payment: bytes) -> str:
+    return _text(_PAYMENT, event + payment)
+
+
+def receipt_text(event: bytes, receipt: bytes) -> str:
+    return _text(_RECEIPT, event + receipt)
+
+
+def ticket_text(event: bytes, booking: bytes, line: int, unit: int) -> str:
+    return _text(_TICKET, event + booking + line.to_bytes(2, "big") + unit.to_bytes(2, "big"))
+
+
+def endpoint_text(endpoint: bytes) -> str:
+    return _text(_ENDPOINT, endpoint)
+
+
 def org_text(org: bytes) -> str:
     return _text(_ORG, org)
 
@@ -43,7 +64,29 @@ def parse_event(text: str) -> bytes | None:
 
 
 def parse_booking(text: str) -> tuple[bytes, bytes] | None:
-    both = _parse(_BOOKING, text, 32)
+    return _pair(_parse(_BOOKING, text, 32))
+
+
+def parse_payment(text: str) -> tuple[bytes, bytes] | None:
+    return _pair(_parse(_PAYMENT, text, 32))
+
+
+def parse_receipt(text: str) -> tuple[bytes, bytes] | None:
+    return _pair(_parse(_RECEIPT, text, 32))
+
+
+def parse_ticket(text: str) -> tuple[bytes, bytes, int, int] | None:
+    raw = _parse(_TICKET, text, 36)
+    if raw is None:
+        return None
+    return raw[:16], raw[16:32], int.from_bytes(raw[32:34], "big"), int.from_bytes(raw[34:], "big")
+
+
+def parse_endpoint(text: str) -> bytes | None:
+    return _parse(_ENDPOINT, text, 16)
+
+
+def _pair(both: bytes | None) -> tuple[bytes, bytes] | None:
     return (both[:16], both[16:]) if both else None
 
 

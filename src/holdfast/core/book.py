@@ -9,9 +9,21 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from holdfast.core.facts import EXTENDED, NOTHING, SEAT_STATE_BY_STATUS, Fact, FactData, PoolState, SeatState
+from holdfast.core.commands import Receipt
+from holdfast.core.facts import (
+    EXTENDED,
+    NOTHING,
+    OF_PAYMENTS,
+    SEAT_STATE_BY_STATUS,
+    TRANSFERRED,
+    Fact,
+    FactData,
+    PoolState,
+    SeatState,
+)
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Counter, Pool
+from holdfast.core.money import Payment, PaymentStatus
 from holdfast.core.seating import Chooser
 from holdfast.core.states import CLAIMS, LIVE, Claim, Status
 
@@ -46,9 +58,13 @@ class Book:
         self.bookings = bookings
         self.taken = taken
         self.by_request = {booking.request_key: booking for booking in bookings.values()}
-        # What the batch changes, to be saved: new bookings, the first status of changed ones, counters, facts.
+        # What the batch changes, to be saved: new bookings, the first status of changed ones, counters, facts; of
+        # payments the booking and the first status of each, where a new one has none; receipts; whom bookings went to.
         self.created: set[bytes] = set()
         self.changed: dict[bytes, Status] = {}
+        self.paid: dict[bytes, tuple[bytes, PaymentStatus | None]] = {}
+        self.receipts: list[tuple[bytes, Receipt]] = []
+        self.handed: set[bytes] = set()
         self.shifts: dict[int, Shift] = {}
         self.facts: list[Fact] = []
         self._choosers: dict[int, Chooser] = {}
@@ -56,6 +72,11 @@ class Book:
         self._counts_users = layout.policy.counts_users
         for booking in bookings.values():
             self._index_live(booking)
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether there is anything to save."""
+        return bool(self.facts or self.receipts)
 
     @cached_property
     def deadlines(self) -> tuple[datetime, datetime]:
@@ -78,18 +99,58 @@ class Book:
     def add(self, booking: Booking, actor: str) -> Booking:
         """A new booking takes its units. Its version is the next one."""
         self.created.add(booking.id)
-        return self._enter(None, booking, booking.status, actor)
+        return self._enter(None, booking, booking.status, actor, self._claim(None, booking))
 
-    def move(self, booking: Booking, status: Status, actor: str, reason: str | None = None) -> Booking:
+    def move(
+        self,
+        booking: Booking,
+        status: Status,
+        actor: str,
+        reason: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> Booking:
         """A booking comes into another status; its units move from one counter to another, or are given back."""
-        after = structs.replace(booking, status=status, reason=reason, version=self.version + 1)
-        return self._enter(booking, after, status, actor)
+        after = structs.replace(
+            booking,
+            status=status,
+            reason=reason,
+            expires_at=expires_at or booking.expires_at,
+            version=self.version + 1,
+        )
+        return self._enter(booking, after, status, actor, self._claim(booking, after))
 
     def extend(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
         after = structs.replace(booking, expires_at=expires_at, version=self.version + 1)
-        return self._enter(booking, after, EXTENDED, actor)
+        return self._enter(booking, after, EXTENDED, actor, NOTHING)
 
-    def _enter(self, before: Booking | None, after: Booking, kind: str, actor: str) -> Booking:
+    def pay(self, booking: Booking, payment: Payment, actor: str) -> Booking:
+        """A payment of the booking begins, or comes into another status."""
+        known = booking.payment(payment.id)
+        self.paid.setdefault(payment.id, (booking.id, known.status if known else None))
+        others = tuple(payment if other.id == payment.id else other for other in booking.payments)
+        after = structs.replace(booking, payments=others if known else (*others, payment), version=self.version + 1)
+        data = FactData(reason=payment.reason, payment=payment.id.hex())
+        return self._enter(booking, after, OF_PAYMENTS + payment.status, actor, data)
+
+    def turn_to(self, payment: Payment, booking: bytes) -> None:
+        """The payment itself stays as it is, but a worker has to turn to it now."""
+        self.paid.setdefault(payment.id, (booking, payment.status))
+
+    def hand(self, booking: Booking, user: str, email: str | None, language: str | None, actor: str) -> Booking:
+        """The booking goes to another person."""
+        self._live_of_user.get(booking.user, {}).pop(booking.id, None)
+        self.handed.add(booking.id)
+        after = structs.replace(
+            booking,
+            user=user,
+            email=email,
+            language=language,
+            generation=booking.generation + 1,
+            version=self.version + 1,
+        )
+        return self._enter(booking, after, TRANSFERRED, actor, NOTHING)
+
+    def _enter(self, before: Booking | None, after: Booking, kind: str, actor: str, data: FactData) -> Booking:
         self.version += 1
         assert after.version == self.version
         if before is not None and before.id not in self.created:
@@ -97,8 +158,7 @@ class Book:
         self.bookings[after.id] = after
         self.by_request[after.request_key] = after
         self._index_live(after)
-        data = self._claim(before, after) if kind != EXTENDED else NOTHING
-        self.facts.append(Fact(self.version, kind, after.id, actor, data))
+        self.facts.append(Fact(self.version, kind, after, actor, data))
         return after
 
     def _claim(self, before: Booking | None, after: Booking) -> FactData:

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking
-from holdfast.core.states import Verb
+from holdfast.core.money import News, Payment
+from holdfast.core.states import Verb, Word
 
 
 class SeatItem(Struct, frozen=True):
@@ -41,6 +42,8 @@ class Place(Struct, frozen=True, kw_only=True):
     best: BestAvailable | None = None
     cart_hash: bytes | None = None
     details: str | None = None
+    email: str | None = None
+    language: str | None = None
     staff: bool = True
 
 
@@ -56,13 +59,99 @@ class Act(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-Command = Place | Act
+class Pay(Struct, frozen=True, kw_only=True):
+    """Begin a payment of a hold. It is there before the buyer is sent to the provider."""
+
+    event: bytes
+    org: bytes
+    booking: bytes
+    payment: bytes
+    provider: str
+    actor: str
+    request_key: bytes
+    fingerprint: bytes
+    owner: str | None = None
+    return_url: str | None = None
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """The proof of a payment: a file, stored under its hash, or a reference to one elsewhere."""
+
+    id: bytes
+    hash: bytes
+    content_type: str | None = None
+    size: int | None = None
+    file_ref: str | None = None
+    message_ref: str | None = None
+
+
+class Submit(Struct, frozen=True, kw_only=True):
+    """Hand in a receipt, which waits for review from then on. `payment` is the id of the payment that it proves, if
+    none was begun yet."""
+
+    event: bytes
+    org: bytes
+    booking: bytes
+    payment: bytes
+    receipt: Receipt
+    actor: str
+    owner: str | None = None
+
+
+class Settle(Struct, frozen=True, kw_only=True):
+    """What a provider told about a payment."""
+
+    event: bytes
+    org: bytes
+    booking: bytes
+    payment: bytes
+    news: News
+    actor: str
+    amount: int | None = None
+    currency: str | None = None
+
+
+class Remedy(Word):
+    """What can be done with money that cannot simply be kept."""
+
+    REFUND = "refund"  # have the provider pay it back
+    BY_HAND = "by_hand"  # note that a person has paid it back
+    REVIEW = "review"  # leave it to a person
+
+
+class Resolve(Struct, frozen=True, kw_only=True):
+    """Decide about money that was not settled as it should be."""
+
+    event: bytes
+    org: bytes
+    booking: bytes
+    payment: bytes
+    remedy: Remedy
+    actor: str
+    reason: str | None = None
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """Hand a confirmed booking to another person. Tickets issued before are void."""
+
+    event: bytes
+    org: bytes
+    booking: bytes
+    user: str
+    actor: str
+    owner: str | None = None
+    email: str | None = None
+    language: str | None = None
+
+
+Command = Place | Act | Pay | Submit | Settle | Resolve | Transfer
 
 
 class Done(Struct, frozen=True):
-    """The answer "yes". `replayed`: the booking was made by an earlier request with the same key."""
+    """The answer "yes". `replayed`: the booking or payment was made by an earlier request with the same key."""
 
     booking: Booking
     layout: Layout
     now: datetime
     replayed: bool = False
+    payment: Payment | None = None

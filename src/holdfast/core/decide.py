@@ -5,14 +5,16 @@ Refusals are found in the order of `refusals.py` and write nothing.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from typing import assert_never
 
+from holdfast.core.act import act, ended, moved
 from holdfast.core.book import SYSTEM, Book
-from holdfast.core.commands import Act, BestAvailable, Command, Done, Place, PoolItem, SeatItem
-from holdfast.core.model import Booking, Line, Pool, Tariff
-from holdfast.core.refusals import Refusal, Refused, RefusedError
-from holdfast.core.seating import orphans
-from holdfast.core.states import ENDINGS, TRANSITIONS, EventStatus, Status, Verb
+from holdfast.core.commands import Act, Command, Done, Pay, Place, Resolve, Settle, Submit, Transfer
+from holdfast.core.pay import pay, resolve, settle, submit
+from holdfast.core.place import place
+from holdfast.core.refusals import Refused, RefusedError
+from holdfast.core.states import ENDINGS, Status
+from holdfast.core.transfer import transfer
 
 Outcome = Done | Refused
 
@@ -26,7 +28,8 @@ def decide(book: Book, commands: Sequence[Command]) -> list[Outcome]:
 def expire_due(book: Book) -> int:
     due = [booking for booking in book.bookings.values() if booking.is_due(book.now)]
     for booking in due:
-        book.move(booking, Status.EXPIRED, SYSTEM)
+        late = booking.status is Status.PAYMENT_SUBMITTED
+        moved(book, booking, Status.EXPIRED, SYSTEM, "The receipt was not reviewed in time." if late else None)
     return len(due)
 
 
@@ -35,232 +38,31 @@ def wind_up(book: Book) -> int:
     if book.layout.status not in ENDINGS:
         return 0
     bookings = list(book.bookings.values())
-    return sum(_ended(book, booking) is not booking for booking in bookings)
-
-
-def _ended(book: Book, booking: Booking) -> Booking:
-    """The booking as it is once it has ended with its event, if that has ended."""
-    status = book.layout.status
-    target = ENDINGS.get(status, {}).get((booking.status, booking.total == 0))
-    if target is None:
-        return booking
-    reason = "The event was cancelled." if status is EventStatus.CANCELLED else None
-    return book.move(booking, target, SYSTEM, reason)
+    return sum(ended(book, booking) is not booking for booking in bookings)
 
 
 def _answer(book: Book, command: Command) -> Outcome:
     try:
-        return _place(book, command) if isinstance(command, Place) else _act(book, command)
+        return _done(book, command)
     except RefusedError as error:
         return error.refused
 
 
-def _place(book: Book, command: Place) -> Done:
-    layout = book.layout
-    hidden = layout.status is EventStatus.DRAFT and not command.staff
-    if hidden or layout.org != command.org:
-        raise RefusedError(Refusal.NOT_FOUND)
-    if len(command.items) > 1:
-        _refuse_doubles(command)
-    earlier = book.by_request.get(command.request_key)
-    if earlier is not None and earlier.fingerprint == command.fingerprint:
-        return Done(earlier, layout, book.now, replayed=earlier.id != command.booking)
-    if layout.status is not EventStatus.ACTIVE:
-        raise RefusedError(Refusal.EVENT_NOT_ON_SALE, f"The event is {layout.status.value}.")
-    if earlier is not None:
-        raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
-    lines = _priced_lines(book, command)
-    if layout.policy.counts_users:
-        _check_user(book, command.user, lines)
-    if command.best is None:
-        _check_stock(book, lines)
-    else:
-        lines = _best_lines(book, command.best, lines[0])
-    return Done(book.add(_new_booking(book, command, lines), command.actor), layout, book.now)
-
-
-def _refuse_doubles(command: Place) -> None:
-    labels = [item.label for item in command.items if isinstance(item, SeatItem)]
-    if len(set(labels)) < len(labels):
-        raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
-
-
-def _priced_lines(book: Book, command: Place) -> tuple[Line, ...]:
-    """What is asked for in the event's own numbers and prices. For best available, the seats are not known yet."""
-    if command.best is not None:
-        pool = _pool(book, command.best.pool)
-        if pool.seats is None:
-            raise RefusedError(
-                Refusal.INVALID_REQUEST,
-                f"The pool {pool.code} has no seats to choose from; ask for a quantity.",
-            )
-        tariff = _tariff(pool, command.best.tariff)
-        return (Line(pool.number, tariff.number, None, command.best.quantity, tariff.price),)
-    if len(command.items) == 1:
-        return (_line(book, command.items[0]),)
-    return _merged(_all_lines(book, command.items))
-
-
-def _all_lines(book: Book, items: tuple[SeatItem | PoolItem, ...]) -> list[Line]:
-    lines: list[Line] = []
-    refused: list[RefusedError] = []
-    for item in items:
-        try:
-            lines.append(_line(book, item))
-        except RefusedError as error:
-            refused.append(error)
-    if refused:
-        raise min(refused, key=lambda error: error.refused.refusal.rank)
-    return lines
-
-
-def _line(book: Book, item: SeatItem | PoolItem) -> Line:
-    if isinstance(item, SeatItem):
-        seat = book.layout.seat_by_label.get(item.label)
-        if seat is None:
-            raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {item.label}.", conflicts=(item.label,))
-        tariff = _tariff(book.layout.pool_of(seat), item.tariff)
-        return Line(seat.pool, tariff.number, seat.number, 1, tariff.price)
-    pool = _pool(book, item.pool)
-    if pool.seats is not None:
-        raise RefusedError(
-            Refusal.INVALID_REQUEST,
-            f"The pool {pool.code} has seats: name them, or ask for the best available.",
-        )
-    tariff = _tariff(pool, item.tariff)
-    return Line(pool.number, tariff.number, None, item.quantity, tariff.price)
-
-
-def _pool(book: Book, code: str) -> Pool:
-    pool = book.layout.pool_by_code.get(code)
-    if pool is None:
-        raise RefusedError(Refusal.UNKNOWN_POOL, f"There is no pool {code}.", conflicts=(code,))
-    return pool
-
-
-def _tariff(pool: Pool, code: str | None) -> Tariff:
-    if code is None and len(pool.tariffs) == 1:
-        return pool.tariffs[0]
-    for tariff in pool.tariffs:
-        if tariff.code == code:
-            return tariff
-    names = ", ".join(tariff.code for tariff in pool.tariffs)
-    raise RefusedError(Refusal.UNKNOWN_TARIFF, f"The tariffs of {pool.code} are: {names}.", conflicts=(pool.code,))
-
-
-def _merged(lines: list[Line]) -> tuple[Line, ...]:
-    """Quantities of the same pool and tariff become one line."""
-    merged: dict[tuple[int, int, int | None], Line] = {}
-    for line in lines:
-        key = (line.pool, line.tariff, line.seat)
-        quantity = line.quantity + (merged[key].quantity if key in merged else 0)
-        merged[key] = Line(line.pool, line.tariff, line.seat, quantity, line.unit_price)
-    return tuple(merged.values())
-
-
-def _check_user(book: Book, user: str, lines: tuple[Line, ...]) -> None:
-    policy = book.layout.policy
-    live = book.live_bookings_of(user)
-    if policy.one_booking_per_user and live:
-        raise RefusedError(Refusal.ALREADY_BOOKED)
-    if policy.max_units_per_user is not None:
-        has = sum(booking.units for booking in live)
-        if has + sum(line.quantity for line in lines) > policy.max_units_per_user:
-            raise RefusedError(
-                Refusal.LIMIT_REACHED,
-                f"A user may have {policy.max_units_per_user} units; this one has {has}.",
-            )
-
-
-def _check_stock(book: Book, lines: tuple[Line, ...]) -> None:
-    seats = [line.seat for line in lines if line.seat is not None]
-    if seats:
-        gone = tuple(book.layout.seats[seat].label for seat in seats if not book.is_free(seat))
-        if gone:
-            raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(gone)}.", conflicts=gone)
-    short = _short_pools(book, lines)
-    if short:
-        raise RefusedError(Refusal.SOLD_OUT, f"Not enough left of: {', '.join(short)}.", conflicts=tuple(short))
-    if seats and book.layout.policy.avoid_orphans:
-        left = [book.layout.seats[seat].label for seat in orphans(book.layout, seats, book.is_free)]
-        if left:
-            raise RefusedError(
-                Refusal.ORPHAN_SEAT,
-                f"This would leave {', '.join(left)} alone between taken seats.",
-                conflicts=tuple(left),
-            )
-
-
-def _short_pools(book: Book, lines: tuple[Line, ...]) -> list[str]:
-    asked: dict[int, int] = {}
-    for line in lines:
-        asked[line.pool] = asked.get(line.pool, 0) + line.quantity
-    short = [pool for pool, units in asked.items() if units > book.counters[pool].remaining]
-    return [book.layout.pools[pool].code for pool in short]
-
-
-def _best_lines(book: Book, best: BestAvailable, priced: Line) -> tuple[Line, ...]:
-    pool = book.layout.pools[priced.pool]
-    chooser = book.chooser(pool)
-    chosen = chooser.adjacent(best.quantity) if best.adjacent else chooser.scattered(best.quantity)
-    if chosen is None:
-        together = " next to each other" if best.adjacent else ""
-        raise RefusedError(
-            Refusal.SOLD_OUT,
-            f"{pool.code} has no {best.quantity} seats left{together}.",
-            conflicts=(pool.code,),
-        )
-    return tuple(Line(pool.number, priced.tariff, seat, 1, priced.unit_price) for seat in chosen)
-
-
-def _new_booking(book: Book, command: Place, lines: tuple[Line, ...]) -> Booking:
-    layout = book.layout
-    subtotal = sum([line.quantity * line.unit_price for line in lines])
-    tax = (subtotal * layout.tax_bps + 5_000) // 10_000
-    at_once = layout.policy.confirm_at_once
-    expires_at, max_expires_at = (None, None) if at_once else book.deadlines
-    return Booking(
-        id=command.booking,
-        event=command.event,
-        org=command.org,
-        user=command.user,
-        status=Status.CONFIRMED if at_once else Status.HELD,
-        lines=lines,
-        subtotal=subtotal,
-        tax=tax,
-        total=subtotal + tax,
-        currency=layout.currency,
-        created_at=book.now,
-        expires_at=expires_at,
-        max_expires_at=max_expires_at,
-        request_key=command.request_key,
-        fingerprint=command.fingerprint,
-        cart_hash=command.cart_hash,
-        details=command.details,
-        version=book.version + 1,
-    )
-
-
-def _act(book: Book, command: Act) -> Done:
-    booking = book.bookings.get(command.booking)
-    if booking is None or booking.org != command.org or command.owner not in (None, booking.user):
-        raise RefusedError(Refusal.NOT_FOUND)
-    booking = _ended(book, booking)
-    target = TRANSITIONS[booking.status, command.verb]
-    if isinstance(target, Refusal):
-        raise RefusedError(target)
-    if command.verb is Verb.EXTEND:
-        return Done(_extended(book, booking, command.actor), book.layout, book.now)
-    if target is booking.status:
-        return Done(booking, book.layout, book.now)
-    if command.verb is Verb.CANCEL and booking.status is Status.CONFIRMED and booking.total > 0:
-        raise RefusedError(Refusal.ALREADY_CONFIRMED, "It was paid for: refund it instead.")
-    return Done(book.move(booking, target, command.actor, command.reason), book.layout, book.now)
-
-
-def _extended(book: Book, booking: Booking, actor: str) -> Booking:
-    assert booking.expires_at is not None
-    assert booking.max_expires_at is not None
-    wanted = book.now + timedelta(seconds=book.layout.policy.extend_seconds)
-    until = min(max(booking.expires_at, wanted), booking.max_expires_at)
-    return book.extend(booking, until, actor) if until > booking.expires_at else booking
+def _done(book: Book, command: Command) -> Done:
+    match command:
+        case Place():
+            return place(book, command)
+        case Act():
+            return act(book, command)
+        case Pay():
+            return pay(book, command)
+        case Submit():
+            return submit(book, command)
+        case Settle():
+            return settle(book, command)
+        case Resolve():
+            return resolve(book, command)
+        case Transfer():
+            return transfer(book, command)
+        case _:
+            assert_never(command)

@@ -4,6 +4,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from holdfast.core.model import Booking
 from holdfast.core.states import CLAIMS, Claim
 
 SeatState = Literal["free", "held", "sold", "blocked"]
@@ -20,24 +21,28 @@ class PoolState(Struct, frozen=True, gc=False):
 
 
 class FactData(Struct, frozen=True, omit_defaults=True):
-    """What a fact changed: the seats and pools it touched, as they are after it. `change` is what was asked of an
-    event as a whole."""
+    """What a fact changed: the seats and pools it touched, as they are after it. `payment` is the one it is about, in
+    hexadecimal; `change` is what was asked of an event as a whole."""
 
     seats: dict[str, SeatState] = {}
     pools: dict[str, PoolState] = {}
     reason: str | None = None
+    payment: str | None = None
     change: dict[str, Any] | None = None
 
 
 class Fact(Struct, frozen=True):
-    """Something that happened to a booking: `kind` is the status that it came into, or `extended`."""
+    """Something that happened to a booking: `kind` is the status that it came into, `extended`, `transferred`, or
+    `payment.` and the status that one of its payments came into. `booking` is as it was after that."""
 
     number: int
     kind: str
-    booking: bytes
+    booking: Booking
     actor: str
     data: FactData
 
 
 EXTENDED: Final = "extended"
+TRANSFERRED: Final = "transferred"
+OF_PAYMENTS: Final = "payment."
 NOTHING: Final = FactData()

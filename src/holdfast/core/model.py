@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.core.money import Payment
 from holdfast.core.states import Status
 
 
@@ -110,12 +111,20 @@ class Booking(Struct, frozen=True, kw_only=True):
     fingerprint: bytes
     cart_hash: bytes | None = None
     details: str | None = None
+    email: str | None = None
+    language: str | None = None
     reason: str | None = None
+    # How often the booking was handed to another person; the tickets of those before are void.
+    generation: int = 0
     version: int = 0
+    payments: tuple[Payment, ...] = ()
 
     @property
     def units(self) -> int:
         return sum(line.quantity for line in self.lines)
+
+    def payment(self, id_: bytes) -> Payment | None:
+        return next((payment for payment in self.payments if payment.id == id_), None)
 
     def is_due(self, now: datetime) -> bool:
         """Whether its time is up, although nobody may have written that down yet."""

@@ -1,8 +1,10 @@
 """What an org offers: new events and changes to them, with bounds as part of the types. Unknown fields are refused."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones as read_timezones
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
@@ -24,11 +26,15 @@ Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="ISO 4217.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
+TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="IANA name: times are shown in it.")]
 Details = dict[str, Any]
 Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
 SecondsFromOne = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
 Coordinate = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Place = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+
+
+available_timezones = cache(read_timezones)
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,9 +99,14 @@ class EventNew(Request, frozen=True):
     tax_bps: TaxBps = 0
     policy: PolicyChange = PolicyChange()
     details: Details = {}
+    # When it is over. Such an event is then completed by itself.
+    ends_at: Time | None = None
+    timezone: TimeZone = "UTC"
 
     def __post_init__(self) -> None:
         check_start(self.starts_at)
+        check_end(self.starts_at, self.ends_at)
+        check_timezone(self.timezone)
         numbered(self.pools)
 
 
@@ -116,6 +127,8 @@ class EventChange(Request, frozen=True):
     tax_bps: TaxBps | UnsetType = UNSET
     policy: PolicyChange = PolicyChange()
     details: Details | UnsetType = UNSET
+    ends_at: Time | UnsetType | None = UNSET
+    timezone: TimeZone | UnsetType = UNSET
     pools: Annotated[list[PoolChange], Meta(max_length=1000)] = []
     block_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
     unblock_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
@@ -123,6 +136,8 @@ class EventChange(Request, frozen=True):
     def __post_init__(self) -> None:
         if self.starts_at is not UNSET:
             check_start(self.starts_at)
+        if self.timezone is not UNSET:
+            check_timezone(self.timezone)
         check_unique("pools", "code", (pool.code for pool in self.pools))
         for pool in self.pools:
             if pool.tariffs is not UNSET:
@@ -152,6 +167,16 @@ def changed_policy(policy: Policy, change: PolicyChange) -> Policy:
 def check_start(starts_at: datetime) -> None:
     if not 1970 < starts_at.year < 2500:
         raise invalid("starts_at", "must lie between 1971 and 2499")
+
+
+def check_end(starts_at: datetime, ends_at: datetime | None) -> None:
+    if ends_at is not None and not starts_at < ends_at < starts_at + timedelta(days=366):
+        raise invalid("ends_at", "must lie after `starts_at`, within a year")
+
+
+def check_timezone(name: str) -> None:
+    if name not in available_timezones():
+        raise invalid("timezone", "is not the name of a time zone, such as Europe/Madrid")
 
 
 def numbered(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> Stock:

@@ -14,6 +14,7 @@ class Refusal(Enum):
 
     PAYLOAD_TOO_LARGE = (413, False, "The body is larger than this address accepts.")
     RATE_LIMITED = (429, True, "Too many requests. Wait as long as Retry-After says, then try again.")
+    INVALID_SIGNATURE = (400, False, "The notice is not signed by the provider, or is too old.")
     INVALID_REQUEST = (422, False, "The request is not of the form this address takes.")
     IDEMPOTENCY_KEY_MISSING = (400, False, "An Idempotency-Key header of 1 to 255 characters is needed.")
     UNAUTHORIZED = (401, False, "A valid token is needed: Authorization: Bearer <token>.")
@@ -26,8 +27,12 @@ class Refusal(Enum):
     UNKNOWN_SEAT = (422, False, "The event has no such seat.")
     UNKNOWN_POOL = (422, False, "The event has no such pool.")
     UNKNOWN_TARIFF = (422, False, "The pool has no such tariff, or has several and none was named.")
+    UNKNOWN_PROVIDER = (422, False, "Payments through this provider are not set up here.")
+    INVALID_TICKET = (422, False, "This is not a ticket that was issued here.")
+    TICKET_VOID = (409, False, "The ticket is no longer valid.")
+    ALREADY_CHECKED_IN = (409, False, "Somebody was let in with this ticket already.")
     ALREADY_BOOKED = (409, False, "This user already has a live booking for the event.")
-    LIMIT_REACHED = (409, False, "This would exceed the units one user may have in the event.")
+    LIMIT_REACHED = (409, False, "This would exceed a limit.")
     SEAT_TAKEN = (409, True, "A requested seat is taken.")
     SOLD_OUT = (409, True, "Not enough units are left.")
     ORPHAN_SEAT = (409, False, "The choice would leave a single seat that nobody can use.")
@@ -39,7 +44,11 @@ class Refusal(Enum):
     ALREADY_CANCELLED = (409, False, "The booking was cancelled.")
     ALREADY_REFUNDED = (409, False, "The booking was refunded.")
     ALREADY_COMPLETED = (409, False, "The booking is completed: its event is over.")
+    NOT_SUBMITTED = (409, False, "No payment receipt for this booking is waiting for review.")
     NOT_CONFIRMED = (409, False, "The booking is not confirmed.")
+    REVIEW_NOT_OFFERED = (409, False, "Payment receipts are not taken for this event.")
+    NOT_REFUNDABLE = (409, False, "No money of this payment is here to be paid back.")
+    PROVIDER_UNAVAILABLE = (502, True, "The payment provider does not answer. Try again with the same key.")
     BUSY = (503, True, "More requests are waiting than can be served now. Try again shortly.")
     INTERNAL = (
         500,

@@ -39,6 +39,10 @@ class Verb(Word):
     """What can be asked of a booking that exists."""
 
     EXTEND = "extend"
+    SUBMIT = "submit"
+    APPROVE = "approve"
+    REJECT = "reject"
+    SETTLE = "settle"
     CONFIRM = "confirm"
     CANCEL = "cancel"
     REFUND = "refund"
@@ -70,18 +74,30 @@ INITIAL: Final = frozenset({Status.HELD, Status.CONFIRMED})
 # it is and writes nothing, but for `extend`, which moves the deadline.
 TRANSITIONS: Final[dict[tuple[Status, Verb], Status | Refusal]] = {
     (Status.HELD, Verb.EXTEND): Status.HELD,
+    (Status.HELD, Verb.SUBMIT): Status.PAYMENT_SUBMITTED,
+    (Status.HELD, Verb.APPROVE): Refusal.NOT_SUBMITTED,
+    (Status.HELD, Verb.REJECT): Refusal.NOT_SUBMITTED,
+    (Status.HELD, Verb.SETTLE): Status.CONFIRMED,
     (Status.HELD, Verb.CONFIRM): Status.CONFIRMED,
     (Status.HELD, Verb.CANCEL): Status.CANCELLED,
     (Status.HELD, Verb.REFUND): Refusal.NOT_CONFIRMED,
     (Status.HELD, Verb.EXPIRE): Status.EXPIRED,
     (Status.HELD, Verb.COMPLETE): Refusal.NOT_CONFIRMED,
     (Status.PAYMENT_SUBMITTED, Verb.EXTEND): Refusal.ALREADY_SUBMITTED,
+    (Status.PAYMENT_SUBMITTED, Verb.SUBMIT): Status.PAYMENT_SUBMITTED,
+    (Status.PAYMENT_SUBMITTED, Verb.APPROVE): Status.CONFIRMED,
+    (Status.PAYMENT_SUBMITTED, Verb.REJECT): Status.REJECTED,
+    (Status.PAYMENT_SUBMITTED, Verb.SETTLE): Status.CONFIRMED,
     (Status.PAYMENT_SUBMITTED, Verb.CONFIRM): Refusal.ALREADY_SUBMITTED,
     (Status.PAYMENT_SUBMITTED, Verb.CANCEL): Refusal.ALREADY_SUBMITTED,
     (Status.PAYMENT_SUBMITTED, Verb.REFUND): Refusal.NOT_CONFIRMED,
     (Status.PAYMENT_SUBMITTED, Verb.EXPIRE): Status.EXPIRED,
     (Status.PAYMENT_SUBMITTED, Verb.COMPLETE): Refusal.NOT_CONFIRMED,
     (Status.CONFIRMED, Verb.EXTEND): Refusal.ALREADY_CONFIRMED,
+    (Status.CONFIRMED, Verb.SUBMIT): Refusal.ALREADY_CONFIRMED,
+    (Status.CONFIRMED, Verb.APPROVE): Status.CONFIRMED,
+    (Status.CONFIRMED, Verb.REJECT): Refusal.ALREADY_CONFIRMED,
+    (Status.CONFIRMED, Verb.SETTLE): Refusal.ALREADY_CONFIRMED,
     (Status.CONFIRMED, Verb.CONFIRM): Status.CONFIRMED,
     # Only a free booking can simply be given up; where money was paid it has to go back (`refund`).
     (Status.CONFIRMED, Verb.CANCEL): Status.CANCELLED,
@@ -89,36 +105,63 @@ TRANSITIONS: Final[dict[tuple[Status, Verb], Status | Refusal]] = {
     (Status.CONFIRMED, Verb.EXPIRE): Refusal.ALREADY_CONFIRMED,
     (Status.CONFIRMED, Verb.COMPLETE): Status.COMPLETED,
     (Status.REJECTED, Verb.EXTEND): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.SUBMIT): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.APPROVE): Refusal.ALREADY_REJECTED,
+    (Status.REJECTED, Verb.REJECT): Status.REJECTED,
+    (Status.REJECTED, Verb.SETTLE): Refusal.ALREADY_REJECTED,
     (Status.REJECTED, Verb.CONFIRM): Refusal.ALREADY_REJECTED,
     (Status.REJECTED, Verb.CANCEL): Refusal.ALREADY_REJECTED,
     (Status.REJECTED, Verb.REFUND): Refusal.ALREADY_REJECTED,
     (Status.REJECTED, Verb.EXPIRE): Refusal.ALREADY_REJECTED,
     (Status.REJECTED, Verb.COMPLETE): Refusal.ALREADY_REJECTED,
     (Status.EXPIRED, Verb.EXTEND): Refusal.HOLD_EXPIRED,
+    # Money or a receipt that comes late revives the booking if that `is_revivable`; else it is refused as expired.
+    (Status.EXPIRED, Verb.SUBMIT): Status.PAYMENT_SUBMITTED,
+    (Status.EXPIRED, Verb.APPROVE): Refusal.HOLD_EXPIRED,
+    (Status.EXPIRED, Verb.REJECT): Refusal.HOLD_EXPIRED,
+    (Status.EXPIRED, Verb.SETTLE): Status.CONFIRMED,
     (Status.EXPIRED, Verb.CONFIRM): Refusal.HOLD_EXPIRED,
     (Status.EXPIRED, Verb.CANCEL): Refusal.HOLD_EXPIRED,
     (Status.EXPIRED, Verb.REFUND): Refusal.HOLD_EXPIRED,
     (Status.EXPIRED, Verb.EXPIRE): Status.EXPIRED,
     (Status.EXPIRED, Verb.COMPLETE): Refusal.HOLD_EXPIRED,
     (Status.CANCELLED, Verb.EXTEND): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.SUBMIT): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.APPROVE): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.REJECT): Refusal.ALREADY_CANCELLED,
+    (Status.CANCELLED, Verb.SETTLE): Refusal.ALREADY_CANCELLED,
     (Status.CANCELLED, Verb.CONFIRM): Refusal.ALREADY_CANCELLED,
     (Status.CANCELLED, Verb.CANCEL): Status.CANCELLED,
     (Status.CANCELLED, Verb.REFUND): Refusal.ALREADY_CANCELLED,
     (Status.CANCELLED, Verb.EXPIRE): Refusal.ALREADY_CANCELLED,
     (Status.CANCELLED, Verb.COMPLETE): Refusal.ALREADY_CANCELLED,
     (Status.REFUNDED, Verb.EXTEND): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.SUBMIT): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.APPROVE): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.REJECT): Refusal.ALREADY_REFUNDED,
+    (Status.REFUNDED, Verb.SETTLE): Refusal.ALREADY_REFUNDED,
     (Status.REFUNDED, Verb.CONFIRM): Refusal.ALREADY_REFUNDED,
     (Status.REFUNDED, Verb.CANCEL): Refusal.ALREADY_REFUNDED,
     (Status.REFUNDED, Verb.REFUND): Status.REFUNDED,
     (Status.REFUNDED, Verb.EXPIRE): Refusal.ALREADY_REFUNDED,
     (Status.REFUNDED, Verb.COMPLETE): Refusal.ALREADY_REFUNDED,
     (Status.COMPLETED, Verb.EXTEND): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.SUBMIT): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.APPROVE): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.REJECT): Refusal.ALREADY_COMPLETED,
+    (Status.COMPLETED, Verb.SETTLE): Refusal.ALREADY_COMPLETED,
     (Status.COMPLETED, Verb.CONFIRM): Refusal.ALREADY_COMPLETED,
     (Status.COMPLETED, Verb.CANCEL): Refusal.ALREADY_COMPLETED,
     (Status.COMPLETED, Verb.REFUND): Refusal.ALREADY_COMPLETED,
     (Status.COMPLETED, Verb.EXPIRE): Refusal.ALREADY_COMPLETED,
     (Status.COMPLETED, Verb.COMPLETE): Status.COMPLETED,
 }
+
+
+# What can bring an expired booking back.
+REVIVING: Final = frozenset(
+    verb for (status, verb), target in TRANSITIONS.items() if status is Status.EXPIRED and target in LIVE
+)
 
 
 class EventStatus(Word):

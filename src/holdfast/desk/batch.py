@@ -56,7 +56,7 @@ class _Transaction:
         return self
 
     async def close(self, opened: Books) -> None:
-        if any(book.facts for book in opened.books.values()):
+        if any(book.is_touched for book in opened.books.values()):
             await save(self._connection, opened)
         await self._connection.execute("COMMIT")
 

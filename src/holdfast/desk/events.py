@@ -16,6 +16,7 @@ from holdfast.core.offers import (
     Stock,
     TariffNew,
     changed_policy,
+    check_end,
     invalid,
     numbered,
 )
@@ -36,8 +37,8 @@ async def create_event(connection: Connection, org: bytes, offer: EventNew, acto
     event = new_id()
     async with connection.transaction():
         await connection.execute(
-            sql.events.insert_event, event, org, offer.title, offer.preset, offer.starts_at, offer.currency,
-            offer.tax_bps, _text(policy), _text(offer.details),
+            sql.events.insert_event, event, org, offer.title, offer.preset, offer.starts_at, offer.ends_at,
+            offer.timezone, offer.currency, offer.tax_bps, _text(policy), _text(offer.details),
         )  # fmt: skip
         await connection.execute(sql.events.first_fact, event, actor)
         await _insert_stock(connection, event, stock)
@@ -88,11 +89,15 @@ async def _locked(connection: Connection, org: bytes, event: bytes) -> Any:
 async def _change_head(connection: Connection, row: Any, change: EventChange) -> None:
     policy = changed_policy(json.decode(row["policy"], type=Policy), change.policy)
     starts_at = row["starts_at"] if change.starts_at is UNSET else change.starts_at
+    ends_at = row["ends_at"] if change.ends_at is UNSET else change.ends_at
+    check_end(starts_at, ends_at)
     await connection.execute(
         sql.events.set_event,
         row["id"],
         row["title"] if change.title is UNSET else change.title,
         starts_at,
+        ends_at,
+        row["timezone"] if change.timezone is UNSET else change.timezone,
         row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
         _text(policy),
         row["details"] if change.details is UNSET else _text(change.details),

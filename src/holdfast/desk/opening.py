@@ -10,10 +10,12 @@ from msgspec import Raw, Struct, json
 
 from holdfast import sql
 from holdfast.core.book import Book
-from holdfast.core.commands import Act, Command, Place, SeatItem
+from holdfast.core.commands import Act, Command, Place, SeatItem, Settle, Submit, Transfer
 from holdfast.core.layout import Layout
+from holdfast.core.messages import Endpoint
 from holdfast.core.model import Booking, Counter, Line
-from holdfast.core.states import Status
+from holdfast.core.money import Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.states import REVIVING, Status
 from holdfast.db import Connection
 from holdfast.desk.layouts import Layouts
 
@@ -22,12 +24,51 @@ DUE_MAX: Final = 500
 
 
 class Books(Struct):
-    """The open books of a batch by event. `unfinished`: an event has more due holds than one batch takes."""
+    """The open books of a batch by event. `unfinished`: an event has more due holds than one batch takes. `endpoints`:
+    who is to be told of what happens, by org."""
 
     now: datetime
     books: dict[bytes, Book]
     versions: dict[bytes, int]
     unfinished: bool
+    endpoints: dict[bytes, list[Endpoint]]
+
+
+class PaymentDocument(Struct):
+    """A payment as the database tells it."""
+
+    id: UUID
+    provider: str
+    provider_ref: str | None
+    status: PaymentStatus
+    outcome: PaymentOutcome | None
+    amount: int
+    currency: str
+    request_key: str
+    fingerprint: str
+    return_url: str | None
+    checkout_url: str | None
+    reason: str | None
+    created_at: datetime
+    captured_at: datetime | None
+
+    def payment(self) -> Payment:
+        return Payment(
+            id=self.id.bytes,
+            provider=self.provider,
+            provider_ref=self.provider_ref,
+            status=self.status,
+            outcome=self.outcome,
+            amount=self.amount,
+            currency=self.currency,
+            request_key=_bytes(self.request_key),
+            fingerprint=_bytes(self.fingerprint),
+            return_url=self.return_url,
+            checkout_url=self.checkout_url,
+            reason=self.reason,
+            created_at=self.created_at,
+            captured_at=self.captured_at,
+        )
 
 
 class BookingDocument(Struct):
@@ -50,8 +91,12 @@ class BookingDocument(Struct):
     fingerprint: str
     cart_hash: str | None
     details: Raw
+    email: str | None
+    language: str | None
     reason: str | None
+    generation: int
     version: int
+    payments: tuple[PaymentDocument, ...] | None
 
     def booking(self) -> Booking:
         return Booking(
@@ -72,8 +117,12 @@ class BookingDocument(Struct):
             fingerprint=_bytes(self.fingerprint),
             cart_hash=None if self.cart_hash is None else _bytes(self.cart_hash),
             details=None if self.details == b"null" else bytes(self.details).decode(),
+            email=self.email,
+            language=self.language,
             reason=self.reason,
+            generation=self.generation,
             version=self.version,
+            payments=tuple([document.payment() for document in self.payments or ()]),
         )
 
 
@@ -82,6 +131,7 @@ class _Loaded(Struct):
     bookings: list[BookingDocument]
     pools: list[tuple[UUID, int, int, int, int]]
     taken: list[tuple[UUID, int, UUID]]
+    endpoints: list[tuple[UUID, UUID, frozenset[str]]]
 
 
 _decode_loaded: Final = json.Decoder(_Loaded).decode
@@ -106,11 +156,13 @@ async def open_books(
         list(versions),
         DUE_MAX,
         *_columns([(command.event, command.request_key) for command in placing]),
-        *_columns([(command.event, command.booking) for command in asked if isinstance(command, Act)]),
-        *_columns(_users_to_count(plans, placing)),
+        *_columns([(command.event, command.booking) for command in asked if not isinstance(command, Place)]),
+        *_columns(_users_to_count(plans, asked)),
         ending_max,
         *_columns(_pools_to_load(plans, placing)),
         *_columns(_seats_to_load(plans, placing), 3),
+        *_columns([(command.event, command.booking) for command in asked if _may_revive(command)]),
+        list({plan.org for plan in plans.values()}),
     )
     return _opened(_decode_loaded(document), plans, versions)
 
@@ -132,11 +184,23 @@ def _opened(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[bytes
         event: Book(plans[event], loaded.now, version, counters[event], bookings[event], taken[event])
         for event, version in versions.items()
     }
-    return Books(loaded.now, books, versions, any(count >= DUE_MAX for count in due.values()))
+    endpoints: dict[bytes, list[Endpoint]] = defaultdict(list)
+    for org, endpoint, kinds in loaded.endpoints:
+        endpoints[org.bytes].append(Endpoint(endpoint.bytes, kinds))
+    return Books(loaded.now, books, versions, any(count >= DUE_MAX for count in due.values()), endpoints)
 
 
-def _users_to_count(plans: Mapping[bytes, Layout], placing: list[Place]) -> set[tuple[bytes, str]]:
-    return {(command.event, command.user) for command in placing if plans[command.event].policy.counts_users}
+def _users_to_count(plans: Mapping[bytes, Layout], asked: list[Command]) -> set[tuple[bytes, str]]:
+    return {
+        (command.event, command.user)
+        for command in asked
+        if isinstance(command, Place | Transfer) and plans[command.event].policy.counts_users
+    }
+
+
+def _may_revive(command: Command) -> bool:
+    """Whether the command may bring an expired booking back to life, for which its units have to be free."""
+    return isinstance(command, Settle | Submit) or (isinstance(command, Act) and command.verb in REVIVING)
 
 
 def _pools_to_load(plans: Mapping[bytes, Layout], placing: list[Place]) -> set[tuple[bytes, int]]:

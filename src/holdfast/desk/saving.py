@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw
 
 from holdfast import sql
 from holdfast.core.facts import FactData
@@ -12,16 +11,8 @@ from holdfast.core.model import Booking
 from holdfast.core.states import CLAIMS, Claim
 from holdfast.db import Connection
 from holdfast.desk.opening import Books
-
-_encode = json.Encoder().encode
-
-
-class LostUpdateError(AssertionError):
-    """Fewer or more rows changed than were decided. This is a bug in the engine, and must be loud."""
-
-
-class Row(Struct, gc=False, omit_defaults=True):
-    """A row to write. Its fields are the columns that `desk.sql` takes; ids and hashes are in hexadecimal."""
+from holdfast.desk.rows import Row, bytea, check, document
+from holdfast.desk.saving_money import save_messages, save_money
 
 
 class MovedRow(Row):
@@ -34,10 +25,19 @@ class MovedRow(Row):
     version: int
 
 
-class FreedRow(Row):
+class ClaimRow(Row):
     event_id: str
     booking_id: str
     number: int
+
+
+class HandedRow(Row):
+    event_id: str
+    id: str
+    user_id: str
+    email: str | None
+    language: str | None
+    generation: int
 
 
 class BookingRow(Row):
@@ -57,6 +57,8 @@ class BookingRow(Row):
     max_expires_at: datetime | None = None
     cart_hash: str | None = None
     details: Raw | None = None
+    email: str | None = None
+    language: str | None = None
     reason: str | None = None
 
 
@@ -97,21 +99,30 @@ class FactRow(Row):
 async def save(connection: Connection, opened: Books) -> None:
     await _save_moved(connection, opened)
     await _save_new(connection, opened)
+    await _save_handed(connection, opened)
+    await save_money(connection, opened)
+    await save_messages(connection, opened)
 
 
 async def _save_moved(connection: Connection, opened: Books) -> None:
     moved: list[Row] = []
     freed: list[Row] = []
+    retaken: list[Row] = []
     for event, book in opened.books.items():
         for id_, was in book.changed.items():
             b = book.bookings[id_]
             row = MovedRow(event.hex(), id_.hex(), was, b.status, b.expires_at, b.reason, b.version)
             moved.append(row)
-            if CLAIMS[b.status] is Claim.NONE and CLAIMS[was] is not Claim.NONE:
-                freed += [FreedRow(row.event_id, row.id, number) for number in range(len(b.lines))]
+            claimed, claims = CLAIMS[was] is not Claim.NONE, CLAIMS[b.status] is not Claim.NONE
+            if claimed is not claims:
+                lines = retaken if claims else freed
+                lines += [ClaimRow(row.event_id, row.id, number) for number in range(len(b.lines))]
     if moved:
-        saved = await connection.fetchrow(sql.desk.save_moved, _document(moved), _document(freed))
-        _check("moved", saved, moved=len(moved), freed=len(freed))
+        saved = await connection.fetchrow(sql.desk.save_moved, document(moved), document(freed))
+        check("moved", saved, moved=len(moved), freed=len(freed))
+    if retaken:
+        saved = await connection.fetchrow(sql.desk.save_retaken, document(retaken))
+        check("retaken", saved, retaken=len(retaken))
 
 
 async def _save_new(connection: Connection, opened: Books) -> None:
@@ -126,7 +137,7 @@ async def _save_new(connection: Connection, opened: Books) -> None:
         event = event_id.hex()
         pools += [PoolRow(event, pool, by.held, by.sold) for pool, by in book.shifts.items()]
         events.append(EventRow(event, opened.versions[event_id], book.version))
-        facts += [FactRow(event, f.number, f.kind, f.booking.hex(), f.actor, f.data) for f in book.facts]
+        facts += [FactRow(event, f.number, f.kind, f.booking.id.hex(), f.actor, f.data) for f in book.facts]
     rows: dict[str, Sequence[Row]] = {
         "booked": bookings,
         "lined": lines,
@@ -134,9 +145,21 @@ async def _save_new(connection: Connection, opened: Books) -> None:
         "versioned": events,
         "noted": facts,
     }
-    documents = [_document(each) for each in rows.values()]
+    documents = [document(each) for each in rows.values()]
     saved = await connection.fetchrow(sql.desk.save_new, *documents, opened.now)
-    _check("new", saved, **{name: len(each) for name, each in rows.items()})
+    check("new", saved, **{name: len(each) for name, each in rows.items()})
+
+
+async def _save_handed(connection: Connection, opened: Books) -> None:
+    handed = [
+        HandedRow(event.hex(), id_.hex(), b.user, b.email, b.language, b.generation)
+        for event, book in opened.books.items()
+        for id_ in book.handed
+        if (b := book.bookings[id_])
+    ]
+    if handed:
+        saved = await connection.fetchrow(sql.desk.save_handed, document(handed))
+        check("handed", saved, handed=len(handed))
 
 
 def _booking_row(booking: Booking) -> BookingRow:
@@ -150,13 +173,15 @@ def _booking_row(booking: Booking) -> BookingRow:
         tax=booking.tax,
         currency=booking.currency,
         created_at=booking.created_at,
-        request_key=_bytea(booking.request_key),
-        fingerprint=_bytea(booking.fingerprint),
+        request_key=bytea(booking.request_key),
+        fingerprint=bytea(booking.fingerprint),
         version=booking.version,
         expires_at=booking.expires_at,
         max_expires_at=booking.max_expires_at,
-        cart_hash=None if booking.cart_hash is None else _bytea(booking.cart_hash),
+        cart_hash=None if booking.cart_hash is None else bytea(booking.cart_hash),
         details=None if booking.details is None else Raw(booking.details),
+        email=booking.email,
+        language=booking.language,
         reason=booking.reason,
     )
 
@@ -168,16 +193,3 @@ def _line_rows(booking: Booking) -> list[LineRow]:
         LineRow(event, id_, number, line.pool, line.tariff, line.quantity, line.unit_price, live, line.seat)
         for number, line in enumerate(booking.lines)
     ]
-
-
-def _document(rows: Sequence[Row]) -> str:
-    return _encode(rows).decode()
-
-
-def _bytea(raw: bytes) -> str:
-    return "\\x" + raw.hex()
-
-
-def _check(what: str, saved: Any, **expected: int) -> None:
-    if dict(saved) != expected:
-        raise LostUpdateError(f"{what}: {dict(saved)} instead of {expected}")

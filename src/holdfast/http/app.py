@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,9 +19,15 @@ from holdfast.http.endpoint import Endpoint, Limits, Receive, Scope, Send, send_
 from holdfast.http.openapi import openapi_document
 from holdfast.http.operation import Answer, House, Operation
 from holdfast.http.operations import OPERATIONS
+from holdfast.http.paid import paid_route
 from holdfast.http.problems import problem
+from holdfast.http.sandbox import sandbox_routes
 from holdfast.logs import configure_logs
 from holdfast.orphans import end_with_parent
+from holdfast.payments.inbox import Inbox
+from holdfast.payments.providers import make_providers
+from holdfast.payments.sandbox import Sandbox
+from holdfast.payments.storage import storage_at
 from holdfast.settings import Settings
 
 READ_CONNECTIONS: Final = 8
@@ -62,15 +69,34 @@ class App:
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
         desk = Desk(self._url, self._settings.lanes)
         desk.start()
-        house = House(self._settings, pool, desk, Callers(pool))
+        house = _house(self._settings, pool, desk)
         self._paths = operations_by_path(self._operations, house)
-        self._router.routes.extend(_documents(self._operations))
+        self._router.routes.extend([*_documents(self._operations), *_pages(house)])
         _calm_the_collector()
         try:
             yield
         finally:
+            await house.inbox.close()
             await desk.close()
             await pool.close()
+
+
+def _house(settings: Settings, pool: db.Pool, desk: Desk) -> House:
+    providers = make_providers(settings, pool)
+    return House(
+        settings=settings,
+        pool=pool,
+        desk=desk,
+        callers=Callers(pool),
+        providers=providers,
+        inbox=Inbox(pool, desk, providers),
+        storage=storage_at(settings.receipts_url, settings.data_dir / "receipts"),
+    )
+
+
+def _pages(house: House) -> list[Route]:
+    sandbox = house.providers.get("sandbox")
+    return [paid_route(), *(sandbox_routes(sandbox) if isinstance(sandbox, Sandbox) else ())]
 
 
 def _calm_the_collector() -> None:
@@ -91,8 +117,9 @@ def operations_by_path(operations: Sequence[Operation], house: House) -> "dict[s
     limits = Limits(house)
     by_path: dict[str, dict[str, Endpoint]] = defaultdict(dict)
     for operation in operations:
-        assert "{" not in operation.path or operation.path.split("/")[ID_AT] == "{id}"
-        by_path[operation.path][operation.method] = Endpoint(operation, house, limits)
+        path = re.sub(r"{\w+}", "{id}", operation.path)
+        assert "{" not in path or path.split("/")[ID_AT] == "{id}"
+        by_path[path][operation.method] = Endpoint(operation, house, limits)
     return {path: _Methods(endpoints) for path, endpoints in by_path.items()}
 
 

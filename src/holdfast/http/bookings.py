@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import json
 
 from holdfast import ids, sql
-from holdfast.core.commands import Act, BestAvailable, Done, Place, PoolItem, SeatItem
+from holdfast.core.commands import Act, BestAvailable, Done, Place, PoolItem, SeatItem, Transfer
 from holdfast.core.decide import Outcome
 from holdfast.core.offers import invalid
 from holdfast.core.refusals import Refusal, Refused, RefusedError
@@ -39,9 +39,11 @@ async def place_hold(call: Call) -> Answer:
             best=_best(body),
             cart_hash=hashlib.sha256(body.cart_token.encode()).digest() if body.cart_token else None,
             details=json.encode(body.details).decode() if body.details is not None else None,
+            email=body.email,
+            language=body.language,
         )
     )
-    return _answer(outcome, 201)
+    return booking_answer(outcome, 201)
 
 
 async def extend_booking(call: Call) -> Answer:
@@ -60,8 +62,33 @@ async def refund_booking(call: Call) -> Answer:
     return await _act(call, Verb.REFUND, call.body.reason)
 
 
+async def approve_booking(call: Call) -> Answer:
+    return await _act(call, Verb.APPROVE)
+
+
+async def reject_booking(call: Call) -> Answer:
+    return await _act(call, Verb.REJECT, call.body.reason)
+
+
+async def transfer_booking(call: Call) -> Answer:
+    event, booking = named_booking(call)
+    outcome = await call.house.desk.submit(
+        Transfer(
+            event=event,
+            org=call.by.org,
+            booking=booking,
+            user=call.body.user,
+            email=call.body.email,
+            language=call.body.language,
+            actor=call.by.actor,
+            owner=call.by.user,
+        )
+    )
+    return booking_answer(outcome)
+
+
 async def get_booking(call: Call) -> Answer:
-    event, booking = _named(call)
+    event, booking = named_booking(call)
     rows = await call.house.pool.fetch(sql.reads.booking, event, booking, call.by.org, call.by.user)
     if not rows:
         raise RefusedError(Refusal.NOT_FOUND)
@@ -125,7 +152,7 @@ def _best(body: HoldNew) -> BestAvailable | None:
 
 
 async def _act(call: Call, verb: Verb, reason: str | None = None) -> Answer:
-    event, booking = _named(call)
+    event, booking = named_booking(call)
     outcome = await call.house.desk.submit(
         Act(
             event=event,
@@ -137,20 +164,24 @@ async def _act(call: Call, verb: Verb, reason: str | None = None) -> Answer:
             reason=reason,
         )
     )
-    return _answer(outcome, 200)
+    return booking_answer(outcome)
 
 
-def _named(call: Call) -> tuple[bytes, bytes]:
+def named_booking(call: Call) -> tuple[bytes, bytes]:
     named = ids.parse_booking(call.path["id"])
     if named is None:
         raise RefusedError(Refusal.NOT_FOUND)
     return named
 
 
-def _answer(outcome: Outcome, status: int) -> Answer:
+def done(outcome: Outcome) -> Done:
     if isinstance(outcome, Refused):
         raise RefusedError(outcome.refusal, outcome.detail, conflicts=outcome.conflicts, errors=outcome.errors)
-    assert isinstance(outcome, Done)
+    return outcome
+
+
+def booking_answer(outcome: Outcome, status: int = 200) -> Answer:
+    outcome = done(outcome)
     headers = ((b"idempotency-replayed", b"true"),) if outcome.replayed else ()
     return Answer(booking_view(outcome.booking, outcome.layout, outcome.now), status, headers)
 

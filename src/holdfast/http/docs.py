@@ -17,7 +17,10 @@ _WHO = {
     Who.PUBLIC: "anyone",
     Who.BUYERS: "admin, sales, the customer",
     Who.READERS: "admin, sales, review, the customer",
+    Who.TICKET_READERS: "admin, sales, door, the customer",
     Who.SALES: "admin, sales",
+    Who.REVIEW: "admin, review",
+    Who.DOOR: "admin, door",
     Who.ADMIN: "admin",
 }
 
@@ -40,12 +43,27 @@ def _section(operation: Operation, shown: set[type]) -> str:
         parts.append("<p>Needs an <code>Idempotency-Key</code> header of 1 to 255 characters.</p>")
     if operation.has_etag:
         parts.append("<p>Has an <code>ETag</code>; answers 304 to a matching <code>If-None-Match</code>.</p>")
-    for title, kind in (("Query", operation.query), ("Body", operation.takes), ("Answer", operation.gives)):
+    if operation.media:
+        parts.append(f"<h4>Body</h4><p>{_media(operation.media)}, at most {operation.body_max:,} bytes.</p>")
+    for title, kind in (("Query", operation.query), ("Body", operation.takes)):
         if kind is not None:
-            parts.append(_fields(f"{title} {operation.status}" if title == "Answer" else title, kind, shown))
+            parts.append(_fields(title, kind, shown))
+    parts.append(_answer(operation, shown))
     codes = ", ".join(f'<a href="#{r.code}"><code>{r.code}</code></a>' for r in refusals_of(operation))
     parts.append(f"<p>Refusals: {codes}</p></section>")
     return "".join(parts)
+
+
+def _media(names: tuple[str, ...]) -> str:
+    return " or ".join(f"<code>{escape(name)}</code>" for name in names)
+
+
+def _answer(operation: Operation, shown: set[type]) -> str:
+    title = f"Answer {operation.status}"
+    if isinstance(operation.gives, tuple):
+        return f"<h4>{title}</h4><p>{_media(operation.gives)}</p>"
+    listed = [kind for kind, _ in _inner_structs(operation.gives)]
+    return _fields(title if listed[0] is operation.gives else f"{title}, a list", listed[0], shown)
 
 
 def _fields(title: str, kind: type[msgspec.Struct], shown: set[type]) -> str:

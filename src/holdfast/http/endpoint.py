@@ -23,7 +23,6 @@ Receive = Any
 Send = Any
 Headers = dict[bytes, bytes]
 
-BODY_MAX: Final = 1024 * 1024
 BODY_SECONDS: Final = 30
 KEY_MAX: Final = 255
 DEPTH_MAX: Final = 64
@@ -82,7 +81,7 @@ class Endpoint:
         known = self._house.callers.recall(token) if token is not None else None
         if known is not None and known.user is None:
             self._limits.per_key.spend(known.actor)
-        else:
+        elif operation.is_limited:
             self._limits.per_address.spend(self._limits.address(scope, headers))
         body = await self._body(headers, receive)
         query = self._query(scope["query_string"])
@@ -102,16 +101,18 @@ class Endpoint:
         return caller
 
     async def _body(self, headers: Headers, receive: Receive) -> Any:
-        if self._decoder is None:
+        if self._decoder is None and not self._operation.media:
             return None
-        raw = await _read(headers, receive)
-        _check_text(raw)
+        raw = await _read(headers, receive, self._operation.body_max)
+        if self._decoder is None:
+            return raw
+        check_text(raw)
         try:
             return self._decoder.decode(raw or b"{}")
         except UnicodeDecodeError:
             raise RefusedError(Refusal.INVALID_REQUEST, "The body is not UTF-8.") from None
         except (ValidationError, DecodeError) as error:
-            raise _invalid(error) from None
+            raise invalid_body(error) from None
 
     def _query(self, raw: bytes) -> Any:
         if self._operation.query is None:
@@ -122,7 +123,7 @@ class Endpoint:
                 raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
             return convert(dict(pairs), self._operation.query, strict=False)
         except (ValidationError, ValueError) as error:
-            raise _invalid(error) from None
+            raise invalid_body(error) from None
 
 
 async def send_answer(send: Send, answer: Answer) -> None:
@@ -136,35 +137,35 @@ async def send_answer(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _read(headers: Headers, receive: Receive) -> bytes:
+async def _read(headers: Headers, receive: Receive, most: int) -> bytes:
     """The whole body. What is too large is refused before it is taken in."""
     length = headers.get(b"content-length", b"0")
-    if len(length) > 9 or (length.isdigit() and int(length) > BODY_MAX):
-        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
+    if len(length) > 9 or (length.isdigit() and int(length) > most):
+        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {most} bytes.")
     message = await receive()
     if not message.get("more_body") and message["type"] == "http.request":
         whole: bytes = message.get("body", b"")
         return whole
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _receive_rest(message, receive)
+            return await _receive_rest(message, receive, most)
     except TimeoutError:
         raise RefusedError(Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds.") from None
 
 
-async def _receive_rest(message: Any, receive: Receive) -> bytes:
+async def _receive_rest(message: Any, receive: Receive, most: int) -> bytes:
     body = bytearray(message.get("body", b""))
     while message.get("more_body"):
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > BODY_MAX:
-            raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {BODY_MAX} bytes.")
+        if len(body) > most:
+            raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {most} bytes.")
     if message["type"] == "http.disconnect":
         raise RefusedError(Refusal.INVALID_REQUEST, "The body broke off.")
     return bytes(body)
 
 
-def _check_text(raw: bytes) -> None:
+def check_text(raw: bytes) -> None:
     """What a decoder would take, and we would choke on later."""
     if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
         raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
@@ -193,7 +194,7 @@ def _path(scope: Scope) -> Mapping[str, str]:
     return path
 
 
-def _invalid(error: Exception) -> RefusedError:
+def invalid_body(error: Exception) -> RefusedError:
     """The message of the decoder, with the field it speaks of."""
     message, _, place = str(error).partition(" - at `")
     field = place.rstrip("`").removeprefix("$").lstrip(".")

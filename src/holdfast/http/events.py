@@ -21,12 +21,15 @@ from holdfast.http.views import (
     FactView,
     PoolAvailability,
     PoolView,
+    Progress,
     SeatMap,
     SeatView,
     TariffView,
 )
 
-SWEEPS_MAX: Final = 100
+# Before a change everything due has to end; of an event that has ended most is left to the worker.
+SWEEPS_BEFORE_CHANGE_MAX: Final = 100
+SWEEPS_AT_END_MAX: Final = 2
 
 
 async def create_event(call: Call) -> Answer:
@@ -56,7 +59,7 @@ async def get_event(call: Call) -> Answer:
 
 async def change_event(call: Call) -> Answer:
     event = await visible_event(call)
-    await _sweep(call, event)
+    await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
     async with call.house.pool.acquire() as connection:
         await desk.change_event(connection, call.by.org, event, call.body, call.by.actor)
     return Answer(await _view(call, event))
@@ -72,6 +75,12 @@ async def complete_event(call: Call) -> Answer:
 
 async def cancel_event(call: Call) -> Answer:
     return await _set_status(call, EventStatus.CANCELLED)
+
+
+async def get_progress(call: Call) -> Answer:
+    row = await call.house.pool.fetchrow(sql.reads.progress, await visible_event(call))
+    is_done = row["live"] == 0 and row["refunds_due"] == 0
+    return Answer(Progress(**row, done=is_done))
 
 
 async def get_availability(call: Call) -> Answer:
@@ -116,6 +125,7 @@ async def list_journal(call: Call) -> Answer:
             at=row["at"],
             kind=row["kind"],
             booking=ids.booking_text(event, row["booking_id"]) if row["booking_id"] else None,
+            payment=ids.payment_text(event, bytes.fromhex(data.payment)) if data.payment else None,
             actor=row["actor"],
             reason=data.reason,
             change=data.change,
@@ -162,13 +172,13 @@ async def _set_status(call: Call, status: EventStatus) -> Answer:
     async with call.house.pool.acquire() as connection:
         await desk.set_status(connection, call.by.org, event, status, call.by.actor)
     if status is not EventStatus.ACTIVE:
-        await _sweep(call, event)
+        await _sweep(call, event, SWEEPS_AT_END_MAX)
     return Answer(await _view(call, event))
 
 
-async def _sweep(call: Call, event: bytes) -> None:
+async def _sweep(call: Call, event: bytes, most: int) -> None:
     """End what is due or over before going on; what is left of very large events is for the worker."""
-    for _ in range(SWEEPS_MAX):
+    for _ in range(most):
         if not await call.house.desk.sweep(event):
             return
 
@@ -204,6 +214,8 @@ def _event_view(row: Any, pools: list[PoolView]) -> EventView:
         status=EventStatus(row["status"]),
         preset=row["preset"],
         starts_at=row["starts_at"],
+        ends_at=row["ends_at"],
+        timezone=row["timezone"],
         currency=row["currency"],
         tax_bps=row["tax_bps"],
         policy=json.decode(row["policy"], type=Policy),

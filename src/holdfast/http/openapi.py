@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document, made from the table of operations."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,8 +38,8 @@ def openapi_document(operations: Sequence[Operation]) -> bytes:
 
 def refusals_of(operation: Operation) -> list[Refusal]:
     """Everything the operation may refuse with, by rank: its own reasons, and those that follow from its form."""
-    also = {Refusal.RATE_LIMITED, Refusal.BUSY, Refusal.UNAUTHORIZED}
-    if operation.takes:
+    also = {Refusal.BUSY, Refusal.UNAUTHORIZED} | ({Refusal.RATE_LIMITED} if operation.is_limited else set())
+    if operation.takes or operation.media:
         also |= {Refusal.PAYLOAD_TOO_LARGE, Refusal.INVALID_REQUEST}
     if operation.query:
         also.add(Refusal.INVALID_REQUEST)
@@ -55,13 +56,19 @@ class _Schemas:
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._types: list[type] = [Problem]
         for operation in operations:
-            self._types += [kind for kind in (operation.takes, operation.gives) if kind]
+            self._types += [kind for kind in (operation.takes, operation.gives) if kind and not isinstance(kind, tuple)]
         self._types = list(dict.fromkeys(self._types))
         found, self.components = msgspec.json.schema_components(self._types, ref_template="#/components/schemas/{name}")
         self._references = dict(zip(self._types, found, strict=True))
 
-    def of(self, kind: type) -> Document:
+    def of(self, kind: Any) -> Document:
         return self._references[kind]
+
+    def content(self, kind: Any) -> Document:
+        """JSON of a type, or bytes of a media type."""
+        if isinstance(kind, tuple):
+            return {media: {"schema": {"type": "string", "format": "binary"}} for media in kind}
+        return {"application/json": {"schema": self.of(kind)}}
 
 
 def _operation(operation: Operation, schemas: _Schemas) -> Document:
@@ -75,14 +82,16 @@ def _operation(operation: Operation, schemas: _Schemas) -> Document:
     if operation.takes:
         document["requestBody"] = {
             "required": any(field.required for field in msgspec.structs.fields(operation.takes)),
-            "content": {"application/json": {"schema": schemas.of(operation.takes)}},
+            "content": schemas.content(operation.takes),
         }
+    if operation.media:
+        document["requestBody"] = {"required": True, "content": {media: {} for media in operation.media}}
     return document
 
 
 def _parameters(operation: Operation) -> Iterator[Document]:
-    if "{id}" in operation.path:
-        yield {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    for name in re.findall(r"{(\w+)}", operation.path):
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
     if operation.needs_idempotency_key:
         schema = {"type": "string", "minLength": 1, "maxLength": 255}
         yield {"name": "Idempotency-Key", "in": "header", "required": True, "schema": schema}
@@ -102,7 +111,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> Document:
     responses: Document = {
         str(operation.status): {
             "description": "Done.",
-            "content": {"application/json": {"schema": schemas.of(operation.gives)}},
+            "content": schemas.content(operation.gives),
         }
     }
     if operation.has_etag:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -12,7 +12,12 @@ from holdfast.db import Pool
 from holdfast.desk.desk import Desk
 from holdfast.http.auth import Caller, Callers, Role
 from holdfast.http.views import View
+from holdfast.payments.inbox import Inbox
+from holdfast.payments.provider import Provider
+from holdfast.payments.storage import Storage
 from holdfast.settings import Settings
+
+BODY_MAX: Final = 1024 * 1024
 
 
 class House(Struct, frozen=True):
@@ -22,6 +27,9 @@ class House(Struct, frozen=True):
     pool: Pool
     desk: Desk
     callers: Callers
+    providers: Mapping[str, Provider]
+    inbox: Inbox
+    storage: Storage
 
 
 class Who(Enum):
@@ -30,7 +38,10 @@ class Who(Enum):
     PUBLIC = frozenset(Role)  # and whoever has no token at all
     BUYERS = frozenset({Role.ADMIN, Role.SALES, Role.CUSTOMER})
     READERS = frozenset({Role.ADMIN, Role.SALES, Role.REVIEW, Role.CUSTOMER})
+    TICKET_READERS = frozenset({Role.ADMIN, Role.SALES, Role.DOOR, Role.CUSTOMER})
     SALES = frozenset({Role.ADMIN, Role.SALES})
+    REVIEW = frozenset({Role.ADMIN, Role.REVIEW})
+    DOOR = frozenset({Role.ADMIN, Role.DOOR})
     ADMIN = frozenset({Role.ADMIN})
 
 
@@ -41,6 +52,11 @@ class About(Enum):
     ORG = "org"
     EVENT = "event"
     BOOKING = "booking"
+    PAYMENT = "payment"
+    RECEIPT = "receipt"
+    TICKET = "ticket"
+    ENDPOINT = "endpoint"
+    PROVIDER = "provider"
 
 
 class Call(Struct, frozen=True):
@@ -61,7 +77,7 @@ class Call(Struct, frozen=True):
 class Answer(Struct, frozen=True):
     """`body` is a view, or bytes that were encoded already."""
 
-    body: View | bytes
+    body: View | list[Any] | bytes
     status: int = 200
     headers: tuple[tuple[bytes, bytes], ...] = ()
     content_type: bytes = b"application/json"
@@ -75,9 +91,15 @@ class Operation(Struct, frozen=True, kw_only=True):
     who: Who
     about: About
     function: Callable[[Call], Awaitable[Answer]]
-    gives: type[View]
+    # What it answers with: JSON of this type, or bytes of one of these media types.
+    gives: Any
     status: int = 200
     takes: type[Request] | None = None
+    # Where a body can be something else than JSON, the media types it may have; it is then left as it comes.
+    media: tuple[str, ...] = ()
+    body_max: int = BODY_MAX
+    # A provider that tells us something is never sent away for asking too often.
+    is_limited: bool = True
     query: type[Request] | None = None
     needs_idempotency_key: bool = False
     refusals: tuple[Refusal, ...] = ()

@@ -1,6 +1,6 @@
 """Refusals as problem documents (RFC 9457)."""
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import json
 
@@ -12,7 +12,12 @@ CONTENT_TYPE: Final = b"application/problem+json"
 RETRY_AFTER: Final = {Refusal.BUSY: b"1", Refusal.RATE_LIMITED: b"1"}
 
 
-def problem(refused: Refused) -> Answer:
+def problem_about(refusal: Refusal, detail: str, **more: Any) -> Answer:
+    """A refusal that tells more than others of its kind."""
+    return problem(Refused(refusal, detail), **more)
+
+
+def problem(refused: Refused, **more: Any) -> Answer:
     refusal = refused.refusal
     document = Problem(
         type=f"/docs#{refusal.code}",
@@ -23,6 +28,7 @@ def problem(refused: Refused) -> Answer:
         retryable=refusal.retryable,
         conflicts=refused.conflicts,
         errors=refused.errors,
+        **more,
     )
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if refusal in RETRY_AFTER:

@@ -2,11 +2,20 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.offers import DAY_SECONDS, Code, Details, Label, Quantity, Request, check_unique, invalid
 
 User = Annotated[str, Meta(min_length=1, max_length=200, description="The buyer, by the merchant's own id.")]
+Email = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^@\s<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
+        max_length=254,
+        description="Where letters to the buyer go.",
+    ),
+]
+Language = Annotated[str, Meta(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8}){0,3}$(?!\n)", description="BCP 47.")]
 Reason = Annotated[str, Meta(max_length=1000)]
 Limit = Annotated[int, Meta(ge=1, le=200)]
 Cursor = Annotated[str, Meta(max_length=100)]
@@ -46,6 +55,8 @@ class HoldNew(Request, frozen=True):
     best_available: BestAvailable | None = None
     cart_token: Annotated[str, Meta(min_length=1, max_length=200, description="Kept only as a hash.")] | None = None
     details: Details | None = None
+    email: Email | None = None
+    language: Language | None = None
 
     def __post_init__(self) -> None:
         if (self.items is None) is (self.best_available is None):
@@ -60,6 +71,70 @@ class Empty(Request, frozen=True):
 
 class WithReason(Request, frozen=True):
     reason: Reason | None = None
+
+
+class PaymentNew(Request, frozen=True):
+    """`return_url` is where the provider sends the buyer afterwards."""
+
+    provider: Code
+    return_url: Annotated[str, Meta(pattern=r"^https?://[^\s\\]+$(?!\n)", max_length=2000)] | None = None
+
+
+class PaymentRefund(Request, frozen=True):
+    """With `by_hand` it is noted that somebody has paid it back; else the provider is to."""
+
+    by_hand: bool = False
+    reason: Reason | None = None
+
+
+class ReceiptRef(Request, frozen=True):
+    """A receipt that is kept elsewhere, such as a file of a messenger."""
+
+    file_ref: Annotated[str, Meta(min_length=1, max_length=500)]
+    message_ref: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+
+
+class TransferNew(Request, frozen=True):
+    user: User
+    email: Email | None = None
+    language: Language | None = None
+
+
+class KeyRotation(Request, frozen=True):
+    """With `revoke` the codes that earlier keys have signed are no longer valid; buyers fetch new ones."""
+
+    revoke: bool = False
+
+
+class CheckinNew(Request, frozen=True):
+    """The same `nonce` again gets the same answer, so that a lost answer can be asked for."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=1000)]
+    gate: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    nonce: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+
+
+Kinds = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=100)]
+Url = Annotated[str, Meta(min_length=8, max_length=2000)]
+
+
+class EndpointNew(Request, frozen=True):
+    """`kinds` are those of the facts to be told of, such as `booking.confirmed`; none: all."""
+
+    url: Url
+    kinds: Kinds = []  # noqa: RUF012 (copied for each)
+
+
+class EndpointChange(Request, frozen=True):
+    url: Url | UnsetType = UNSET
+    kinds: Kinds | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class DeliveriesQuery(Request, frozen=True):
+    status: Literal["waiting", "delivered", "failed"] | None = None
+    limit: Limit = 50
+    after: Cursor | None = None
 
 
 class CustomerTokenNew(Request, frozen=True):

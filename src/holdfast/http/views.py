@@ -10,8 +10,10 @@ from holdfast import ids
 from holdfast.core.facts import PoolState, SeatState
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Policy
+from holdfast.core.money import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.refusals import FieldError
 from holdfast.core.states import EventStatus, Status
+from holdfast.tickets.ticket import TicketStatus
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -31,6 +33,8 @@ class Problem(View, frozen=True, omit_defaults=True):
     retryable: bool
     conflicts: tuple[str, ...] = ()
     errors: tuple[FieldError, ...] = ()
+    checked_in_at: Moment | None = None
+    gate: str | None = None
 
 
 class TariffView(View, frozen=True):
@@ -53,6 +57,8 @@ class EventView(View, frozen=True):
     status: EventStatus
     preset: str | None
     starts_at: Moment
+    ends_at: Moment | None
+    timezone: str
     currency: str
     tax_bps: int
     policy: Policy
@@ -106,8 +112,19 @@ class ItemView(View, frozen=True):
 
 
 class PaymentView(View, frozen=True):
+    """Every captured payment ends in one `outcome`. `checkout_url` is where the buyer pays."""
+
     id: str
-    status: str
+    booking: str
+    provider: str
+    provider_ref: str | None
+    status: PaymentStatus
+    outcome: PaymentOutcome | None
+    amount: int
+    currency: str
+    checkout_url: str | None
+    reason: str | None
+    created_at: Moment
 
 
 class BookingView(View, frozen=True):
@@ -127,6 +144,8 @@ class BookingView(View, frozen=True):
     server_time: Moment
     version: int
     details: dict[str, Any] | Raw | None
+    email: str | None
+    language: str | None
     payments: list[PaymentView]
     reason: str | None
 
@@ -156,6 +175,7 @@ class FactView(View, frozen=True):
     at: Moment
     kind: str
     booking: str | None
+    payment: str | None
     actor: str
     reason: str | None
     change: dict[str, Any] | None
@@ -166,6 +186,113 @@ class FactView(View, frozen=True):
 class FactList(View, frozen=True):
     items: list[FactView]
     next: int | None
+
+
+class NoticeView(View, frozen=True):
+    """`stored` is false for a notice that was known already."""
+
+    stored: bool
+
+
+class ReceiptView(View, frozen=True):
+    """`also_on` are other bookings that the same receipt was handed in for."""
+
+    id: str
+    at: Moment
+    content_type: str | None
+    size: int | None
+    file_ref: str | None
+    message_ref: str | None
+    file_url: str | None
+    also_on: list[str]
+
+
+class ReceiptList(View, frozen=True):
+    items: list[ReceiptView]
+
+
+class TicketView(View, frozen=True):
+    id: str
+    seat: str | None
+    pool: str
+    tariff: str
+    code: str
+    status: TicketStatus
+
+
+class KeyView(View, frozen=True):
+    number: int
+    public_key: str
+    created_at: Moment
+    revoked_at: Moment | None
+
+
+class TicketKeyView(View, frozen=True):
+    """`public_key` is that of the newest key, as base64 of its 32 bytes; a code names the number of the key that has
+    signed it."""
+
+    event: str
+    algorithm: str
+    number: int
+    public_key: str
+    keys: list[KeyView]
+
+
+class CheckinView(View, frozen=True):
+    result: str
+    ticket: str
+    event: str
+    booking: str
+    pool: str
+    tariff: str
+    seat: str | None
+    at: Moment
+    gate: str | None
+
+
+class EndpointView(View, frozen=True):
+    """`secret` is shown when it is made, and never again."""
+
+    id: str
+    url: str
+    kinds: list[str]
+    enabled: bool
+    disabled_reason: str | None
+    created_at: Moment
+    secret: str | None
+
+
+class EndpointList(View, frozen=True):
+    items: list[EndpointView]
+
+
+class DeliveryView(View, frozen=True):
+    event: str
+    seq: int
+    kind: str
+    status: str
+    attempts: int
+    created_at: Moment
+    next_attempt_at: Moment | None
+    done_at: Moment | None
+    last_error: str | None
+
+
+class DeliveryList(View, frozen=True):
+    items: list[DeliveryView]
+    next: str | None
+
+
+class Progress(View, frozen=True):
+    """How far an event that has ended is wound up. `done`: no booking is live, and no money is on its way back."""
+
+    status: EventStatus
+    bookings: int
+    live: int
+    refunds_due: int
+    refunded: int
+    in_review: int
+    done: bool
 
 
 class CustomerToken(View, frozen=True):
@@ -212,8 +339,26 @@ def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView
         server_time=now,
         version=booking.version,
         details=Raw(booking.details) if booking.details is not None else None,
-        payments=[],
+        email=booking.email,
+        language=booking.language,
+        payments=[payment_view(booking.event, booking.id, payment) for payment in booking.payments],
         reason=booking.reason,
+    )
+
+
+def payment_view(event: bytes, booking: bytes, payment: Payment) -> PaymentView:
+    return PaymentView(
+        id=ids.payment_text(event, payment.id),
+        booking=ids.booking_text(event, booking),
+        provider=payment.provider,
+        provider_ref=payment.provider_ref,
+        status=payment.status,
+        outcome=payment.outcome,
+        amount=payment.amount,
+        currency=payment.currency,
+        checkout_url=payment.checkout_url,
+        reason=payment.reason,
+        created_at=payment.created_at,
     )
 
 

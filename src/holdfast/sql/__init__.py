@@ -20,6 +20,11 @@ events: Final = _load("events.sql")
 reads: Final = _load("reads.sql")
 access: Final = _load("access.sql")
 work: Final = _load("work.sql")
+deliveries: Final = _load("deliveries.sql")
+payments: Final = _load("payments.sql")
+tickets: Final = _load("tickets.sql")
+endpoints: Final = _load("endpoints.sql")
+sandbox: Final = _load("sandbox.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

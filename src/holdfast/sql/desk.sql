@@ -1,6 +1,7 @@
 -- The statements of a batch. Each looks rows up by index, whatever the statistics say: arrays are unnested and every
--- element probes an index on its own (LATERAL), so that a hold costs the same in a full event as in an empty one. What
--- is written travels as JSON documents, which cost the process that has to make them a third of what arrays do.
+-- element probes an index on its own (LATERAL), so that a hold costs the same in a full event as in an empty one; where
+-- a second index could serve too, IS NOT DISTINCT FROM keeps it out. What is written travels as JSON documents, which
+-- cost the process that has to make them a third of what arrays do.
 
 -- name: lock
 -- The only lock there is. Sorted, so that two batches never wait for each other in a circle.
@@ -21,9 +22,10 @@ FOR UPDATE SKIP LOCKED
 -- name: load
 -- All that a batch needs, as one document: the time, read after the lock was granted; the bookings that it may touch,
 -- namely the due holds of the events $1 (at most $2 each), those made under the request keys $3+$4, those named by $5+$6,
--- the live ones of the users $7+$8, and of events that are over those that must end with them (at most $9 each); the
--- counters of the pools $10+$11 and of all that these bookings have lines in; and which seats are taken in the ranges
--- of numbers $12+$13+$14: a seat asked for, a row, or all of a pool.
+-- the live ones of the users $7+$8, of events that are over those that must end with them (at most $9 each), and for
+-- bookings that late money may revive, $15+$16, what else their buyers have; the counters of the pools $10+$11 and of all
+-- that these bookings have lines in; which seats are taken in the ranges of numbers $12+$13+$14: a seat asked for, a
+-- row, or all of a pool, and of the seats that may be revived; and who is to be told of what happens in these events.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 wanted AS MATERIALIZED (
     SELECT due.event_id, due.id
@@ -61,18 +63,32 @@ wanted AS MATERIALIZED (
           AND (event.status = 'cancelled' OR booking.status = 'confirmed')
         LIMIT $9
     ) AS ending
+    UNION
+    SELECT live.event_id, live.id
+    FROM unnest($15::uuid[], $16::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
+        SELECT booking.user_id FROM booking
+        WHERE booking.event_id = asked.event_id AND booking.id = asked.id LIMIT 1
+    ) AS named CROSS JOIN LATERAL (
+        SELECT booking.event_id, booking.id FROM booking
+        WHERE booking.event_id = asked.event_id AND booking.user_id = named.user_id
+          AND booking.status IN ('held', 'payment_submitted', 'confirmed')
+        LIMIT 10000
+    ) AS live
 ),
 found AS MATERIALIZED (
-    SELECT booking.*, lines.lines, lines.pools
+    SELECT booking.*, lines.lines, lines.pools, payments.payments
     FROM wanted CROSS JOIN LATERAL (
         SELECT id, event_id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
-               max_expires_at, request_key, fingerprint, cart_hash, details, reason, version
+               max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, generation, version
         FROM booking WHERE booking.event_id = wanted.event_id AND booking.id = wanted.id LIMIT 1
     ) AS booking CROSS JOIN LATERAL (
         SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number) AS lines,
                array_agg(pool) AS pools
         FROM line WHERE line.event_id = wanted.event_id AND line.booking_id = wanted.id
-    ) AS lines
+    ) AS lines CROSS JOIN LATERAL (
+        SELECT json_agg(payment ORDER BY id) AS payments
+        FROM payment WHERE payment.booking_id = wanted.id AND payment.event_id IS NOT DISTINCT FROM wanted.event_id
+    ) AS payments
 ),
 pools AS MATERIALIZED (
     SELECT pool.event_id, pool.number, pool.capacity, pool.held, pool.sold
@@ -92,12 +108,30 @@ taken AS MATERIALIZED (
           AND line.seat BETWEEN asked.first AND asked.last
         ORDER BY line.event_id, line.seat LIMIT 100000
     ) AS line
+    UNION
+    SELECT other.event_id, other.seat, other.booking_id
+    FROM unnest($15::uuid[], $16::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
+        SELECT line.seat FROM line
+        WHERE line.event_id = asked.event_id AND line.booking_id = asked.id AND line.seat IS NOT NULL LIMIT 10000
+    ) AS own CROSS JOIN LATERAL (
+        SELECT line.event_id, line.seat, line.booking_id FROM line
+        WHERE line.event_id = asked.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = own.seat
+        ORDER BY line.event_id, line.seat LIMIT 1
+    ) AS other
+),
+endpoints AS MATERIALIZED (
+    SELECT endpoint.org_id, endpoint.id, endpoint.kinds
+    FROM unnest($17::uuid[]) AS asked (org_id) CROSS JOIN LATERAL (
+        SELECT org_id, id, kinds FROM webhook_endpoint
+        WHERE webhook_endpoint.org_id = asked.org_id AND webhook_endpoint.enabled LIMIT 100
+    ) AS endpoint
 )
 SELECT json_build_object(
     'now', clock.at,
     'bookings', (SELECT coalesce(json_agg(found), '[]') FROM found),
     'pools', (SELECT coalesce(json_agg(json_build_array(event_id, number, capacity, held, sold)), '[]') FROM pools),
-    'taken', (SELECT coalesce(json_agg(json_build_array(event_id, seat, booking_id)), '[]') FROM taken)
+    'taken', (SELECT coalesce(json_agg(json_build_array(event_id, seat, booking_id)), '[]') FROM taken),
+    'endpoints', (SELECT coalesce(json_agg(json_build_array(org_id, id, kinds)), '[]') FROM endpoints)
 )
 FROM clock
 
@@ -131,17 +165,79 @@ WITH moved AS (
 )
 SELECT (SELECT count(*) FROM moved) AS moved, (SELECT count(*) FROM freed) AS freed
 
+-- name: save_retaken
+-- Lines of bookings that were revived are live again. Goes between `save_moved` and `save_new`.
+WITH retaken AS (
+    UPDATE line SET live = true
+    FROM json_to_recordset($1::json) AS back (event_id uuid, booking_id uuid, number integer)
+    WHERE line.event_id = back.event_id AND line.booking_id = back.booking_id AND line.number = back.number AND NOT line.live
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM retaken) AS retaken
+
+-- name: save_handed
+-- Bookings that went to another person.
+WITH handed AS (
+    UPDATE booking SET user_id = new.user_id, email = new.email, language = new.language, generation = new.generation
+    FROM json_to_recordset($1::json) AS new (
+        event_id uuid, id uuid, user_id text, email text, language text, generation integer
+    )
+    WHERE booking.event_id = new.event_id AND booking.id = new.id
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM handed) AS handed
+
+-- name: save_money
+-- New payments, payments that came into another status (`was` is the one they were loaded with), and receipts, of which
+-- the same one is kept once for each booking.
+WITH begun AS (
+    INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
+                         fingerprint, return_url, reason, created_at, captured_at, due_at)
+    SELECT * FROM json_to_recordset($1::json) AS new (
+        event_id uuid, id uuid, org_id uuid, booking_id uuid, provider text, status text, outcome text, amount bigint,
+        currency text, request_key bytea, fingerprint bytea, return_url text, reason text, created_at timestamptz,
+        captured_at timestamptz, due_at timestamptz
+    )
+    RETURNING 1
+), turned AS (
+    UPDATE payment SET status = new.status, outcome = new.outcome, reason = new.reason, captured_at = new.captured_at,
+                       due_at = new.due_at, attempts = 0
+    FROM json_to_recordset($2::json) AS new (
+        event_id uuid, id uuid, was text, status text, outcome text, reason text, captured_at timestamptz,
+        due_at timestamptz
+    )
+    WHERE payment.event_id = new.event_id AND payment.id = new.id AND payment.status = new.was
+    RETURNING 1
+), proven AS (
+    INSERT INTO receipt (event_id, id, org_id, booking_id, at, hash, content_type, size, file_ref, message_ref)
+    SELECT event_id, id, org_id, booking_id, $4::timestamptz, hash, content_type, size, file_ref, message_ref
+    FROM json_to_recordset($3::json) AS new (
+        event_id uuid, id uuid, org_id uuid, booking_id uuid, hash bytea, content_type text, size integer,
+        file_ref text, message_ref text
+    )
+    ON CONFLICT (booking_id, event_id, hash) DO NOTHING
+)
+SELECT (SELECT count(*) FROM begun) AS begun, (SELECT count(*) FROM turned) AS turned
+
+-- name: save_deliveries
+-- What has to be told of the facts. A message is due at once.
+INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
+SELECT event_id, number, target, channel, org_id, stream, kind, body, $2::timestamptz, $2::timestamptz
+FROM json_to_recordset($1::json) AS new (
+    event_id uuid, number bigint, target text, channel text, org_id uuid, stream uuid, kind text, body json
+)
+
 -- name: save_new
 -- New bookings with their lines, the counters of pools, and the facts; an event's version is its last fact's number.
 WITH booked AS (
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
-                         max_expires_at, request_key, fingerprint, cart_hash, details, reason, version)
+                         max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, version)
     SELECT event_id, id, org_id, user_id, status, subtotal, tax, subtotal + tax, currency, created_at, expires_at,
-           max_expires_at, request_key, fingerprint, cart_hash, details, reason, version
+           max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, version
     FROM json_to_recordset($1::json) AS new (
         event_id uuid, id uuid, org_id uuid, user_id text, status text, subtotal bigint, tax bigint, currency text,
         created_at timestamptz, expires_at timestamptz, max_expires_at timestamptz, request_key bytea,
-        fingerprint bytea, cart_hash bytea, details json, reason text, version bigint
+        fingerprint bytea, cart_hash bytea, details json, email text, language text, reason text, version bigint
     )
     RETURNING 1
 ), lined AS (

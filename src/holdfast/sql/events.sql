@@ -1,8 +1,9 @@
 -- Making and changing events. All of it happens under the event's lock, like everything that touches stock.
 
 -- name: insert_event
-INSERT INTO event (id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details)
-VALUES ($1, $2, 'draft', 1, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
+                   policy, details)
+VALUES ($1, $2, 'draft', 1, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: insert_pools
 INSERT INTO pool (event_id, number, code, name, seated, capacity)
@@ -17,10 +18,12 @@ INSERT INTO seat (event_id, number, pool, label, row, place, x, y)
 SELECT $1, * FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
 
 -- name: lock
-SELECT id, status, version, title, starts_at, tax_bps, policy, details FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
+SELECT id, status, version, title, starts_at, ends_at, timezone, tax_bps, policy, details
+FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
-UPDATE event SET title = $2, starts_at = $3, tax_bps = $4, policy = $5, details = $6 WHERE id = $1
+UPDATE event SET title = $2, starts_at = $3, ends_at = $4, timezone = $5, tax_bps = $6, policy = $7, details = $8
+WHERE id = $1
 
 -- name: set_status
 UPDATE event SET status = $2, published_at = CASE WHEN $2 = 'active' THEN holdfast_now() ELSE published_at END
@@ -28,11 +31,22 @@ WHERE id = $1
 
 -- name: new_revision
 -- A changed event has a new revision, and its change is a fact of its journal.
+-- Whoever wants to be told of it is.
 WITH changed AS (
-    UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = $1 RETURNING version
+    UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = $1
+    RETURNING id, org_id, version, status, title, holdfast_now() AS at
+), told AS (
+    INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
+    SELECT changed.id, changed.version, replace(endpoint.id::text, '-', ''), 'webhook', changed.org_id, changed.id,
+           replace($2, 'event_', 'event.'),
+           json_build_object('event', 'ev_' || replace(changed.id::text, '-', ''), 'seq', changed.version,
+                             'at', changed.at, 'status', changed.status, 'title', changed.title),
+           changed.at, changed.at
+    FROM changed JOIN webhook_endpoint AS endpoint ON endpoint.org_id = changed.org_id AND endpoint.enabled
+    WHERE endpoint.kinds = '{}' OR replace($2, 'event_', 'event.') = ANY (endpoint.kinds)
 )
 INSERT INTO journal (event_id, number, at, kind, actor, data)
-SELECT $1, version, holdfast_now(), $2, $3, $4 FROM changed
+SELECT $1, version, at, $2, $3, $4 FROM changed
 
 -- name: first_fact
 INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, holdfast_now(), 'event_created', $2, '{}')

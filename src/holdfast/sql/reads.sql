@@ -1,12 +1,12 @@
 -- What is read outside of batches. A hold past its deadline reads as expired, and its units as free, at once.
 
 -- name: event
-SELECT id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details, created_at
+SELECT id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event WHERE id = $1
 
 -- name: events
 -- $1 org (null: all), $2 only published ones, $3 status (null: any), $4 before this id, $5 how many; newest first.
-SELECT id, org_id, status, version, title, preset, starts_at, currency, tax_bps, policy, details, created_at
+SELECT id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event
 WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR published_at IS NOT NULL) AND ($3::text IS NULL OR status = $3)
   AND ($4::uuid IS NULL OR id < $4)
@@ -60,7 +60,10 @@ FROM event CROSS JOIN LATERAL (
     SELECT booking.*, (
         SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
         FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
-    ) AS lines
+    ) AS lines, (
+        SELECT json_agg(payment ORDER BY id)
+        FROM payment WHERE payment.booking_id = booking.id AND payment.event_id IS NOT DISTINCT FROM booking.event_id
+    ) AS payments
     FROM booking
     WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
       AND ($4::text IS NULL OR booking.user_id = $4)
@@ -74,7 +77,10 @@ page AS MATERIALIZED (
     SELECT booking.*, (
         SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
         FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
-    ) AS lines
+    ) AS lines, (
+        SELECT json_agg(payment ORDER BY id)
+        FROM payment WHERE payment.booking_id = booking.id AND payment.event_id IS NOT DISTINCT FROM booking.event_id
+    ) AS payments
     FROM clock CROSS JOIN booking
     WHERE booking.org_id = $1
       AND ($2::uuid IS NULL OR booking.event_id = $2)
@@ -94,3 +100,14 @@ SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $
 
 -- name: event_owner
 SELECT org_id, published_at FROM event WHERE id = $1
+
+-- name: progress
+-- How far an event that has ended is wound up: bookings by status, and money on its way back.
+SELECT event.status,
+       (SELECT count(*) FROM booking WHERE booking.event_id = event.id
+          AND booking.status IN ('held', 'payment_submitted', 'confirmed')) AS live,
+       (SELECT count(*) FROM booking WHERE booking.event_id = event.id) AS bookings,
+       (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'refund_due') AS refunds_due,
+       (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'refunded') AS refunded,
+       (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'review') AS in_review
+FROM event WHERE event.id = $1

@@ -82,6 +82,23 @@ WHERE journal.event_id = $1 AND journal.booking_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM booking WHERE booking.event_id = journal.event_id AND booking.id = journal.booking_id
 )
 
+-- name: audit_money
+-- Payments that are not what they say: captured and without a way to an outcome, or the other way round; kept although
+-- the booking is not confirmed, or kept twice for one booking; of another sum than their booking; or nobody's.
+SELECT payment.id, payment.status, payment.outcome, booking.status AS booking
+FROM payment LEFT JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
+WHERE payment.event_id = $1 AND (
+    booking.id IS NULL
+    OR payment.amount <> booking.total OR payment.currency <> booking.currency
+    OR payment.captured_at IS NOT NULL AND payment.status NOT IN ('succeeded', 'refund_due', 'refunded', 'review')
+    OR payment.captured_at IS NULL AND payment.status IN ('succeeded', 'refund_due')
+    OR payment.status = 'succeeded' AND booking.status NOT IN ('confirmed', 'completed')
+    OR payment.status = 'succeeded' AND EXISTS (
+        SELECT FROM payment AS other WHERE other.booking_id = payment.booking_id AND other.event_id = payment.event_id
+          AND other.id <> payment.id AND other.status = 'succeeded'
+    )
+)
+
 -- name: audit_journal
 -- Numbers missing from the journal, which has to run from 1 to the event's version.
 SELECT event.version, count(journal.number) AS facts, min(journal.number) AS first, max(journal.number) AS last
@@ -95,7 +112,8 @@ GROUP BY event.id HAVING count(journal.number) <> event.version
 WITH steps AS (
     SELECT booking_id, number, kind,
            coalesce(lag(kind) OVER (PARTITION BY booking_id ORDER BY number), '') AS before
-    FROM journal WHERE event_id = $1 AND booking_id IS NOT NULL AND kind <> 'extended'
+    FROM journal WHERE event_id = $1 AND booking_id IS NOT NULL
+      AND kind NOT IN ('extended', 'transferred') AND kind NOT LIKE 'payment.%'
 )
 SELECT steps.booking_id AS id, steps.before AS was, steps.kind AS became FROM steps
 WHERE NOT EXISTS (
@@ -107,3 +125,6 @@ SELECT booking.id, latest.kind, booking.status FROM booking LEFT JOIN (
     SELECT DISTINCT ON (booking_id) booking_id, kind FROM steps ORDER BY booking_id, number DESC
 ) AS latest ON latest.booking_id = booking.id
 WHERE booking.event_id = $1 AND latest.kind IS DISTINCT FROM booking.status
+
+-- name: events_to_complete
+SELECT id, org_id FROM event WHERE status = 'active' AND ends_at <= holdfast_now() ORDER BY ends_at LIMIT $1

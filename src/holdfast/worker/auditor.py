@@ -66,6 +66,7 @@ async def audit_event(connection: Connection, event: bytes) -> tuple[list[Findin
         seats = await connection.fetch(sql.work.audit_seats, event)
         lines = await connection.fetch(sql.work.audit_lines, event, live)
         strays = await connection.fetch(sql.work.audit_strays, event)
+        money = await connection.fetch(sql.work.audit_money, event)
         journal = await connection.fetch(sql.work.audit_journal, event)
         transitions = await connection.fetch(sql.work.audit_transitions, event, sources, targets)
     found = [
@@ -73,6 +74,7 @@ async def audit_event(connection: Connection, event: bytes) -> tuple[list[Findin
         *(_finding(event, "seat_lines", row["label"], row) for row in seats),
         *(_finding(event, "booking_lines", ids.booking_text(event, row["id"]), row) for row in lines),
         *(_finding(event, "stray", ids.booking_text(event, row["id"]), row) for row in strays),
+        *(_finding(event, "money", ids.payment_text(event, row["id"]), row) for row in money),
         *(_finding(event, "journal_gap", str(row["version"]), row) for row in journal),
         *(_finding(event, "transition", ids.booking_text(event, row["id"]), row) for row in transitions),
     ]

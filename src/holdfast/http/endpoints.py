@@ -1,0 +1,142 @@
+"""Webhook endpoints: where an org is told of what happens to its events and bookings."""
+
+import base64
+import secrets
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from holdfast import ids, sql
+from holdfast.core.facts import EXTENDED, OF_PAYMENTS, TRANSFERRED
+from holdfast.core.messages import told_as
+from holdfast.core.money import PaymentStatus
+from holdfast.core.offers import invalid
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.states import Status
+from holdfast.deliveries.addresses import check_url
+from holdfast.http.operation import Answer, Call
+from holdfast.http.views import DeliveryList, DeliveryView, EndpointList, EndpointView
+
+ENDPOINTS_MAX: Final = 20
+# So long both secrets sign after a rotation.
+OVERLAP_SECONDS: Final = 86_400
+
+KINDS: Final = frozenset(
+    {told_as(kind) for kind in (*Status, EXTENDED, TRANSFERRED)}
+    | {OF_PAYMENTS + status for status in PaymentStatus}
+    | {"event.published", "event.changed", "event.completed", "event.cancelled"}
+)
+
+
+async def create_endpoint(call: Call) -> Answer:
+    body = call.body
+    _check(call, body.url, body.kinds)
+    secret = new_secret()
+    made = await call.house.pool.fetchval(
+        sql.endpoints.insert, ids.new_id(), call.by.org, body.url, body.kinds, secret, ENDPOINTS_MAX
+    )
+    if made is None:
+        raise RefusedError(Refusal.LIMIT_REACHED, f"An org may have {ENDPOINTS_MAX} endpoints.")
+    return Answer(await _view(call, made, secret), 201)
+
+
+async def list_endpoints(call: Call) -> Answer:
+    rows = await call.house.pool.fetch(sql.endpoints.list, call.by.org)
+    return Answer(EndpointList(items=[_endpoint_view(row) for row in rows]))
+
+
+async def get_endpoint(call: Call) -> Answer:
+    return Answer(await _view(call, _named(call)))
+
+
+async def change_endpoint(call: Call) -> Answer:
+    """One that was switched off because it was gone is told of what happens from now on."""
+    endpoint, body = _named(call), call.body
+    url, kinds, enabled = (None if value is UNSET else value for value in (body.url, body.kinds, body.enabled))
+    _check(call, url, kinds or ())
+    await call.house.pool.execute(sql.endpoints.change, endpoint, call.by.org, url, kinds, enabled)
+    return Answer(await _view(call, endpoint))
+
+
+async def rotate_endpoint(call: Call) -> Answer:
+    endpoint, secret = _named(call), new_secret()
+    await call.house.pool.execute(sql.endpoints.rotate, endpoint, call.by.org, secret, OVERLAP_SECONDS)
+    return Answer(await _view(call, endpoint, secret))
+
+
+async def delete_endpoint(call: Call) -> Answer:
+    """What was waiting for it is dropped. The log of it stays, but nobody can ask for it any more."""
+    view = await _view(call, _named(call))
+    await call.house.pool.execute(sql.endpoints.delete, _named(call), call.by.org)
+    return Answer(view)
+
+
+async def list_deliveries(call: Call) -> Answer:
+    endpoint = _named(call)
+    await _view(call, endpoint)
+    query = call.query
+    rows = await call.house.pool.fetch(
+        sql.endpoints.deliveries,
+        endpoint.hex(),
+        call.by.org,
+        query.status,
+        *_cursor(query.after),
+        query.limit + 1,
+    )
+    items = [_delivery_view(row) for row in rows[: query.limit]]
+    following = f"{items[-1].event}:{items[-1].seq}" if len(rows) > query.limit else None
+    return Answer(DeliveryList(items=items, next=following))
+
+
+def new_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def _check(call: Call, url: str | None, kinds: Any) -> None:
+    said = check_url(url, allow_private=call.house.settings.webhooks_to_private_addresses) if url else None
+    if said:
+        raise invalid("url", said.rstrip("."))
+    unknown = sorted(set(kinds) - KINDS)
+    if unknown:
+        raise invalid("kinds", f"there is no {unknown[0]}; there are: {', '.join(sorted(KINDS))}")
+
+
+def _cursor(after: str | None) -> tuple[bytes | None, int | None]:
+    if after is None:
+        return None, None
+    event, _, number = after.partition(":")
+    parsed = ids.parse_event(event)
+    if parsed is None or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise invalid("after", "take it from `next` of the page before")
+    return parsed, int(number)
+
+
+def _named(call: Call) -> bytes:
+    endpoint = ids.parse_endpoint(call.path["id"])
+    if endpoint is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return endpoint
+
+
+async def _view(call: Call, endpoint: bytes, secret: str | None = None) -> EndpointView:
+    row = await call.house.pool.fetchrow(sql.endpoints.one, endpoint, call.by.org)
+    if row is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return _endpoint_view(row, secret)
+
+
+def _endpoint_view(row: Any, secret: str | None = None) -> EndpointView:
+    return EndpointView(
+        id=ids.endpoint_text(row["id"]),
+        secret=secret,
+        **{name: row[name] for name in ("url", "kinds", "enabled", "disabled_reason", "created_at")},
+    )
+
+
+def _delivery_view(row: Any) -> DeliveryView:
+    return DeliveryView(
+        event=ids.event_text(row["event_id"]),
+        seq=row["number"],
+        next_attempt_at=row["due_at"] if row["status"] == "waiting" else None,
+        **{name: row[name] for name in ("kind", "status", "attempts", "created_at", "done_at", "last_error")},
+    )

@@ -1,0 +1,120 @@
+"""Receipts: handed in by buyers, looked at by those who review them."""
+
+import hashlib
+from typing import Final
+
+import msgspec
+import structlog
+
+from holdfast import ids, sql
+from holdfast.core.commands import Receipt, Submit
+from holdfast.core.offers import invalid
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.http.bookings import booking_answer, named_booking
+from holdfast.http.endpoint import check_text, invalid_body
+from holdfast.http.operation import Answer, Call
+from holdfast.http.requests import ReceiptRef
+from holdfast.http.views import ReceiptList, ReceiptView
+from holdfast.payments.files import CONTENT_TYPES, UploadError, content_type, uploaded_file
+from holdfast.payments.storage import StorageError
+
+log = structlog.get_logger()
+
+RECEIPTS_MAX: Final = 20
+# Around a file of the largest size.
+UPLOAD_MAX: Final = 10 * 1024 * 1024 + 64 * 1024
+
+# Whatever a file contains, a browser is to show it as what we found it to be, and run nothing of it.
+SAFE_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    (b"cache-control", b"private, no-store"),
+)
+
+
+async def submit_receipt(call: Call) -> Answer:
+    event, booking = named_booking(call)
+    receipt, file = _receipt(call)
+    known = await call.house.pool.fetchrow(sql.payments.owner_of, event, booking, call.by.org, call.by.user)
+    if known is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    if known["receipts"] >= RECEIPTS_MAX:
+        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking takes at most {RECEIPTS_MAX} receipts.")
+    if file is not None:
+        await _store(call, receipt, file)
+    outcome = await call.house.desk.submit(
+        Submit(
+            event=event,
+            org=call.by.org,
+            booking=booking,
+            payment=ids.new_id(),
+            receipt=receipt,
+            actor=call.by.actor,
+            owner=call.by.user,
+        )
+    )
+    return booking_answer(outcome)
+
+
+async def _store(call: Call, receipt: Receipt, file: bytes) -> None:
+    """A file without a row is of no harm; a row without its file would be."""
+    try:
+        await call.house.storage.put(f"{call.by.org.hex()}/{receipt.hash.hex()}", file)
+    except StorageError as error:
+        log.error("receipt_not_stored", error=type(error).__name__)
+        raise RefusedError(Refusal.BUSY, "The receipt cannot be stored right now.") from None
+
+
+async def list_receipts(call: Call) -> Answer:
+    event, booking = named_booking(call)
+    pool = call.house.pool
+    if await pool.fetchrow(sql.payments.owner_of, event, booking, call.by.org, None) is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    rows = await pool.fetch(sql.payments.receipts, event, booking, call.by.org)
+    items = []
+    for row in rows:
+        id_ = ids.receipt_text(event, row["id"])
+        fields = ("at", "content_type", "size", "file_ref", "message_ref", "also_on")
+        file_url = f"/v1/receipts/{id_}" if row["content_type"] else None
+        items.append(ReceiptView(id=id_, file_url=file_url, **{name: row[name] for name in fields}))
+    return Answer(ReceiptList(items=items))
+
+
+async def get_receipt(call: Call) -> Answer:
+    named = ids.parse_receipt(call.path["id"])
+    row = named and await call.house.pool.fetchrow(sql.payments.receipt, *named, call.by.org)
+    if not row or row["content_type"] not in CONTENT_TYPES:
+        raise RefusedError(Refusal.NOT_FOUND)
+    file = await call.house.storage.get(f"{row['org_id'].hex()}/{row['hash'].hex()}")
+    if file is None:
+        raise RefusedError(Refusal.NOT_FOUND, "The file is no longer in the storage.")
+    return Answer(file, headers=SAFE_HEADERS, content_type=row["content_type"].encode())
+
+
+def _receipt(call: Call) -> tuple[Receipt, bytes | None]:
+    header = call.headers.get(b"content-type", b"").decode("latin-1")
+    if header.partition(";")[0].strip().lower() == "multipart/form-data":
+        return _file(header, call.body)
+    return _reference(call.body), None
+
+
+def _file(header: str, body: bytes) -> tuple[Receipt, bytes]:
+    try:
+        file = uploaded_file(header, body)
+    except UploadError as error:
+        raise invalid("file", str(error).rstrip(".")) from None
+    kind = content_type(file)
+    if kind is None:
+        raise invalid("file", "is none of JPEG, PNG, WebP, HEIC and PDF")
+    digest = hashlib.sha256(file).digest()
+    return Receipt(id=ids.new_id(), hash=digest, content_type=kind, size=len(file)), file
+
+
+def _reference(body: bytes) -> Receipt:
+    check_text(body)
+    try:
+        ref = msgspec.json.decode(body or b"{}", type=ReceiptRef)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid_body(error) from None
+    digest = hashlib.sha256(b"ref:" + ref.file_ref.encode()).digest()
+    return Receipt(id=ids.new_id(), hash=digest, file_ref=ref.file_ref, message_ref=ref.message_ref)

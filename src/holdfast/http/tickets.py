@@ -1,0 +1,170 @@
+"""Tickets: shown to their holder, printed, and let in at the door."""
+
+import base64
+from typing import Any, Final
+
+from holdfast import ids, sql
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.http.bookings import named_booking
+from holdfast.http.events import visible_event
+from holdfast.http.operation import Answer, Call
+from holdfast.http.problems import problem_about
+from holdfast.http.views import CheckinView, KeyView, TicketKeyView, TicketView
+from holdfast.tickets.codes import TicketRef, is_genuine, parse
+from holdfast.tickets.issue import Issued, Sheet, issue, load_sheet, print_tickets
+from holdfast.tickets.keys import rotate_key, signing_key
+from holdfast.tickets.qr import qr_png, qr_svg
+from holdfast.tickets.ticket import VALID, TicketStatus, ticket_at
+
+PRIVATE: Final = ((b"cache-control", b"private, no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+async def list_tickets(call: Call) -> Answer:
+    """None before the booking is confirmed."""
+    event, booking = named_booking(call)
+    sheet = await _sheet(call, event, booking)
+    used = {tuple(row) for row in await call.house.pool.fetch(sql.tickets.checkins, event, booking)}
+    issued = await _issued(call, sheet)
+    return Answer([_view(sheet, each, used) for each in issued], headers=PRIVATE)
+
+
+async def get_qr_svg(call: Call) -> Answer:
+    _, one = await _one(call)
+    return Answer(qr_svg(one.code), headers=PRIVATE, content_type=b"image/svg+xml")
+
+
+async def get_qr_png(call: Call) -> Answer:
+    _, one = await _one(call)
+    return Answer(qr_png(one.code), headers=PRIVATE, content_type=b"image/png")
+
+
+async def get_ticket_pdf(call: Call) -> Answer:
+    sheet, one = await _one(call)
+    pdf = await print_tickets(sheet, [one], sheet.booking.language or "en")
+    headers = (*PRIVATE, (b"content-disposition", b'inline; filename="ticket.pdf"'))
+    return Answer(pdf, headers=headers, content_type=b"application/pdf")
+
+
+async def get_ticket_key(call: Call) -> Answer:
+    return await _key_answer(call, await visible_event(call))
+
+
+async def rotate_ticket_key(call: Call) -> Answer:
+    event = await visible_event(call)
+    await rotate_key(call.house.pool, event, revoke=call.body.revoke)
+    return await _key_answer(call, event)
+
+
+async def check_in(call: Call) -> Answer:
+    ref = parse(call.body.code)
+    if ref is None:
+        raise RefusedError(Refusal.INVALID_TICKET)
+    public = await call.house.pool.fetchval(sql.tickets.public_key, ref.event, ref.key, call.by.org)
+    if public is None or not is_genuine(call.body.code, public):
+        raise RefusedError(Refusal.INVALID_TICKET)
+    place = (ref.event, ref.booking, ref.line, ref.unit)
+    body = call.body
+    row = await call.house.pool.fetchrow(
+        sql.tickets.check_in, *place, ref.generation, body.gate, body.nonce, call.by.actor
+    )
+    sheet = await load_sheet(call.house.pool, call.house.desk, ref.event, ref.booking)
+    if row is None or sheet is None or ticket_at(sheet.booking, sheet.layout, ref.line, ref.unit) is None:
+        raise RefusedError(Refusal.INVALID_TICKET)
+    if row["status"] not in VALID:
+        raise RefusedError(Refusal.TICKET_VOID, f"The booking is {row['status']}.")
+    if row["generation"] != ref.generation:
+        raise RefusedError(Refusal.TICKET_VOID, "The booking was handed to another person.")
+    if row["at"] is not None:
+        return _admitted(sheet, ref, row["at"], body.gate)
+    earlier = await call.house.pool.fetchrow(sql.tickets.checkin, *place)
+    if body.nonce is not None and earlier["nonce"] == body.nonce:
+        return _admitted(sheet, ref, earlier["at"], earlier["gate"])
+    where = f" at {earlier['gate']}" if earlier["gate"] else ""
+    return problem_about(
+        Refusal.ALREADY_CHECKED_IN,
+        f"Let in at {earlier['at']:%Y-%m-%dT%H:%M:%SZ}{where}.",
+        checked_in_at=earlier["at"],
+        gate=earlier["gate"],
+    )
+
+
+async def _one(call: Call) -> tuple[Sheet, Issued]:
+    named = ids.parse_ticket(call.path["id"])
+    if named is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    event, booking, line, unit = named
+    sheet = await _sheet(call, event, booking)
+    for each in await _issued(call, sheet):
+        if (each.ticket.line, each.ticket.unit) == (line, unit):
+            return sheet, each
+    raise RefusedError(Refusal.NOT_FOUND)
+
+
+async def _sheet(call: Call, event: bytes, booking: bytes) -> Sheet:
+    sheet = await load_sheet(call.house.pool, call.house.desk, event, booking)
+    if sheet is None or sheet.booking.org != call.by.org or call.by.user not in (None, sheet.booking.user):
+        raise RefusedError(Refusal.NOT_FOUND)
+    return sheet
+
+
+async def _issued(call: Call, sheet: Sheet) -> list[Issued]:
+    """Of a booking that was confirmed once; those that were refunded since have void ones."""
+    was_paid = sheet.booking.status in VALID or sheet.booking.status == "refunded"
+    return await issue(call.house.pool, sheet.booking, sheet.layout) if was_paid else []
+
+
+def _view(sheet: Sheet, issued: Issued, used: set[tuple[Any, ...]]) -> TicketView:
+    ticket, booking = issued.ticket, sheet.booking
+    status = TicketStatus.CHECKED_IN if (ticket.line, ticket.unit) in used else TicketStatus.VALID
+    return TicketView(
+        id=ids.ticket_text(booking.event, booking.id, ticket.line, ticket.unit),
+        seat=ticket.seat,
+        pool=ticket.pool,
+        tariff=ticket.tariff,
+        code=issued.code,
+        status=status if booking.status in VALID else TicketStatus.VOID,
+    )
+
+
+def _admitted(sheet: Sheet, ref: TicketRef, at: Any, gate: str | None) -> Answer:
+    ticket = ticket_at(sheet.booking, sheet.layout, ref.line, ref.unit)
+    assert ticket is not None
+    return Answer(
+        CheckinView(
+            result="admitted",
+            ticket=ids.ticket_text(ref.event, ref.booking, ref.line, ref.unit),
+            event=ids.event_text(ref.event),
+            booking=ids.booking_text(ref.event, ref.booking),
+            pool=ticket.pool,
+            tariff=ticket.tariff,
+            seat=ticket.seat,
+            at=at,
+            gate=gate,
+        )
+    )
+
+
+async def _key_answer(call: Call, event: bytes) -> Answer:
+    current = await signing_key(call.house.pool, event)
+    keys = [
+        KeyView(
+            number=row["number"],
+            public_key=_base64(row["public"]),
+            created_at=row["created_at"],
+            revoked_at=row["revoked_at"],
+        )
+        for row in await call.house.pool.fetch(sql.tickets.keys, event)
+    ]
+    return Answer(
+        TicketKeyView(
+            event=ids.event_text(event),
+            algorithm="Ed25519",
+            number=current["number"],
+            public_key=_base64(current["public"]),
+            keys=keys,
+        )
+    )
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()

@@ -1,0 +1,18 @@
+"""The providers that are set up here. The sandbox is one only where its secret is set: with it, everything is free."""
+
+from collections.abc import Mapping
+
+from holdfast.db import Pool
+from holdfast.payments.provider import Provider
+from holdfast.payments.sandbox import Sandbox
+from holdfast.payments.stripe import Stripe
+from holdfast.settings import Settings
+
+
+def make_providers(settings: Settings, pool: Pool) -> Mapping[str, Provider]:
+    providers: dict[str, Provider] = {}
+    if settings.sandbox_webhook_secret:
+        providers["sandbox"] = Sandbox(pool, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
+    if settings.stripe_key:
+        providers["stripe"] = Stripe(settings.stripe_key, settings.stripe_webhook_secret, settings.stripe_api)
+    return providers

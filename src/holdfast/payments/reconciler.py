@@ -1,0 +1,76 @@
+"""Asks providers about payments that they have told nothing of: before their hold ends, as soon as it has, and then
+ever more seldom. What is still open once the hold has ended is closed, so that no money comes late if that can be."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from holdfast import ids
+from holdfast.core.commands import Remedy, Resolve, Settle
+from holdfast.core.money import News, PaymentStatus
+from holdfast.db import Pool
+from holdfast.desk.desk import Desk
+from holdfast.payments.due import claim, postpone, subject
+from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, Standing
+
+log = structlog.get_logger()
+
+ACTOR: Final = "reconciler"
+LOOK_SECONDS: Final = 60
+LONGEST_WAIT_SECONDS: Final = 3600
+# A provider that has not said for so long what became of a payment: a person has to look.
+UNKNOWN: Final = timedelta(days=1)
+
+
+class Reconciler:
+    def __init__(self, pool: Pool, desk: Desk, providers: Mapping[str, Provider]) -> None:
+        self._pool = pool
+        self._desk = desk
+        self._providers = providers
+
+    async def run_once(self) -> int:
+        """Turn to the payments whose time has come. Returns how many those were."""
+        rows = await claim(self._pool, PaymentStatus.STARTED)
+        await asyncio.gather(*(self._look(row) for row in rows))
+        return len(rows)
+
+    async def _look(self, row: Any) -> None:
+        try:
+            standing = await self._standing(row)
+        except (ProviderError, ProviderRefusedError) as error:
+            log.warning("provider_silent", provider=row["provider"], error=type(error).__name__)
+            standing = None
+        if standing is None or standing.news is None:
+            await self._wait(row)
+            return
+        await self._desk.submit(
+            Settle(**subject(row), actor=ACTOR, news=standing.news, amount=standing.amount, currency=standing.currency)
+        )
+
+    async def _standing(self, row: Any) -> Standing | None:
+        """Where the payment stands. One that never got as far as the provider cannot be paid, as nobody was told where
+        to; it has failed once the hold has ended."""
+        if row["provider_ref"] is None:
+            return None if row["held"] else Standing(News.FAILED)
+        provider = self._providers.get(row["provider"])
+        if provider is None:
+            raise ProviderError
+        return await (provider.look_up if row["held"] else provider.close)(row["provider_ref"])
+
+    async def _wait(self, row: Any) -> None:
+        if row["now"] - max(row["created_at"], row["expires_at"]) > UNKNOWN:
+            log.error("payment_needs_a_person", payment=ids.payment_text(row["event_id"], row["id"]))
+            reason = "The provider has not told what became of it."
+            await self._desk.submit(Resolve(**subject(row), actor=ACTOR, remedy=Remedy.REVIEW, reason=reason))
+            return
+        due_at = _next_look(row["now"], row["expires_at"], row["attempts"])
+        await postpone(self._pool, row, PaymentStatus.STARTED, due_at)
+
+
+def _next_look(now: datetime, expires_at: datetime, attempts: int) -> datetime:
+    if now < expires_at:
+        return min(now + timedelta(seconds=LOOK_SECONDS), expires_at)
+    return now + timedelta(seconds=min(2.0**attempts, LONGEST_WAIT_SECONDS))

@@ -1,0 +1,289 @@
+"""A payment provider that moves no money, to try out whatever can happen with one that does.
+
+It is a gateway with books of its own. The rest of the product knows it through the protocol of a provider and through
+its signed notices, and never looks into its tables.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Final
+
+import httpx
+import structlog
+from msgspec import Meta, Raw, Struct, convert, json
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from holdfast import sql
+from holdfast.core.money import News
+from holdfast.core.states import Word
+from holdfast.db import Connection, Pool
+from holdfast.payments.provider import Ask, Notice, NoticeError, ProviderError, ProviderRefusedError, Standing, Started
+
+log = structlog.get_logger()
+
+# Whoever has claimed a notice is done with it long before somebody else may take it.
+LEASE_SECONDS: Final = 30.0
+SEND_SECONDS: Final = 10.0
+# How long to wait after each attempt that failed; the last one goes for all that follow.
+RETRY_SECONDS: Final = (1, 2, 5, 10, 30, 60, 300, 1800, 3600)
+
+SUCCEEDED: Final = "payment.succeeded"
+FAILED: Final = "payment.failed"
+_NEWS: Final = {SUCCEEDED: News.CAPTURED, FAILED: News.FAILED}
+
+_SIGNED_HEADERS: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
+# An id has no dot in it: dots separate what is signed.
+_NOTICE_ID: Final = re.compile(r"[A-Za-z0-9_:-]{1,200}")
+# The library reads the time as a number, and signs that number's text. One way to write it is enough.
+_UNIX_SECONDS: Final = re.compile(r"[1-9][0-9]{0,11}")
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
+Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
+
+
+class ChargeStatus(Word):
+    OPEN = "open"
+    PAID = "paid"
+    FAILED = "failed"
+    CLOSED = "closed"
+    SILENT = "silent"
+
+
+class Action(Word):
+    """What a buyer can make happen on the checkout page."""
+
+    PAY = "pay"
+    FAIL = "fail"
+    PAY_LATE = "pay_late"
+    PAY_TWICE = "pay_twice"
+    NEVER_ANSWER = "never_answer"
+
+
+class Charge(Struct, frozen=True, kw_only=True):
+    """`late_at` is when a late payment is captured: it is under way as long as the charge is not paid."""
+
+    ref: str
+    payment: str
+    amount: int
+    currency: str
+    description: str
+    return_url: str | None
+    status: ChargeStatus
+    expires_at: datetime | None
+    late_at: datetime | None
+
+    @property
+    def takes_payment(self) -> bool:
+        return self.status is ChargeStatus.OPEN and self.late_at is None
+
+
+class _Effect(Struct, frozen=True):
+    """What an action does to the charge, and which notices go out."""
+
+    status: ChargeStatus
+    type: str = SUCCEEDED
+    notices: tuple[str, ...] = ()
+
+
+_EFFECTS: Final = {
+    Action.PAY: _Effect(ChargeStatus.PAID, notices=("paid",)),
+    Action.FAIL: _Effect(ChargeStatus.FAILED, FAILED, ("failed",)),
+    # Until the money comes, the charge can be closed like any other that is open.
+    Action.PAY_LATE: _Effect(ChargeStatus.OPEN, notices=("late",)),
+    Action.PAY_TWICE: _Effect(ChargeStatus.PAID, notices=("paid", "paid_again")),
+    Action.NEVER_ANSWER: _Effect(ChargeStatus.SILENT),
+}
+
+_REFUSALS: Final = {
+    ChargeStatus.OPEN: "A payment is already under way.",
+    ChargeStatus.PAID: "This checkout has been paid already.",
+    ChargeStatus.FAILED: "This payment has failed.",
+    ChargeStatus.CLOSED: "This checkout has expired.",
+    ChargeStatus.SILENT: "This gateway has stopped answering.",
+}
+
+
+class _Envelope(Struct, frozen=True):
+    type: str
+    data: Raw = Raw(b"{}")
+
+
+class _Data(Struct, frozen=True, omit_defaults=True):
+    provider_ref: Name
+    amount: Amount
+    currency: Currency
+    payment: Name | None = None
+
+
+class _Due(Struct, frozen=True, kw_only=True):
+    """A notice to be sent, and how often that was tried, this time included."""
+
+    id: str
+    type: str
+    attempts: int
+    ref: str
+    payment: str
+    amount: int
+    currency: str
+
+    def body(self) -> str:
+        data = _Data(self.ref, self.amount, self.currency, self.payment)
+        return json.encode(_Envelope(self.type, Raw(json.encode(data)))).decode()
+
+
+class Sandbox:
+    """`secret` signs its notices, as `whsec_` and base64. `public_url` is where both its pages and Holdfast are."""
+
+    def __init__(self, pool: Pool, secret: str, public_url: str) -> None:
+        self._pool = pool
+        self._webhook = Webhook(secret)
+        self._public_url = public_url.rstrip("/")
+
+    async def start(self, ask: Ask) -> Started:
+        ref = f"sbx_{ask.payment.rpartition('_')[2]}"
+        await self._pool.execute(
+            sql.sandbox.insert_charge,
+            ref,
+            ask.payment,
+            ask.amount,
+            ask.currency,
+            ask.description,
+            ask.return_url or None,
+            ask.expires_at,
+        )
+        return Started(ref, f"{self._public_url}/sandbox/checkout/{ref}")
+
+    async def look_up(self, ref: str) -> Standing:
+        return _standing(await self._answering(ref))
+
+    async def close(self, ref: str) -> Standing:
+        await self._pool.execute(sql.sandbox.set_status, ref, ChargeStatus.CLOSED)
+        return _standing(await self._answering(ref))
+
+    async def refund(self, ref: str, key: str) -> None:
+        """Whoever has the secret speaks for the sandbox, and may have told of a payment that no buyer made on its page.
+        So what it is asked to pay back was paid."""
+        await self._answering(ref)
+        await self._pool.execute(sql.sandbox.insert_refund, ref, key)
+        if await self._pool.fetchval(sql.sandbox.refund_of_key, key) != ref:
+            raise ProviderRefusedError("The key was used for the refund of another payment.")
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
+        # What the library sees is what is read here, also where a request has one of them twice.
+        signed = {name: headers.get(name, "") for name in _SIGNED_HEADERS}
+        id_, seconds, _ = signed.values()
+        if not _NOTICE_ID.fullmatch(id_) or not _UNIX_SECONDS.fullmatch(seconds):
+            raise NoticeError("The notice has no id or no time that can be read.")
+        try:
+            self._webhook.verify(body, signed)
+        except WebhookVerificationError as error:
+            raise NoticeError(str(error)) from None
+        except (ValueError, RecursionError):
+            raise NoticeError("The signature or the body cannot be read.") from None
+        return _read_notice(id_, body)
+
+    async def find(self, ref: str) -> Charge | None:
+        return await _load(self._pool, ref)
+
+    async def act(self, ref: str, action: Action, delay_seconds: int = 0) -> Charge:
+        """Do what the buyer chose. A late payment is captured and told `delay_seconds` after the charge's end. Notices
+        wait for `send_due`. Raises `ProviderRefusedError` if the charge takes no payment any more."""
+        effect = _EFFECTS[action]
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(sql.sandbox.lock_charge, ref)
+            charge = _known(await _load(connection, ref))
+            if not charge.takes_payment:
+                raise ProviderRefusedError(_REFUSALS[charge.status])
+            await connection.execute(sql.sandbox.set_status, ref, effect.status)
+            ids = [f"msg_{notice}_{ref}" for notice in effect.notices]
+            delay = delay_seconds if action is Action.PAY_LATE else None
+            await connection.execute(sql.sandbox.insert_notices, ref, ids, effect.type, delay)
+            return _known(await _load(connection, ref))
+
+    async def send_due(self, limit: int = 20) -> int:
+        """Send up to so many notices that are due, all at the same time. Returns how many were taken by the other side;
+        the others are tried again later. One may be sent twice, if its sender dies before it is noted."""
+        rows = await self._pool.fetch(sql.sandbox.claim_notices, limit, LEASE_SECONDS)
+        if not rows:
+            return 0
+        notices = [convert(dict(row), _Due) for row in rows]
+        async with httpx.AsyncClient(trust_env=False, timeout=SEND_SECONDS, verify=_trusted()) as client:
+            arrived = await asyncio.gather(*(self._send(client, notice) for notice in notices))
+        await self._note(notices, arrived)
+        return sum(arrived)
+
+    async def _send(self, client: httpx.AsyncClient, notice: _Due) -> bool:
+        body = notice.body()
+        at = datetime.now(UTC)
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": notice.id,
+            "webhook-timestamp": str(int(at.timestamp())),
+            "webhook-signature": self._webhook.sign(notice.id, at, body),
+        }
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                url = f"{self._public_url}/v1/webhooks/sandbox"
+                answer = await client.post(url, content=body.encode(), headers=headers)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            log.warning("sandbox_notice_lost", notice=notice.id, attempt=notice.attempts, error=type(error).__name__)
+            return False
+        log.info("sandbox_notice_sent", notice=notice.id, attempt=notice.attempts, status=answer.status_code)
+        return answer.is_success
+
+    async def _note(self, notices: Sequence[_Due], arrived: Sequence[bool]) -> None:
+        seconds = [RETRY_SECONDS[min(notice.attempts, len(RETRY_SECONDS)) - 1] for notice in notices]
+        await self._pool.execute(sql.sandbox.mark_notices, [notice.id for notice in notices], arrived, seconds)
+
+    async def _answering(self, ref: str) -> Charge:
+        charge = _known(await self.find(ref))
+        if charge.status is ChargeStatus.SILENT:
+            raise ProviderError(_REFUSALS[ChargeStatus.SILENT])
+        return charge
+
+
+async def _load(connection: Connection | Pool, ref: str) -> Charge | None:
+    row = await connection.fetchrow(sql.sandbox.charge, ref)
+    return convert(dict(row), Charge) if row else None
+
+
+def _known(charge: Charge | None) -> Charge:
+    if charge is None:
+        raise ProviderRefusedError("There is no such payment.")
+    return charge
+
+
+def _standing(charge: Charge) -> Standing:
+    if charge.status is ChargeStatus.OPEN:
+        return Standing(None)
+    news = News.CAPTURED if charge.status is ChargeStatus.PAID else News.FAILED
+    return Standing(news, charge.amount, charge.currency)
+
+
+def _read_notice(id_: str, body: bytes) -> Notice:
+    try:
+        envelope = json.decode(body, type=_Envelope)
+        if envelope.type not in _NEWS:
+            return Notice(id=id_, news=None)
+        data = json.decode(envelope.data, type=_Data)
+    except (ValueError, RecursionError):
+        raise NoticeError("The body is not a notice of this gateway.") from None
+    return Notice(
+        id=id_,
+        news=_NEWS[envelope.type],
+        ref=data.provider_ref,
+        payment=data.payment,
+        amount=data.amount,
+        currency=data.currency,
+    )
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Made once: reading all certificates takes longer than sending a notice."""
+    return httpx.create_ssl_context(trust_env=False)

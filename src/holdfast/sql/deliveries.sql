@@ -1,0 +1,94 @@
+-- What the relay and the webhook channel read and write.
+--
+-- A row is found by its key, and `|| ''` keeps the other indexes out of that: on a small table they look as good, and in
+-- a plan that stays they would read all that ever went to the target.
+
+-- name: targets
+-- Targets that something waits for, $2 at most, after $1, and whether any of it is due. Each step jumps to the next
+-- target in `delivery_due`, whose first row is the one due first, so that rows that wait cost nothing.
+WITH RECURSIVE seen AS (
+    (SELECT 1 AS step, target, due_at FROM delivery
+     WHERE status = 'waiting' AND target > $1 ORDER BY target, due_at LIMIT 1)
+    UNION ALL
+    SELECT seen.step + 1, following.target, following.due_at FROM seen CROSS JOIN LATERAL (
+        SELECT target, due_at FROM delivery
+        WHERE status = 'waiting' AND target > seen.target ORDER BY target, due_at LIMIT 1
+    ) AS following WHERE seen.step < $2
+)
+SELECT target, due_at <= holdfast_now() AS due FROM seen
+
+-- name: claim
+-- Looks at $2 due rows of the target. One that nothing of its stream waits in front of is leased for $3 seconds, and
+-- `leads`. The others step aside, so that no row is looked at again and again: until the first of their stream is due,
+-- or for $4 seconds if that one may be under way now. `finish` calls the next of a stream back.
+-- `is_last` says that the row is at its end: what fails now has failed.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+due AS MATERIALIZED (
+    SELECT event_id, number, stream FROM delivery
+    WHERE target = $1 AND status = 'waiting' AND due_at <= (SELECT at FROM clock)
+    ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+),
+turn AS MATERIALIZED (
+    SELECT due.event_id, due.number, first.due_at AS first_due_at FROM due LEFT JOIN LATERAL (
+        SELECT earlier.due_at FROM delivery AS earlier
+        WHERE earlier.stream = due.stream AND earlier.target = $1 AND earlier.status = 'waiting'
+          AND earlier.number < due.number
+        ORDER BY earlier.number LIMIT 1
+    ) AS first ON true
+)
+UPDATE delivery SET
+    attempts = attempts + (turn.first_due_at IS NULL)::integer,
+    due_at = CASE
+        WHEN turn.first_due_at IS NULL THEN clock.at + make_interval(secs => $3)
+        WHEN turn.first_due_at > clock.at + make_interval(secs => $3) THEN turn.first_due_at
+        ELSE clock.at + make_interval(secs => $4)
+    END
+FROM turn CROSS JOIN clock
+WHERE delivery.event_id = turn.event_id AND delivery.number = turn.number AND delivery.target || '' = $1
+RETURNING delivery.event_id, delivery.number, delivery.target, delivery.channel, delivery.org_id, delivery.stream,
+    delivery.kind, delivery.body, delivery.created_at, delivery.attempts, turn.first_due_at IS NULL AS leads,
+    clock.at >= delivery.created_at + make_interval(secs => $5) AS is_last
+
+-- name: finish
+-- Ends a row as $4, and makes the next one of its stream due.
+WITH done AS (
+    UPDATE delivery SET status = $4, last_error = $5, done_at = holdfast_now()
+    WHERE event_id = $1 AND number = $2 AND target || '' = $3 AND status || '' = 'waiting'
+    RETURNING stream
+),
+following AS MATERIALIZED (
+    SELECT next.event_id, next.number FROM done CROSS JOIN LATERAL (
+        SELECT event_id, number FROM delivery
+        WHERE stream = done.stream AND target = $3 AND status = 'waiting' AND number > $2
+        ORDER BY number LIMIT 1
+    ) AS next
+)
+UPDATE delivery SET due_at = least(due_at, holdfast_now()) FROM following
+WHERE delivery.event_id = following.event_id AND delivery.number = following.number AND delivery.target || '' = $3
+
+-- name: put_off
+-- Tries again in about $5 seconds, and for the last time $6 seconds after it was written. If the lease ran out and
+-- another relay has it now, $4 is no longer the number of attempts, and it is the other's.
+UPDATE delivery SET last_error = $7, due_at = least(
+    holdfast_now() + make_interval(secs => $5 * (0.9 + 0.2 * random())), created_at + make_interval(secs => $6)
+)
+WHERE event_id = $1 AND number = $2 AND target || '' = $3 AND status || '' = 'waiting' AND attempts = $4
+
+-- name: disable_endpoint
+UPDATE webhook_endpoint SET enabled = false, disabled_reason = $2
+WHERE id = CASE WHEN $1 ~ '^[0-9a-f]{32}$' THEN $1::text::uuid END AND enabled RETURNING id
+
+-- name: give_up
+-- Ends $3 waiting rows of a target that is gone. What others have in hand they end themselves.
+WITH waiting AS MATERIALIZED (
+    SELECT event_id, number FROM delivery WHERE target = $1 AND status = 'waiting'
+    ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+UPDATE delivery SET status = 'failed', last_error = $2, done_at = holdfast_now() FROM waiting
+WHERE delivery.event_id = waiting.event_id AND delivery.number = waiting.number AND delivery.target || '' = $1
+
+-- name: endpoint
+-- Where to send, and with which secrets to sign: the one before the last rotation as long as it is still good.
+SELECT url, secret, CASE WHEN old_secret_until > holdfast_now() THEN old_secret END AS old_secret
+FROM webhook_endpoint
+WHERE id = CASE WHEN $1 ~ '^[0-9a-f]{32}$' THEN $1::text::uuid END AND org_id = $2 AND enabled

@@ -1,0 +1,103 @@
+"""Issuing the tickets of a booking: with their codes, on paper, and for the calendar."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct, json
+
+from holdfast import ids, sql
+from holdfast.core.layout import Layout
+from holdfast.core.model import Booking
+from holdfast.db import Pool
+from holdfast.desk.desk import Desk
+from holdfast.desk.opening import BookingDocument
+from holdfast.tickets.calendar import calendar_file
+from holdfast.tickets.codes import TicketRef, sign
+from holdfast.tickets.keys import signing_key
+from holdfast.tickets.pdf import PrintedTicket, tickets_pdf
+from holdfast.tickets.ticket import Ticket, tickets_of
+
+
+class Sheet(Struct, frozen=True, kw_only=True):
+    """A booking with what is told of it to its buyer, on paper or in a letter."""
+
+    booking: Booking
+    layout: Layout
+    title: str
+    starts_at: datetime
+    ends_at: datetime | None
+    timezone: str
+    address: str | None
+    org_name: str
+
+
+class Issued(Struct, frozen=True):
+    ticket: Ticket
+    code: str
+
+
+async def load_sheet(pool: Pool, desk: Desk, event: bytes, booking: bytes) -> Sheet | None:
+    row = await pool.fetchrow(sql.tickets.print, event, booking)
+    if row is None:
+        return None
+    layouts = await desk.layouts(pool, {event: row["revision"]})
+    return Sheet(
+        booking=json.decode(row["booking"], type=BookingDocument).booking(),
+        layout=layouts[event],
+        **{name: row[name] for name in ("title", "starts_at", "ends_at", "timezone", "address", "org_name")},
+    )
+
+
+async def issue(pool: Pool, booking: Booking, layout: Layout, generation: int | None = None) -> list[Issued]:
+    """The tickets with their codes: of the present holder, or of an earlier generation of holders."""
+    key = await signing_key(pool, booking.event)
+    which = booking.generation if generation is None else generation
+    return [Issued(ticket, _code(key, booking, ticket, which)) for ticket in tickets_of(booking, layout)]
+
+
+async def print_tickets(sheet: Sheet, issued: list[Issued], language: str) -> bytes:
+    """In a thread: setting a page takes a few tenths of a second."""
+    printed = [_printed(sheet, each, len(issued), number) for number, each in enumerate(issued, 1)]
+    return await asyncio.to_thread(tickets_pdf, printed, language)
+
+
+def calendar_of(sheet: Sheet, now: datetime) -> bytes:
+    booking = ids.booking_text(sheet.booking.event, sheet.booking.id)
+    return calendar_file(
+        uid=f"{booking}@holdfast",
+        title=sheet.title,
+        starts_at=sheet.starts_at,
+        ends_at=sheet.ends_at,
+        timezone=sheet.timezone,
+        address=sheet.address,
+        description=sheet.org_name,
+        now=now,
+    )
+
+
+def reference(booking: bytes) -> str:
+    """What people read to each other: enough of an id to find it among an event's bookings."""
+    return booking.hex()[-10:].upper()
+
+
+def _code(key: Any, booking: Booking, ticket: Ticket, generation: int) -> str:
+    ref = TicketRef(booking.event, booking.id, ticket.line, ticket.unit, generation, key["number"])
+    return sign(key["private"], ref)
+
+
+def _printed(sheet: Sheet, issued: Issued, count: int, number: int) -> PrintedTicket:
+    return PrintedTicket(
+        code=issued.code,
+        event_title=sheet.title,
+        starts_at=sheet.starts_at,
+        timezone=sheet.timezone,
+        address=sheet.address,
+        pool=issued.ticket.pool_name,
+        tariff=issued.ticket.tariff_name,
+        seat=issued.ticket.seat,
+        booking=reference(sheet.booking.id),
+        org_name=sheet.org_name,
+        number=number,
+        count=count,
+    )

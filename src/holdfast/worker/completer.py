@@ -1,0 +1,27 @@
+"""Completes events that have an end, once it has come."""
+
+from typing import Final
+
+import structlog
+
+from holdfast import ids, sql
+from holdfast.core.refusals import RefusedError
+from holdfast.core.states import EventStatus
+from holdfast.db import Connection
+from holdfast.desk.events import set_status
+
+log = structlog.get_logger()
+
+ACTOR: Final = "completer"
+EVENTS_MAX: Final = 100
+
+
+async def run_once(connection: Connection) -> int:
+    """Returns how many events are over. Their bookings are then wound up by the reaper."""
+    rows = await connection.fetch(sql.work.events_to_complete, EVENTS_MAX)
+    for row in rows:
+        try:
+            await set_status(connection, row["org_id"], row["id"], EventStatus.COMPLETED, ACTOR)
+        except RefusedError:
+            log.info("event_ended_meanwhile", subject=ids.event_text(row["id"]))
+    return len(rows)
