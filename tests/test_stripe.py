@@ -4,8 +4,6 @@ has to go back goes back once."""
 import asyncio
 import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, TypeVar
 
-import httpx
 import pytest
 from msgspec import structs
 from stripe import HTTPClient
@@ -32,6 +29,7 @@ from holdfast.payments.provider import (
 from holdfast.payments.stripe import Stripe
 from tests import stripe_sessions
 from tests.house import free_port, wait_until
+from tests.local_stripe import LOCAL_KEY, TAGS, LocalStripe, localstripe
 from tests.stripe_sessions import KEY, SECRET, Signed, StripeSessions, sign
 
 # Stripe's library hands httpx its forms in a way that httpx would like to see otherwise.
@@ -489,7 +487,6 @@ def test_a_session_that_ran_out_has_failed(stripe: StripeSessions) -> None:
     assert told == Notice(id=told.id, news=News.FAILED, ref=ref, payment="py_1")
 
 
-TAGS = {"payment": "py_1"}
 INTENT = {"id": "pi_1", "amount": 4200, "currency": "eur", "metadata": TAGS}
 CHARGE = {"id": "ch_1", "amount": 4200, "currency": "eur", "payment_intent": "pi_1"}
 REFUND = {"id": "re_1", "amount": 4200, "currency": "eur", "payment_intent": "pi_1"}
@@ -545,63 +542,11 @@ def test_the_whole_way_from_the_start_to_the_refund(stripe: StripeSessions) -> N
 
 # From here on with localstripe, which was written by others: intents, refunds and notices as they understand Stripe.
 
-LOCALSTRIPE = """
-import sys
-from aiohttp import web
-from localstripe import resources, server
-resources.Store.dump_to_disk = lambda store: None
-web.run_app(server.app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
-"""
-LOCAL_KEY = "sk_test_12345"
-
-
-class LocalStripe:
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {LOCAL_KEY}"}, timeout=30)
-
-    def post(self, path: str, **form: Any) -> Any:
-        answer = self._client.post(path, json=form)
-        assert answer.status_code == 200, answer.text
-        return answer.json() if answer.content else None
-
-    def intent(self, card: str = "4242424242424242", **more: Any) -> str:
-        details = {"number": card, "exp_month": 12, "exp_year": 2035, "cvc": "123"}
-        method = self.post("/v1/payment_methods", type="card", card=details)
-        form = {"amount": 4200, "currency": "eur", "payment_method": method["id"], "metadata": TAGS, **more}
-        id_: str = self.post("/v1/payment_intents", **form)["id"]
-        return id_
-
-    def refunds(self, intent: str) -> list[Any]:
-        found: list[Any] = self._client.get("/v1/refunds", params={"payment_intent": intent}).json()["data"]
-        return found
-
-    def asking(self, work: Callable[[Stripe], Awaitable[T]], key: str = LOCAL_KEY) -> T:
-        return asking(self.url, work, key)
-
-    def close(self) -> None:
-        self._client.close()
-
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalStripe]:
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", LOCALSTRIPE, str(port)])
-    stripe = LocalStripe(f"http://127.0.0.1:{port}")
-    try:
-        wait_until(lambda: _answers(stripe.url), 30)
+    with localstripe() as stripe:
         yield stripe
-    finally:
-        stripe.close()
-        process.terminate()
-        process.wait(30)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).status_code == 401
-    except httpx.TransportError:
-        return False
 
 
 def test_an_intent_is_open_until_it_is_paid_or_cancelled(local: LocalStripe) -> None:
@@ -615,7 +560,7 @@ def test_an_intent_is_open_until_it_is_paid_or_cancelled(local: LocalStripe) -> 
         assert await provider.look_up(over) == FAILED
         assert await provider.close(over) == FAILED
 
-    local.asking(go)
+    asking(local.url, go, LOCAL_KEY)
 
 
 def test_an_intent_goes_back_once_whatever_the_keys(local: LocalStripe) -> None:
@@ -624,25 +569,25 @@ def test_an_intent_goes_back_once_whatever_the_keys(local: LocalStripe) -> None:
             await provider.refund(paid, key)
 
     paid = local.intent(confirm=True)
-    local.asking(go)
+    asking(local.url, go, LOCAL_KEY)
     (made,) = local.refunds(paid)
     assert (made["amount"], made["metadata"]) == (4200, TAGS)
 
 
 def test_what_localstripe_refuses_is_refused(local: LocalStripe) -> None:
     with pytest.raises(ProviderRefusedError):
-        local.asking(lambda provider: provider.refund("pi_unknown", "refund-1"))
+        asking(local.url, lambda provider: provider.refund("pi_unknown", "refund-1"), LOCAL_KEY)
     with pytest.raises(ProviderRefusedError):
-        local.asking(lambda provider: provider.close("pi_unknown"))
+        asking(local.url, lambda provider: provider.close("pi_unknown"), LOCAL_KEY)
 
 
 @pytest.mark.parametrize("key", ["pk_test_12345", "sk_"])
 def test_a_bad_key_is_no_fault_of_the_payment(local: LocalStripe, key: str) -> None:
     paid = local.intent(confirm=True)
     with pytest.raises(ProviderError, match="AuthenticationError"):
-        local.asking(lambda provider: provider.look_up(paid), key)
+        asking(local.url, lambda provider: provider.look_up(paid), key)
     with pytest.raises(ProviderError, match="AuthenticationError"):
-        local.asking(lambda provider: provider.refund(paid, "refund-1"), key)
+        asking(local.url, lambda provider: provider.refund(paid, "refund-1"), key)
     assert local.refunds(paid) == []
 
 

@@ -147,3 +147,20 @@ def thing(client: httpx.Client, about: About, user: str = "u-1") -> str:
             return "sandbox"
         case About.ORG | About.NOTHING:
             return ""
+
+
+def checkout(clerk: httpx.Client, policy: dict[str, Any] | None = None, **payment: Any) -> tuple[str, dict[str, Any]]:
+    """A seat that is held, and the payment that was begun for it."""
+    event = publish(clerk, show(policy=policy or {}))
+    booking: str = accepted(hold(clerk, event, items=[{"seat": "A-1"}]), 201)["id"]
+    return booking, accepted(pay(clerk, booking, **payment), 201)
+
+
+def status_of(clerk: httpx.Client, booking: str) -> str:
+    status: str = accepted(clerk.get(f"/v1/bookings/{booking}"))["status"]
+    return status
+
+
+def payment_of(clerk: httpx.Client, payment: dict[str, Any]) -> tuple[str, str | None]:
+    now = accepted(clerk.get(f"/v1/payments/{payment['id']}"))
+    return now["status"], now["outcome"]

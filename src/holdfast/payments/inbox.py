@@ -78,15 +78,20 @@ class Inbox:
     async def _payment(self, row: Any) -> Any:
         """The payment that a notice is about: by our own id, if the provider carries it, and by its reference. Where
         the two name different payments it is about neither."""
-        named = ids.parse_payment(row["payment"]) if row["payment"] else None
-        if named is None:
+        ours = ids.parse_payment(row["payment"]) if row["payment"] else None
+        if ours is None:
             return await self._pool.fetchrow(sql.payments.payment_at_provider, row["provider"], row["provider_ref"])
-        found = await self._pool.fetchrow(sql.payments.payment, *named)
+        found = await self._pool.fetchrow(sql.payments.payment, *ours)
         if found is None or found["provider"] != row["provider"]:
             return None
         return found if found["provider_ref"] in (None, row["provider_ref"]) or row["provider_ref"] is None else None
 
     async def _settle(self, row: Any, payment: Any) -> None:
+        if payment["provider_ref"] is None and row["provider_ref"] is not None:
+            # The answer to our own question was lost; what it said is needed to pay back.
+            await self._pool.execute(
+                sql.payments.set_started, payment["event_id"], payment["id"], row["provider_ref"], None
+            )
         outcome = await self._desk.submit(
             Settle(
                 **subject(payment),

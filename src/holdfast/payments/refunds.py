@@ -35,12 +35,11 @@ class Refunds:
 
     async def _pay_back(self, row: Any) -> None:
         provider = self._providers.get(row["provider"])
-        if provider is None and row["amount"] > 0:
+        if row["amount"] > 0 and (provider is None or row["provider_ref"] is None):
             await self._leave_to_a_person(row, "It was paid outside: pay it back by hand, and say so.")
             return
         try:
-            if row["amount"] > 0:
-                assert provider is not None
+            if provider is not None and row["amount"] > 0:
                 await provider.refund(row["provider_ref"], f"refund:{ids.payment_text(row['event_id'], row['id'])}")
         except ProviderRefusedError as error:
             await self._leave_to_a_person(row, f"The provider does not pay it back: {error}")
