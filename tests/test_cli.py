@@ -70,6 +70,25 @@ def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:
     assert "HOLDFAST_LANES" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HOLDFAST_SMTP_URL", "http://user:hunter2@mail.example"),
+        ("HOLDFAST_RECEIPTS_URL", "ftp://user:hunter2@files.example"),
+        ("HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_"),
+        ("HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_a"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_part_that_cannot_be_set_up_is_named_without_its_secrets(
+    database: str, command: str, name: str, value: str
+) -> None:
+    done = holdfast(database, command, **{name: value})
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert "hunter2" not in done.stderr
+
+
 def test_a_database_that_is_not_there_is_told() -> None:
     done = holdfast("postgresql://postgres@127.0.0.1:1/none", "audit")
     assert done.returncode == 2

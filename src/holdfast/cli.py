@@ -10,11 +10,14 @@ from typing import Annotated, NoReturn, TypeVar
 import msgspec
 import typer
 import uvloop
+from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
 from holdfast import __version__, db, embedded, sql
+from holdfast.deliveries.smtp import Smtp
 from holdfast.demo import fill_demo
 from holdfast.http.auth import Role, create_key, create_org
 from holdfast.logs import configure_logs
+from holdfast.payments.storage import storage_at
 from holdfast.server import is_free
 from holdfast.server import serve as serve_forever
 from holdfast.settings import SettingError, Settings
@@ -57,6 +60,7 @@ def serve(
     if not is_free(host, port):
         _fail(f"Another program listens on {host}:{port} already. Stop it, or choose another --port.")
     _database(data)
+    _check_parts()
     os.environ.setdefault("HOLDFAST_PUBLIC_URL", f"http://{host}:{port}")
     typer.echo(f"Holdfast serves http://{host}:{port}, with docs at http://{host}:{port}/docs", err=True)
     serve_forever(host, port, workers, with_worker=worker)
@@ -67,6 +71,7 @@ def worker(data: Data = None, child: Annotated[bool, typer.Option(hidden=True)] 
     """Run a background worker: what has to end, be paid back, be told and be counted. Any number may run."""
     configure_logs()
     _database(data)
+    _check_parts()
     uvloop.run(run_worker(Settings.from_environment(), child=child))
 
 
@@ -188,6 +193,23 @@ def _database(data: Path | None) -> str:
         _fail(f"The database cannot be reached: {error}")
     os.environ["HOLDFAST_DATABASE_URL"] = url
     return url
+
+
+def _check_parts() -> None:
+    """Tell of settings that cannot be used before anything is started with them."""
+    settings = Settings.from_environment()
+    parts: dict[str, Callable[[], object]] = {
+        "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
+        "HOLDFAST_RECEIPTS_URL": lambda: settings.receipts_url and storage_at(settings.receipts_url, settings.data_dir),
+        "HOLDFAST_SANDBOX_WEBHOOK_SECRET": lambda: (
+            settings.sandbox_webhook_secret and Webhook(settings.sandbox_webhook_secret)
+        ),
+    }
+    for name, make in parts.items():
+        try:
+            make()
+        except (ValueError, EmptyWebhookSecretError) as error:
+            _fail(f"{name}: {error}")
 
 
 def _fail(message: str) -> NoReturn:

@@ -139,12 +139,11 @@ def _handed_in(book: Book, booking: Booking, command: Submit) -> Payment:
 
 def _captured(book: Book, booking: Booking, payment: Payment, actor: str) -> Booking:
     """The right sum has come. In time it confirms the booking, late it revives it; else it goes back."""
-    target = TRANSITIONS[booking.status, Verb.SETTLE]
-    late = booking.status is Status.EXPIRED
-    if isinstance(target, Refusal) or (late and not is_revivable(book, booking)):
-        told = Refusal.HOLD_EXPIRED.title if late else target.title if isinstance(target, Refusal) else ""
-        due = structs.replace(payment, status=PaymentStatus.REFUND_DUE, captured_at=book.now, reason=told)
+    said = _objection(book, booking)
+    if said is not None:
+        due = structs.replace(payment, status=PaymentStatus.REFUND_DUE, captured_at=book.now, reason=said.title)
         return book.pay(booking, due, actor)
+    late = booking.status is Status.EXPIRED
     kept = structs.replace(
         payment,
         status=PaymentStatus.SUCCEEDED,
@@ -153,6 +152,15 @@ def _captured(book: Book, booking: Booking, payment: Payment, actor: str) -> Boo
         reason=None,
     )
     return moved_by(book, book.pay(booking, kept, actor), Verb.SETTLE, actor)
+
+
+def _objection(book: Book, booking: Booking) -> Refusal | None:
+    """Why money for the booking cannot be kept."""
+    target = TRANSITIONS[booking.status, Verb.SETTLE]
+    if isinstance(target, Refusal):
+        return target
+    revivable = booking.status is not Status.EXPIRED or is_revivable(book, booking)
+    return None if revivable else Refusal.HOLD_EXPIRED
 
 
 def _into_review(

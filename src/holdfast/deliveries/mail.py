@@ -13,7 +13,7 @@ from holdfast.db import Pool
 from holdfast.deliveries.channel import Delivery, UndeliveredError
 from holdfast.deliveries.letters import Attachment, Item, Letter, compose
 from holdfast.deliveries.smtp import Smtp
-from holdfast.deliveries.texts import Kind
+from holdfast.deliveries.texts import Kind, reason_in
 from holdfast.desk.desk import Desk
 from holdfast.tickets.issue import Sheet, calendar_of, issue, load_sheet, print_tickets, reference
 from holdfast.words import language_of
@@ -28,13 +28,22 @@ KINDS: Final = {
     f"payment.{PaymentStatus.REFUND_DUE}": Kind.LATE_REFUND,
 }
 WITH_TICKETS: Final = frozenset({Kind.CONFIRMED, Kind.TRANSFERRED})
+# These say themselves why.
+OF_MONEY: Final = frozenset({Kind.LATE_REFUND, Kind.EXTRA_REFUND})
 
 
 class Body(Struct, frozen=True):
     email: str
     language: str | None
     generation: int
+    status: Status
     reason: str | None
+
+    def kind(self, told: str) -> Kind:
+        """Money that is too much for a booking that stands is not money that came too late for it."""
+        kind = KINDS[told]
+        is_extra = kind is Kind.LATE_REFUND and self.status in (Status.CONFIRMED, Status.COMPLETED)
+        return Kind.EXTRA_REFUND if is_extra else kind
 
 
 class Mail:
@@ -49,7 +58,7 @@ class Mail:
         sheet = await load_sheet(self._pool, self._desk, delivery.event, delivery.stream)
         if sheet is None:
             raise UndeliveredError("the booking is not there", for_good=True)
-        kind, language = KINDS[delivery.kind], language_of(body.language)
+        kind, language = body.kind(delivery.kind), language_of(body.language)
         attachments = await self._tickets(sheet, body, language) if kind in WITH_TICKETS else ()
         letter = _letter(delivery, body, sheet, kind, attachments)
         await self._smtp.send(compose(letter, self._sender))
@@ -79,7 +88,7 @@ def _letter(delivery: Delivery, body: Body, sheet: Sheet, kind: Kind, attachment
         tax=booking.tax,
         total=booking.total,
         currency=booking.currency,
-        reason=body.reason,
+        reason=None if kind in OF_MONEY else reason_in(language_of(body.language), body.reason),
         attachments=attachments,
         message_id=f"<{ids.event_text(delivery.event)}.{delivery.number}@holdfast>",
     )

@@ -20,16 +20,18 @@ from holdfast.deliveries.channel import Channel, Delivery, GoneError, Undelivere
 log = structlog.get_logger()
 
 REST_SECONDS: Final = 0.25
+REST_AFTER_FAILURE_SECONDS: Final = 2.0
 # Longer than a channel takes by itself, so that it can say what went wrong.
 SEND_SECONDS: Final = 25.0
 CLOSE_SECONDS: Final = 20.0
 # A claim is sent at once, so a lease has to outlast one send, and the note of what came of it.
-LEASES_PER_SEND: Final = 2
+SENDS_PER_LEASE: Final = 2
+# How long a row steps aside for one that is perhaps being sent just now.
 ASIDE_SECONDS: Final = 2.0
 
 TARGETS_SEEN_MAX: Final = 1_000
 TARGETS_MAX: Final = 100
-# Targets that took nothing of their last claim get no more than this part of the places.
+# Targets that could not be reached last time get no more than this part of the places.
 AILING_MAX: Final = 75
 AILING_KNOWN_MAX: Final = 10_000
 CLAIM_MAX: Final = 8
@@ -60,7 +62,7 @@ class Relay:
         self._pool = pool
         self._channels = channels
         self._send_seconds = send_seconds
-        self._lease_seconds = LEASES_PER_SEND * send_seconds
+        self._lease_seconds = SENDS_PER_LEASE * send_seconds
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._ailing: set[str] = set()
         self._after = ""
@@ -72,12 +74,14 @@ class Relay:
     async def run(self, stopping: asyncio.Event) -> None:
         """Deliver until asked to stop. A database that is away is tried again."""
         while not stopping.is_set():
+            rest_seconds = REST_SECONDS
             try:
                 await self.run_once()
             except Exception as error:
                 log.error("relay_failed", error=type(error).__name__)
+                rest_seconds = REST_AFTER_FAILURE_SECONDS
             with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), REST_SECONDS)
+                await asyncio.wait_for(stopping.wait(), rest_seconds)
         await self.close()
 
     async def run_once(self) -> int:
@@ -147,12 +151,12 @@ class Relay:
             self._ailing.clear()
 
     async def _deliver(self, claimed: Claimed) -> bool:
-        """Whether it arrived."""
+        """Whether the target is well: it took the message, or it is settled that it never will."""
         try:
             await self._send(claimed.delivery)
         except UndeliveredError as error:
             await self._undelivered(claimed, error)
-            return False
+            return error.for_good
         await self._finish(claimed.delivery, DELIVERED, None)
         return True
 
@@ -166,6 +170,7 @@ class Relay:
         except UndeliveredError:
             raise
         except Exception as error:
+            log.warning("channel_failed", channel=delivery.channel, error=type(error).__name__)
             raise UndeliveredError(type(error).__name__) from error
 
     async def _undelivered(self, claimed: Claimed, error: UndeliveredError) -> None:

@@ -16,6 +16,8 @@ class Kind(StrEnum):
     REFUNDED = "refunded"
     # The money came after the hold had ended and the units were gone; it is paid back.
     LATE_REFUND = "late_refund"
+    # More money came than the booking, which stands, had to cost; that is paid back.
+    EXTRA_REFUND = "extra_refund"
     # To the new holder.
     TRANSFERRED = "transferred"
 
@@ -92,12 +94,19 @@ ENGLISH: Final = Texts(
             then="Depending on your bank, it can take some days until the money arrives.",
             total="You get back",
         ),
+        Kind.EXTRA_REFUND: Wording(
+            subject="You paid twice for {event}: we are refunding one payment",
+            heading="One payment is on its way back",
+            lead="We received more than one payment for your booking. One is enough: your booking stands as it is.",
+            then="You get the other one back. Depending on your bank, it can take some days until the money arrives.",
+            total="You get back",
+        ),
         Kind.LATE_REFUND: Wording(
             subject="Your payment for {event} is being refunded",
             heading="Your money is on its way back",
             lead=(
-                "Your payment reached us after your reservation had ended, and what you had chosen had gone to others "
-                "by then. We are sorry. You get back all that you paid."
+                "Your payment reached us after your reservation had ended, and we could not give you back what you had "
+                "chosen. We are sorry. You get back all that you paid."
             ),
             then="Depending on your bank, it can take some days until the money arrives.",
             total="You get back",
@@ -160,12 +169,19 @@ SPANISH: Final = Texts(
             then="Según tu banco, el dinero puede tardar algunos días en llegar.",
             total="Te devolvemos",
         ),
+        Kind.EXTRA_REFUND: Wording(
+            subject="Pagaste dos veces para {event}: te devolvemos un pago",
+            heading="Un pago va de regreso",
+            lead="Recibimos más de un pago para tu reserva. Con uno basta: tu reserva sigue en pie.",
+            then="Te devolvemos el otro. Según tu banco, el dinero puede tardar algunos días en llegar.",
+            total="Te devolvemos",
+        ),
         Kind.LATE_REFUND: Wording(
             subject="Estamos devolviendo tu pago para {event}",
             heading="Tu dinero va de regreso",
             lead=(
-                "Tu pago nos llegó cuando tu reserva ya había terminado, y lo que habías elegido ya era de otras "
-                "personas. Lo sentimos. Te devolvemos todo lo que pagaste."
+                "Tu pago nos llegó cuando tu reserva ya había terminado, y no pudimos volver a darte lo que habías "
+                "elegido. Lo sentimos. Te devolvemos todo lo que pagaste."
             ),
             then="Según tu banco, el dinero puede tardar algunos días en llegar.",
             total="Te devolvemos",
@@ -181,3 +197,16 @@ SPANISH: Final = Texts(
 )
 
 TEXTS: Final[Mapping[str, Texts]] = {"en": ENGLISH, "es": SPANISH}
+
+# Reasons that are the engine's own. What a person wrote stays as it is.
+_REASONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "es": {
+        "The event was cancelled.": "El evento fue cancelado.",
+        "The receipt was not reviewed in time.": "El comprobante no se revisó a tiempo.",
+        "The payment was refunded by the provider.": "El proveedor de pagos devolvió el pago.",
+    },
+}
+
+
+def reason_in(language: str, reason: str | None) -> str | None:
+    return reason if reason is None else _REASONS.get(language, {}).get(reason, reason)

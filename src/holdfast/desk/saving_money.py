@@ -121,6 +121,7 @@ def _body(book: Book, fact: Fact, channel: str) -> dict[str, Any]:
             "email": booking.email,
             "language": booking.language,
             "generation": booking.generation,
+            "status": booking.status,
             "reason": fact.data.reason,
         }
     payment = fact.data.payment
