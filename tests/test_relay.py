@@ -100,9 +100,9 @@ async def deliver_with_failures(database: str, *, streams: int, each: int) -> Re
         target = await new_endpoint(connection, org, receiver.url)
         await write(connection, target, org=org, streams=streams, each=each)
         later = 0
-        async with relaying(database):
+        async with relaying(database, send_seconds=600):
             while not await all_done(connection):
-                later += 2
+                later += 5
                 await move_clock(connection, later)
                 await asyncio.sleep(0.1)
         assert await statuses(connection, target) == {"delivered": streams * each}
@@ -139,7 +139,6 @@ async def test_targets_that_refuse_or_hang_do_not_delay_another(database: str) -
             await until(lambda: len(well.requests) == 60)
             assert await statuses(connection, hanging) == {"waiting": 40}
             assert await statuses(connection, dead) == {"waiting": 40}
-            assert len(silent.requests) == CLAIM_MAX
             _cut_short(relay)
 
 
@@ -214,7 +213,7 @@ async def test_of_10000_deliveries_none_is_lost_or_late_when_the_relay_is_killed
     told = read_notes(notes)
     in_order = {(t, s): list(range(s, streams * each, streams)) for t in targets for s in range(streams)}
     assert first_told(told) == in_order
-    assert len(told) <= count + KILLS * len(targets) * CLAIM_MAX
+    assert len(told) < 1.1 * count
 
 
 @in_a_loop
@@ -327,13 +326,41 @@ async def test_rows_behind_one_that_is_put_off_cost_nothing_until_it_is_due(data
         await connection.execute("UPDATE delivery SET attempts = 4 WHERE number = 0")
         await relay.run_once()
         await until(lambda: _finds(connection, FIRST_ERROR, "attempt 5"))
-        aside = "SELECT count(DISTINCT due_at) FROM delivery WHERE due_at > holdfast_now() + interval '20 minutes'"
+        aside = "SELECT count(*) FROM delivery WHERE due_at = (SELECT due_at FROM delivery WHERE number = 0)"
         due = "SELECT count(*) FROM delivery WHERE due_at <= holdfast_now()"
         await until(lambda: _passes_and_finds(relay, connection, due, 0))
         await move_clock(connection, 5)
         await until(lambda: _passes_and_finds(relay, connection, due, 0))
-        assert await connection.fetchval(aside) == 1
+        assert await connection.fetchval(aside) == 30
         assert trouble.asked == 1
+
+
+@in_a_loop
+async def test_what_has_stepped_aside_is_due_as_soon_as_what_was_in_front_of_it_is_done(
+    database: str, tmp_path: Path
+) -> None:
+    async with connected(database) as connection:
+        await write(connection, "target", channel="notes", streams=2, each=5)
+        await connection.execute("UPDATE delivery SET due_at = due_at + interval '1 hour' WHERE number > 1")
+        async with relaying(database, {"notes": Notes(tmp_path / "notes")}):
+            await until(lambda: all_done(connection))
+
+
+@in_a_loop
+async def test_a_relay_that_comes_back_after_its_lease_does_not_put_off_what_is_another_s(database: str) -> None:
+    class Late:
+        async def send(self, delivery: Delivery) -> None:
+            """In the meantime another relay has taken it over."""
+            await connection.execute("UPDATE delivery SET attempts = 2, due_at = holdfast_now() + interval '1 hour'")
+            raise UndeliveredError("late")
+
+    async with connected(database) as connection:
+        await write(connection, "target", channel="late")
+        async with relaying(database, {"late": Late()}):
+            await until(lambda: _finds(connection, "SELECT attempts FROM delivery", 2))
+        row = await first_row(connection, "target")
+        assert row["last_error"] is None
+        assert row["due_seconds"] > 3000
 
 
 async def _passes_and_finds(relay: Relay, connection: db.Connection, statement: str, expected: object) -> bool:
@@ -347,7 +374,6 @@ async def _passes_and_finds(relay: Relay, connection: db.Connection, statement: 
         (UndeliveredError("no such mailbox", for_good=True), "failed", "no such mailbox"),
         (UndeliveredError("x" * 5000), "waiting", "x" * 200),
         (ValueError("buyer@example.org is not to be in a log"), "waiting", "ValueError"),
-        (GoneError("this channel is no endpoint"), "failed", "this channel is no endpoint"),
     ],
 )
 @in_a_loop
@@ -361,6 +387,16 @@ async def test_how_a_channel_fails_decides_what_becomes_of_the_row(
                 await until(lambda: _finds(connection, FIRST_ERROR, detail))
         assert await statuses(connection, "mail") == {row_status: 1}
         assert "buyer@" not in repr(logs)
+
+
+@in_a_loop
+async def test_only_an_endpoint_can_be_gone_as_a_whole(database: str) -> None:
+    async with connected(database) as connection:
+        await write(connection, "mail", channel="mail", each=5)
+        trouble = Trouble(GoneError("this buyer is"))
+        async with relaying(database, {"mail": trouble}):
+            await until(lambda: all_done(connection))
+        assert trouble.asked == 5
 
 
 @in_a_loop

@@ -55,23 +55,23 @@ async def run_worker(settings: Settings, *, child: bool = False) -> None:
     pool = await db.create_pool(url, CONNECTIONS)
     desk = Desk(url, LANES)
     desk.start()
+    webhooks = Webhooks(pool, allow_private=settings.webhooks_to_private_addresses)
     try:
         await asyncio.gather(
             _repeat_connected(url, Reaper().run_once, REAP_SECONDS, stopping),
             _repeat_connected(url, completer.run_once, COMPLETE_SECONDS, stopping, db.connect),
             _repeat_connected(url, _audit, AUDIT_SECONDS, stopping, db.connect),
-            Relay(pool, _channels(settings, pool, desk)).run(stopping),
+            Relay(pool, _channels(settings, pool, desk, webhooks)).run(stopping),
             *_money(settings, pool, desk, stopping),
         )
     finally:
+        await webhooks.close()
         await desk.close()
         await pool.close()
 
 
-def _channels(settings: Settings, pool: db.Pool, desk: Desk) -> Mapping[str, Channel]:
-    channels: dict[str, Channel] = {
-        WEBHOOK: Webhooks(pool, allow_private=settings.webhooks_to_private_addresses),
-    }
+def _channels(settings: Settings, pool: db.Pool, desk: Desk, webhooks: Webhooks) -> Mapping[str, Channel]:
+    channels: dict[str, Channel] = {WEBHOOK: webhooks}
     if settings.smtp_url:
         channels[MAIL] = Mail(pool, desk, Smtp(settings.smtp_url), settings.mail_from)
     return channels
