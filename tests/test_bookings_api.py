@@ -15,6 +15,7 @@ Body = dict[str, Any]
 
 FIELDS: Final = {
     "id",
+    "reference",
     "event",
     "user",
     "status",
@@ -796,3 +797,12 @@ def test_a_cart_token_is_not_told_to_anybody(admin: httpx.Client) -> None:
     assert token not in answer.text
     assert token not in admin.get(f"/v1/bookings/{booking['id']}").text
     assert token not in admin.get(f"/v1/events/{event}/journal").text
+
+
+def test_a_booking_is_found_by_the_number_that_its_buyer_sees(admin: httpx.Client) -> None:
+    event = publish(admin, show())
+    made = [accepted(hold(admin, event, items=[{"seat": f"A-{n}"}]), 201) for n in (1, 2)]
+    for text in (made[0]["reference"], made[0]["reference"].lower()):
+        found = accepted(admin.get("/v1/bookings", params={"reference": text}))["items"]
+        assert [booking["id"] for booking in found] == [made[0]["id"]]
+    refused(admin.get("/v1/bookings", params={"reference": "not one"}), 422, "invalid_request")

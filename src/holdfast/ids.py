@@ -35,6 +35,11 @@ def booking_text(event: bytes, booking: bytes) -> str:
     return _text(_BOOKING, event + booking)
 
 
+def booking_reference(booking: bytes) -> str:
+    """What people read to each other: enough of the id to find it among an org's bookings."""
+    return booking.hex()[-10:].upper()
+
+
 def payment_text(event: bytes, payment: bytes) -> str:
     return _text(_PAYMENT, event + payment)
 

@@ -15,7 +15,7 @@ from holdfast.deliveries.letters import Attachment, Item, Letter, compose
 from holdfast.deliveries.smtp import Smtp
 from holdfast.deliveries.texts import Kind, reason_in
 from holdfast.desk.desk import Desk
-from holdfast.tickets.issue import Sheet, calendar_of, issue, load_sheet, print_tickets, reference
+from holdfast.tickets.issue import Sheet, calendar_of, issue, load_sheet, print_tickets
 from holdfast.words import language_of
 
 KINDS: Final = {
@@ -82,7 +82,7 @@ def _letter(delivery: Delivery, body: Body, sheet: Sheet, kind: Kind, attachment
         starts_at=sheet.starts_at,
         timezone=sheet.timezone,
         address=sheet.address,
-        booking=reference(booking.id),
+        booking=ids.booking_reference(booking.id),
         items=_items(sheet),
         subtotal=booking.subtotal,
         tax=booking.tax,

@@ -113,6 +113,7 @@ async def list_bookings(call: Call) -> Answer:
             query.status,
             after[1] if after else None,
             query.limit + 1,
+            query.reference.lower() if query.reference else None,
         )
     items = await _views(call, rows[: query.limit])
     return Answer(BookingList(items=items, next=items[-1].id if len(rows) > query.limit else None))

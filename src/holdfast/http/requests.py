@@ -152,6 +152,7 @@ class EventsQuery(Request, frozen=True):
 class BookingsQuery(Request, frozen=True):
     event: Cursor | None = None
     user: User | None = None
+    reference: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{10}$(?!\n)")] | None = None
     status: StatusName | None = None
     limit: Limit = 50
     after: Cursor | None = None

@@ -128,7 +128,10 @@ class PaymentView(View, frozen=True):
 
 
 class BookingView(View, frozen=True):
+    """`reference` is the number that buyers see on tickets and in letters."""
+
     id: str
+    reference: str
     event: str
     user: str
     status: Status
@@ -324,6 +327,7 @@ def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView
         left = math.ceil((booking.expires_at - now).total_seconds())
     return BookingView(
         id=ids.booking_text(booking.event, booking.id),
+        reference=ids.booking_reference(booking.id),
         event=ids.event_text(booking.event),
         user=booking.user,
         status=status,

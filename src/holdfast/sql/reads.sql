@@ -71,7 +71,8 @@ FROM event CROSS JOIN LATERAL (
 WHERE event.id = $1
 
 -- name: bookings
--- $1 org, $2 event, $3 user, $4 status as it reads now, $5 before this id, $6 how many; newest first. Null: any.
+-- $1 org, $2 event, $3 user, $4 status as it reads now, $5 before this id, $6 how many, $7 the last ten digits of the id;
+-- newest first. Null: any.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page AS MATERIALIZED (
     SELECT booking.*, (
@@ -89,6 +90,7 @@ page AS MATERIALIZED (
             WHEN booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at THEN 'expired'
             ELSE booking.status END)
       AND ($5::uuid IS NULL OR booking.id < $5)
+      AND ($7::text IS NULL OR right(booking.id::text, 10) = $7)
     ORDER BY booking.id DESC LIMIT $6
 )
 SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(page) AS booking

@@ -76,11 +76,6 @@ def calendar_of(sheet: Sheet, now: datetime) -> bytes:
     )
 
 
-def reference(booking: bytes) -> str:
-    """What people read to each other: enough of an id to find it among an event's bookings."""
-    return booking.hex()[-10:].upper()
-
-
 def _code(key: Any, booking: Booking, ticket: Ticket, generation: int) -> str:
     ref = TicketRef(booking.event, booking.id, ticket.line, ticket.unit, generation, key["number"])
     return sign(key["private"], ref)
@@ -96,7 +91,7 @@ def _printed(sheet: Sheet, issued: Issued, count: int, number: int) -> PrintedTi
         pool=issued.ticket.pool_name,
         tariff=issued.ticket.tariff_name,
         seat=issued.ticket.seat,
-        booking=reference(sheet.booking.id),
+        booking=ids.booking_reference(sheet.booking.id),
         org_name=sheet.org_name,
         number=number,
         count=count,
