@@ -167,7 +167,7 @@ async def _asked_by_batches(connection: db.Connection, event: Event) -> dict[str
         act(event, other["id"], Verb.CANCEL),
         Pay(**of_event, booking=third["id"], payment=new_id(), provider="x", request_key=b"k", fingerprint=b"f"),
         Settle(**of_event, booking=expired, payment=expired, news=News.CAPTURED, amount=100, currency="EUR"),
-        Transfer(**of_event, booking=confirmed, user="u18"),
+        Transfer(**of_event, booking=confirmed, generation=0, user="u18"),
     ]
     await run_batch(recorder, Layouts(), commands)
     await sweep(recorder, Layouts(), [event.id], sql.desk.lock_if_free)

@@ -8,10 +8,10 @@ from msgspec import structs
 from holdfast.core.book import SYSTEM, Book
 from holdfast.core.commands import Act, Done, Pay, Resolve, Settle, Submit, Transfer
 from holdfast.core.model import Booking
-from holdfast.core.money import Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.money import RECEIPT, Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.place import check_user, short_pools
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import ENDINGS, TRANSITIONS, EventStatus, Status, Verb
+from holdfast.core.states import ENDINGS, LIVE, TRANSITIONS, EventStatus, Status, Verb
 
 # What becomes of money that is on its way when a booking comes into another status, and why.
 _SUBMITTED: Final = {
@@ -20,6 +20,9 @@ _SUBMITTED: Final = {
     Status.EXPIRED: (PaymentStatus.REVIEW, "The receipt was not reviewed in time."),
     Status.CANCELLED: (PaymentStatus.REVIEW, "The event was cancelled before the receipt was reviewed."),
 }
+
+_GIVEN_UP: Final = frozenset({Status.REFUNDED, Status.CANCELLED})
+_OVER: Final = frozenset(Status) - LIVE
 
 
 def act(book: Book, command: Act) -> Done:
@@ -40,9 +43,10 @@ def act(book: Book, command: Act) -> Done:
 
 
 def named(book: Book, command: Act | Pay | Submit | Settle | Resolve | Transfer) -> Booking:
-    """The booking that a command is about, if whoever asks may know of it."""
+    """The booking that a command is about, if whoever asks may know of it. Who may hand a booking on was looked at
+    before: they know it no more once it is another's."""
     booking = book.bookings.get(command.booking)
-    owner = None if isinstance(command, Settle | Resolve) else command.owner
+    owner = command.owner if isinstance(command, Act | Pay | Submit) else None
     if booking is None or booking.org != command.org or owner not in (None, booking.user):
         raise RefusedError(Refusal.NOT_FOUND)
     return booking
@@ -77,10 +81,11 @@ def _consequence(payment: Payment, status: Status) -> Payment | None:
         becomes, reason = _SUBMITTED[status]
         outcome = PaymentOutcome.REVIEW if becomes is PaymentStatus.REVIEW else None
         return structs.replace(payment, status=becomes, outcome=outcome, reason=reason)
-    if payment.status is PaymentStatus.SUCCEEDED and status is Status.REFUNDED:
-        return structs.replace(
-            payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason="The booking was refunded."
-        )
+    if payment.status is PaymentStatus.SUCCEEDED and status in _GIVEN_UP:
+        reason = "The booking was given up."
+        return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason)
+    if payment.status is PaymentStatus.STARTED and payment.provider == RECEIPT and status in _OVER:
+        return structs.replace(payment, status=PaymentStatus.FAILED)
     return None
 
 

@@ -123,14 +123,21 @@ class Book:
         after = structs.replace(booking, expires_at=expires_at, version=self.version + 1)
         return self._enter(booking, after, EXTENDED, actor, NOTHING)
 
-    def pay(self, booking: Booking, payment: Payment, actor: str) -> Booking:
+    def pay(self, booking: Booking, payment: Payment, actor: str, *, is_surprise: bool = False) -> Booking:
         """A payment of the booking begins, or comes into another status."""
         known = booking.payment(payment.id)
         self.paid.setdefault(payment.id, (booking.id, known.status if known else None))
         others = tuple(payment if other.id == payment.id else other for other in booking.payments)
         after = structs.replace(booking, payments=others if known else (*others, payment), version=self.version + 1)
         data = FactData(reason=payment.reason, payment=payment.id.hex())
-        return self._enter(booking, after, OF_PAYMENTS + payment.status, actor, data)
+        return self._enter(booking, after, OF_PAYMENTS + payment.status, actor, data, is_surprise)
+
+    def prove(self, booking: Booking, receipt: Receipt) -> Booking:
+        """A receipt is kept with the booking."""
+        self.receipts.append((booking.id, receipt))
+        after = structs.replace(booking, receipts=(*booking.receipts, receipt.hash))
+        self.bookings[after.id] = after
+        return after
 
     def turn_to(self, payment: Payment, booking: bytes) -> None:
         """The payment itself stays as it is, but a worker has to turn to it now."""
@@ -150,7 +157,15 @@ class Book:
         )
         return self._enter(booking, after, TRANSFERRED, actor, NOTHING)
 
-    def _enter(self, before: Booking | None, after: Booking, kind: str, actor: str, data: FactData) -> Booking:
+    def _enter(
+        self,
+        before: Booking | None,
+        after: Booking,
+        kind: str,
+        actor: str,
+        data: FactData,
+        is_surprise: bool = False,
+    ) -> Booking:
         self.version += 1
         assert after.version == self.version
         if before is not None and before.id not in self.created:
@@ -158,7 +173,7 @@ class Book:
         self.bookings[after.id] = after
         self.by_request[after.request_key] = after
         self._index_live(after)
-        self.facts.append(Fact(self.version, kind, after, actor, data))
+        self.facts.append(Fact(self.version, kind, after, actor, data, is_surprise))
         return after
 
     def _claim(self, before: Booking | None, after: Booking) -> FactData:

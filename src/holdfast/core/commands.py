@@ -132,14 +132,15 @@ class Resolve(Struct, frozen=True, kw_only=True):
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """Hand a confirmed booking to another person. Tickets issued before are void."""
+    """Hand a confirmed booking to another person. Tickets issued before are void. `generation` is the booking's own as
+    whoever asks had it: what was handed on since, by this very command or another, is not handed on again."""
 
     event: bytes
     org: bytes
     booking: bytes
+    generation: int
     user: str
     actor: str
-    owner: str | None = None
     email: str | None = None
     language: str | None = None
 

@@ -33,13 +33,15 @@ class FactData(Struct, frozen=True, omit_defaults=True):
 
 class Fact(Struct, frozen=True):
     """Something that happened to a booking: `kind` is the status that it came into, `extended`, `transferred`, or
-    `payment.` and the status that one of its payments came into. `booking` is as it was after that."""
+    `payment.` and the status that one of its payments came into. `booking` is as it was after that. `is_surprise`: the
+    buyer hears of it by nothing else."""
 
     number: int
     kind: str
     booking: Booking
     actor: str
     data: FactData
+    is_surprise: bool = False
 
 
 EXTENDED: Final = "extended"

@@ -56,5 +56,6 @@ def told_as(kind: str) -> str:
 
 
 def _is_mailed(fact: Fact) -> bool:
-    """Of a refund the buyer hears once: with the booking that was taken back, or else with the money that came late."""
-    return fact.kind in MAILED and not (fact.kind == _LATE_MONEY and fact.booking.status is Status.REFUNDED)
+    """Of a refund the buyer hears once: with the booking that was taken back, or else with money that goes back as soon
+    as it has come."""
+    return fact.kind in MAILED and (fact.kind != _LATE_MONEY or fact.is_surprise)

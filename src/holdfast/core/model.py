@@ -118,6 +118,8 @@ class Booking(Struct, frozen=True, kw_only=True):
     generation: int = 0
     version: int = 0
     payments: tuple[Payment, ...] = ()
+    # The hashes of the receipts that were handed in for it.
+    receipts: tuple[bytes, ...] = ()
 
     @property
     def units(self) -> int:

@@ -39,6 +39,9 @@ class News(Word):
 RECEIPT: Final = "receipt"
 
 
+_MAY_COME: Final = frozenset({PaymentStatus.STARTED, PaymentStatus.FAILED, PaymentStatus.REVIEW})
+
+
 class Payment(Struct, frozen=True, kw_only=True):
     id: bytes
     provider: str
@@ -59,4 +62,4 @@ class Payment(Struct, frozen=True, kw_only=True):
     def is_open(self) -> bool:
         """Whether it was not captured and may still be. One that has failed may succeed after all; one whose provider
         was silent for too long is with a person, but the provider may yet speak."""
-        return self.provider != RECEIPT and self.captured_at is None and self.status is not PaymentStatus.REFUNDED
+        return self.provider != RECEIPT and self.captured_at is None and self.status in _MAY_COME

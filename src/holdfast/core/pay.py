@@ -4,6 +4,7 @@ Every captured payment ends in exactly one outcome: it is fulfilled (or revives 
 person. Whatever a provider tells twice, or out of order, changes nothing the second time.
 """
 
+from datetime import datetime
 from typing import Final
 
 from msgspec import structs
@@ -18,6 +19,7 @@ from holdfast.core.states import TRANSITIONS, Status, Verb
 
 # Nobody needs more attempts to pay for one booking.
 PAYMENTS_MAX: Final = 50
+RECEIPTS_MAX: Final = 20
 
 
 def pay(book: Book, command: Pay) -> Done:
@@ -30,6 +32,8 @@ def pay(book: Book, command: Pay) -> Done:
     payable = TRANSITIONS[booking.status, Verb.EXTEND]
     if isinstance(payable, Refusal):
         raise RefusedError(payable)
+    if command.provider == RECEIPT and booking.total > 0 and book.layout.policy.review != "manual":
+        raise RefusedError(Refusal.REVIEW_NOT_OFFERED)
     _check_attempts(booking)
     if not booking.payments:
         booking = extended(book, booking, command.actor)
@@ -48,13 +52,15 @@ def submit(book: Book, command: Submit) -> Done:
         raise RefusedError(target)
     if book.layout.policy.review != "manual":
         raise RefusedError(Refusal.REVIEW_NOT_OFFERED)
-    if booking.status is Status.PAYMENT_SUBMITTED:
-        book.receipts.append((booking.id, command.receipt))
-        return Done(booking, book.layout, book.now)
-    _check_attempts(booking)
-    booking = moved_by(book, booking, Verb.SUBMIT, command.actor)
-    booking = book.pay(booking, _handed_in(book, booking, command), command.actor)
-    book.receipts.append((booking.id, command.receipt))
+    is_new = command.receipt.hash not in booking.receipts
+    if is_new and len(booking.receipts) >= RECEIPTS_MAX:
+        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking takes at most {RECEIPTS_MAX} receipts.")
+    if booking.status is not Status.PAYMENT_SUBMITTED:
+        _check_attempts(booking)
+        booking = moved_by(book, booking, Verb.SUBMIT, command.actor)
+        booking = book.pay(booking, _handed_in(book, booking, command), command.actor)
+    if is_new:
+        booking = book.prove(booking, command.receipt)
     return Done(booking, book.layout, book.now)
 
 
@@ -72,7 +78,7 @@ def settle(book: Book, command: Settle) -> Done:
                 booking = _into_review(book, booking, payment, command.actor, told, captured=True)
         case News.FAILED if payment.status is PaymentStatus.STARTED:
             booking = book.pay(booking, structs.replace(payment, status=PaymentStatus.FAILED), command.actor)
-        case News.REFUNDED if payment.captured_at is not None and payment.status is not PaymentStatus.REFUNDED:
+        case News.REFUNDED if payment.status is PaymentStatus.REFUND_DUE or _may_have_gone_back(payment):
             booking = _paid_back(book, booking, payment, command.actor)
         case _:
             pass
@@ -90,11 +96,11 @@ def resolve(book: Book, command: Resolve) -> Done:
             booking = _into_review(book, booking, payment, command.actor, command.reason or "")
     elif command.remedy is Remedy.REFUND:
         if status is PaymentStatus.REVIEW and payment.provider != RECEIPT:
-            due = structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=command.reason)
+            due = _due_back(payment, command.reason, payment.captured_at or book.now)
             booking = book.pay(booking, due, command.actor)
         elif status not in (PaymentStatus.REFUND_DUE, PaymentStatus.REFUNDED):
             raise RefusedError(Refusal.NOT_REFUNDABLE)
-    elif status in (PaymentStatus.REVIEW, PaymentStatus.REFUND_DUE):
+    elif status is PaymentStatus.REVIEW:
         booking = _paid_back(book, booking, payment, command.actor, command.reason)
     elif status is not PaymentStatus.REFUNDED:
         raise RefusedError(Refusal.NOT_REFUNDABLE)
@@ -141,8 +147,7 @@ def _captured(book: Book, booking: Booking, payment: Payment, actor: str) -> Boo
     """The right sum has come. In time it confirms the booking, late it revives it; else it goes back."""
     said = _objection(book, booking)
     if said is not None:
-        due = structs.replace(payment, status=PaymentStatus.REFUND_DUE, captured_at=book.now, reason=said.title)
-        return book.pay(booking, due, actor)
+        return book.pay(booking, _due_back(payment, said.title, book.now), actor, is_surprise=True)
     late = booking.status is Status.EXPIRED
     kept = structs.replace(
         payment,
@@ -152,6 +157,18 @@ def _captured(book: Book, booking: Booking, payment: Payment, actor: str) -> Boo
         reason=None,
     )
     return moved_by(book, book.pay(booking, kept, actor), Verb.SETTLE, actor)
+
+
+def _may_have_gone_back(payment: Payment) -> bool:
+    """A merchant can pay back at the provider, without us. About receipts no provider has a say."""
+    return payment.provider != RECEIPT and payment.status is not PaymentStatus.REFUNDED
+
+
+def _due_back(payment: Payment, reason: str | None, captured_at: datetime) -> Payment:
+    """Whoever pays it back says that it was captured."""
+    return structs.replace(
+        payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason, captured_at=captured_at
+    )
 
 
 def _objection(book: Book, booking: Booking) -> Refusal | None:
@@ -177,12 +194,14 @@ def _into_review(
 
 
 def _paid_back(book: Book, booking: Booking, payment: Payment, actor: str, reason: str | None = None) -> Booking:
-    """The money is back with the buyer. A booking that it had paid for ends with it."""
+    """The money is back with the buyer, also where we never heard that it had come. A booking that it had paid for ends
+    with it."""
     fulfilled = payment.status is PaymentStatus.SUCCEEDED
     done = structs.replace(
         payment,
         status=PaymentStatus.REFUNDED,
         outcome=PaymentOutcome.REFUNDED,
+        captured_at=payment.captured_at or book.now,
         reason=reason or payment.reason,
     )
     booking = book.pay(booking, done, actor)

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct, json
 
 from holdfast import ids
+from holdfast.core.facts import OF_PAYMENTS, TRANSFERRED
 from holdfast.core.messages import told_as
 from holdfast.core.money import PaymentStatus
 from holdfast.core.states import Status
@@ -16,6 +17,7 @@ from holdfast.deliveries.smtp import Smtp
 from holdfast.deliveries.texts import Kind, reason_in
 from holdfast.desk.desk import Desk
 from holdfast.tickets.issue import Sheet, calendar_of, issue, load_sheet, print_tickets
+from holdfast.tickets.ticket import tickets_of
 from holdfast.words import language_of
 
 KINDS: Final = {
@@ -24,8 +26,8 @@ KINDS: Final = {
     told_as(Status.REJECTED): Kind.REJECTED,
     told_as(Status.CANCELLED): Kind.CANCELLED,
     told_as(Status.REFUNDED): Kind.REFUNDED,
-    told_as("transferred"): Kind.TRANSFERRED,
-    f"payment.{PaymentStatus.REFUND_DUE}": Kind.LATE_REFUND,
+    told_as(TRANSFERRED): Kind.TRANSFERRED,
+    OF_PAYMENTS + PaymentStatus.REFUND_DUE: Kind.LATE_REFUND,
 }
 WITH_TICKETS: Final = frozenset({Kind.CONFIRMED, Kind.TRANSFERRED})
 # These say themselves why.
@@ -64,7 +66,8 @@ class Mail:
         await self._smtp.send(compose(letter, self._sender))
 
     async def _tickets(self, sheet: Sheet, body: Body, language: str) -> tuple[Attachment, ...]:
-        issued = await issue(self._pool, sheet.booking, sheet.layout, body.generation)
+        tickets = tickets_of(sheet.booking, sheet.layout)
+        issued = await issue(self._pool, sheet.booking, tickets, body.generation)
         return (
             Attachment("tickets.pdf", "application/pdf", await print_tickets(sheet, issued, language)),
             Attachment("event.ics", "text/calendar; charset=utf-8", calendar_of(sheet, datetime.now(UTC))),

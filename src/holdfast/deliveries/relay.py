@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast import ids, sql
+from holdfast.core.messages import WEBHOOK
 from holdfast.db import Pool
 from holdfast.deliveries.channel import Channel, Delivery, GoneError, UndeliveredError
 
@@ -22,7 +23,7 @@ log = structlog.get_logger()
 REST_SECONDS: Final = 0.25
 REST_AFTER_FAILURE_SECONDS: Final = 2.0
 # Longer than a channel takes by itself, so that it can say what went wrong.
-SEND_SECONDS: Final = 25.0
+SEND_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 20.0
 # A claim is sent at once, so a lease has to outlast one send, and the note of what came of it.
 SENDS_PER_LEASE: Final = 2
@@ -43,7 +44,6 @@ HOUR: Final = 60 * MINUTE
 BACKOFF_SECONDS: Final = (5, 30, 2 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR)
 PATIENCE_SECONDS: Final = 72 * HOUR
 
-WEBHOOK: Final = "webhook"
 DELIVERED: Final = "delivered"
 FAILED: Final = "failed"
 

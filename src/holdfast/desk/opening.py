@@ -97,6 +97,7 @@ class BookingDocument(Struct):
     generation: int
     version: int
     payments: tuple[PaymentDocument, ...] | None
+    receipts: tuple[str, ...] | None = None
 
     def booking(self) -> Booking:
         return Booking(
@@ -123,6 +124,7 @@ class BookingDocument(Struct):
             generation=self.generation,
             version=self.version,
             payments=tuple([document.payment() for document in self.payments or ()]),
+            receipts=tuple([_bytes(text) for text in self.receipts or ()]),
         )
 
 

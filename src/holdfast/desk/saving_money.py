@@ -90,7 +90,7 @@ async def save_money(connection: Connection, opened: Books) -> None:
         saved = await connection.fetchrow(
             sql.desk.save_money, document(begun), document(turned), document(proven), opened.now
         )
-        check("money", saved, begun=len(begun), turned=len(turned))
+        check("money", saved, begun=len(begun), turned=len(turned), proven=len(proven))
 
 
 async def save_messages(connection: Connection, opened: Books) -> None:

@@ -1,5 +1,6 @@
 """The ASGI application of one API process."""
 
+import asyncio
 import gc
 import os
 import re
@@ -31,6 +32,7 @@ from holdfast.payments.storage import storage_at
 from holdfast.settings import Settings
 
 READ_CONNECTIONS: Final = 8
+CLOSE_SECONDS: Final = 5
 # Which part of a path is the id: /v1/events/{id}/…
 ID_AT: Final = 3
 
@@ -78,7 +80,15 @@ class App:
         finally:
             await house.inbox.close()
             await desk.close()
-            await pool.close()
+            await _close(pool)
+
+
+async def _close(pool: db.Pool) -> None:
+    """Those who still read are waited for, but not for ever."""
+    try:
+        await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
+    except TimeoutError:
+        pool.terminate()
 
 
 def _house(settings: Settings, pool: db.Pool, desk: Desk) -> House:

@@ -72,16 +72,19 @@ async def reject_booking(call: Call) -> Answer:
 
 async def transfer_booking(call: Call) -> Answer:
     event, booking = named_booking(call)
+    known = await visible_booking(call, event, booking)
+    if known["checked_in"]:
+        raise RefusedError(Refusal.ALREADY_CHECKED_IN)
     outcome = await call.house.desk.submit(
         Transfer(
             event=event,
             org=call.by.org,
             booking=booking,
+            generation=known["generation"],
             user=call.body.user,
             email=call.body.email,
             language=call.body.language,
             actor=call.by.actor,
-            owner=call.by.user,
         )
     )
     return booking_answer(outcome)
@@ -173,6 +176,14 @@ def named_booking(call: Call) -> tuple[bytes, bytes]:
     if named is None:
         raise RefusedError(Refusal.NOT_FOUND)
     return named
+
+
+async def visible_booking(call: Call, event: bytes, booking: bytes) -> Any:
+    """What has to be known of a booking before it is changed, if the caller may know of it."""
+    row = await call.house.pool.fetchrow(sql.payments.transferable, event, booking, call.by.org, call.by.user)
+    if row is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return row
 
 
 def done(outcome: Outcome) -> Done:

@@ -83,11 +83,13 @@ class Endpoint:
             self._limits.per_key.spend(known.actor)
         elif operation.is_limited:
             self._limits.per_address.spend(self._limits.address(scope, headers))
+        # A body that is not judged here need not be read for whoever may not send it.
+        early = await self._caller(token, known) if operation.media else None
         body = await self._body(headers, receive)
         query = self._query(scope["query_string"])
         if operation.needs_idempotency_key and not 1 <= len(headers.get(b"idempotency-key", b"")) <= KEY_MAX:
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
-        caller = await self._caller(token, known)
+        caller = early or await self._caller(token, known)
         return await operation.function(Call(self._house, caller, _path(scope), query, body, headers))
 
     async def _caller(self, token: str | None, known: Caller | None) -> Caller | None:

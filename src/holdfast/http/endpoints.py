@@ -32,9 +32,11 @@ async def create_endpoint(call: Call) -> Answer:
     body = call.body
     _check(call, body.url, body.kinds)
     secret = new_secret()
-    made = await call.house.pool.fetchval(
-        sql.endpoints.insert, ids.new_id(), call.by.org, body.url, body.kinds, secret, ENDPOINTS_MAX
-    )
+    async with call.house.pool.acquire() as connection, connection.transaction():
+        await connection.execute(sql.endpoints.lock_org, call.by.org)
+        made = await connection.fetchval(
+            sql.endpoints.insert, ids.new_id(), call.by.org, body.url, body.kinds, secret, ENDPOINTS_MAX
+        )
     if made is None:
         raise RefusedError(Refusal.LIMIT_REACHED, f"An org may have {ENDPOINTS_MAX} endpoints.")
     return Answer(await _view(call, made, secret), 201)
@@ -42,7 +44,7 @@ async def create_endpoint(call: Call) -> Answer:
 
 async def list_endpoints(call: Call) -> Answer:
     rows = await call.house.pool.fetch(sql.endpoints.list, call.by.org)
-    return Answer(EndpointList(items=[_endpoint_view(row) for row in rows]))
+    return Answer(EndpointList(items=[_endpoint_view(row) for row in rows], next=None))
 
 
 async def get_endpoint(call: Call) -> Answer:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from msgspec import json
 
 from holdfast import ids, sql
-from holdfast.core.facts import FactData
+from holdfast.core.facts import OF_PAYMENTS, FactData
 from holdfast.core.model import Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
@@ -110,10 +110,15 @@ async def get_seats(call: Call) -> Answer:
 async def list_changes(call: Call) -> Answer:
     rows = await _facts(call, await visible_event(call))
     changes = [
-        Change(seq=row["number"], kind=row["kind"], at=row["at"], seats=data.seats, pools=data.pools)
+        Change(seq=row["number"], kind=_public(row["kind"]), at=row["at"], seats=data.seats, pools=data.pools)
         for row, data in rows
     ]
     return Answer(ChangeList(changes=changes, next=changes[-1].seq if changes else call.query.after))
+
+
+def _public(kind: str) -> str:
+    """How somebody pays is nobody else's business; that there is no gap is."""
+    return "noted" if kind.startswith(OF_PAYMENTS) else kind
 
 
 async def list_journal(call: Call) -> Answer:

@@ -154,9 +154,11 @@ OPERATIONS: Final = (
         gives=BookingView,
         refusals=(
             Refusal.NOT_FOUND,
+            Refusal.ALREADY_CHECKED_IN,
             Refusal.ALREADY_BOOKED,
             Refusal.LIMIT_REACHED,
             Refusal.HOLD_EXPIRED,
+            Refusal.ALREADY_TRANSFERRED,
             Refusal.NOT_CONFIRMED,
             *_ENDED,
         ),
@@ -181,6 +183,8 @@ OPERATIONS: Final = (
             Refusal.HOLD_EXPIRED,
             Refusal.ALREADY_SUBMITTED,
             *_ENDED,
+            Refusal.REVIEW_NOT_OFFERED,
+            Refusal.PROVIDER_REFUSED,
             Refusal.PROVIDER_UNAVAILABLE,
         ),
     ),
@@ -305,7 +309,7 @@ OPERATIONS: Final = (
         about=About.TICKET,
         function=tickets.get_qr_svg,
         gives=("image/svg+xml",),
-        refusals=(Refusal.NOT_FOUND,),
+        refusals=(Refusal.NOT_FOUND, Refusal.TICKET_VOID),
     ),
     Operation(
         name="get_qr_png",
@@ -316,7 +320,7 @@ OPERATIONS: Final = (
         about=About.TICKET,
         function=tickets.get_qr_png,
         gives=("image/png",),
-        refusals=(Refusal.NOT_FOUND,),
+        refusals=(Refusal.NOT_FOUND, Refusal.TICKET_VOID),
     ),
     Operation(
         name="get_ticket_pdf",
@@ -327,7 +331,7 @@ OPERATIONS: Final = (
         about=About.TICKET,
         function=tickets.get_ticket_pdf,
         gives=("application/pdf",),
-        refusals=(Refusal.NOT_FOUND,),
+        refusals=(Refusal.NOT_FOUND, Refusal.TICKET_VOID),
     ),
     Operation(
         name="check_in",

@@ -1,18 +1,20 @@
 """Payments: begun, looked at, paid back; and what providers tell about them."""
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 from msgspec import json, structs
 
 from holdfast import ids, sql
-from holdfast.core.commands import Done, Pay, Remedy, Resolve
-from holdfast.core.money import RECEIPT, Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.commands import Done, Pay, Remedy, Resolve, Settle
+from holdfast.core.model import Booking
+from holdfast.core.money import RECEIPT, News, Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.http.bookings import done, named_booking, request_key
+from holdfast.http.bookings import done, named_booking, request_key, visible_booking
 from holdfast.http.operation import Answer, Call
 from holdfast.http.views import NoticeView, PaymentView, payment_view
-from holdfast.payments.provider import Ask, NoticeError, ProviderError, ProviderRefusedError
+from holdfast.payments.provider import Ask, NoticeError, Provider, ProviderError, ProviderRefusedError
 
 
 async def start_payment(call: Call) -> Answer:
@@ -21,6 +23,7 @@ async def start_payment(call: Call) -> Answer:
     event, booking = named_booking(call)
     provider = call.body.provider
     if provider != RECEIPT and provider not in call.house.providers:
+        await visible_booking(call, event, booking)
         raise RefusedError(Refusal.UNKNOWN_PROVIDER, f"There is no payment provider {provider} here.")
     outcome = done(
         await call.house.desk.submit(
@@ -99,13 +102,39 @@ async def _with_checkout(call: Call, outcome: Done) -> Payment:
     try:
         started = await provider.start(ask)
     except ProviderRefusedError as error:
-        raise RefusedError(Refusal.INVALID_REQUEST, f"The provider does not take this payment: {error}") from None
+        await call.house.desk.submit(_failed(booking, payment, call.by.actor))
+        raise RefusedError(Refusal.PROVIDER_REFUSED, f"It says: {error}") from None
     except ProviderError:
         raise RefusedError(Refusal.PROVIDER_UNAVAILABLE) from None
-    await call.house.pool.execute(
-        sql.payments.set_started, booking.event, payment.id, started.ref, started.checkout_url
+    place = booking.event, payment.id
+    if await call.house.pool.fetchval(sql.payments.set_started, *place, started.ref, started.checkout_url):
+        return structs.replace(payment, provider_ref=started.ref, checkout_url=started.checkout_url)
+    return await _overtaken(call, provider, outcome, started.ref)
+
+
+async def _overtaken(call: Call, provider: Provider, outcome: Done, ref: str) -> Payment:
+    """The payment has ended while the provider was asked: it was paid already, or its hold has run out, and then nobody
+    may pay it any more."""
+    assert outcome.payment is not None
+    event, payment = outcome.booking.event, outcome.payment
+    await call.house.pool.execute(sql.payments.set_reference, event, payment.id, ref)
+    now = await call.house.pool.fetchrow(sql.payments.payment, event, payment.id)
+    if now["status"] == PaymentStatus.FAILED:
+        with suppress(ProviderError, ProviderRefusedError):
+            await provider.close(ref)
+        raise RefusedError(Refusal.HOLD_EXPIRED)
+    return structs.replace(payment, provider_ref=ref, status=PaymentStatus(now["status"]))
+
+
+def _failed(booking: Booking, payment: Payment, actor: str) -> Settle:
+    return Settle(
+        event=booking.event,
+        org=booking.org,
+        booking=booking.id,
+        payment=payment.id,
+        news=News.FAILED,
+        actor=actor,
     )
-    return structs.replace(payment, provider_ref=started.ref, checkout_url=started.checkout_url)
 
 
 async def _row(call: Call) -> Any:

@@ -9,20 +9,20 @@ import structlog
 from holdfast import ids, sql
 from holdfast.core.commands import Receipt, Submit
 from holdfast.core.offers import invalid
+from holdfast.core.pay import RECEIPTS_MAX
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.http.bookings import booking_answer, named_booking
+from holdfast.http.bookings import booking_answer, named_booking, visible_booking
 from holdfast.http.endpoint import check_text, invalid_body
 from holdfast.http.operation import Answer, Call
 from holdfast.http.requests import ReceiptRef
 from holdfast.http.views import ReceiptList, ReceiptView
-from holdfast.payments.files import CONTENT_TYPES, UploadError, content_type, uploaded_file
+from holdfast.payments.files import CONTENT_TYPES, FILE_MAX, TooLargeError, UploadError, content_type, uploaded_file
 from holdfast.payments.storage import StorageError
 
 log = structlog.get_logger()
 
-RECEIPTS_MAX: Final = 20
 # Around a file of the largest size.
-UPLOAD_MAX: Final = 10 * 1024 * 1024 + 64 * 1024
+UPLOAD_MAX: Final = FILE_MAX + 64 * 1024
 
 # Whatever a file contains, a browser is to show it as what we found it to be, and run nothing of it.
 SAFE_HEADERS: Final = (
@@ -35,12 +35,10 @@ SAFE_HEADERS: Final = (
 async def submit_receipt(call: Call) -> Answer:
     event, booking = named_booking(call)
     receipt, file = _receipt(call)
-    known = await call.house.pool.fetchrow(sql.payments.owner_of, event, booking, call.by.org, call.by.user)
+    known = await call.house.pool.fetchrow(sql.payments.reviewable, event, booking, call.by.org, call.by.user)
     if known is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    if known["receipts"] >= RECEIPTS_MAX:
-        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking takes at most {RECEIPTS_MAX} receipts.")
-    if file is not None:
+    if file is not None and known["takes"]:
         await _store(call, receipt, file)
     outcome = await call.house.desk.submit(
         Submit(
@@ -57,7 +55,10 @@ async def submit_receipt(call: Call) -> Answer:
 
 
 async def _store(call: Call, receipt: Receipt, file: bytes) -> None:
-    """A file without a row is of no harm; a row without its file would be."""
+    """A file without a row is of no harm; a row without its file would be. What the desk would refuse is not stored."""
+    event, booking = named_booking(call)
+    if await call.house.pool.fetchval(sql.payments.count_receipts, event, booking, receipt.hash) >= RECEIPTS_MAX:
+        return
     try:
         await call.house.storage.put(f"{call.by.org.hex()}/{receipt.hash.hex()}", file)
     except StorageError as error:
@@ -68,8 +69,7 @@ async def _store(call: Call, receipt: Receipt, file: bytes) -> None:
 async def list_receipts(call: Call) -> Answer:
     event, booking = named_booking(call)
     pool = call.house.pool
-    if await pool.fetchrow(sql.payments.owner_of, event, booking, call.by.org, None) is None:
-        raise RefusedError(Refusal.NOT_FOUND)
+    await visible_booking(call, event, booking)
     rows = await pool.fetch(sql.payments.receipts, event, booking, call.by.org)
     items = []
     for row in rows:
@@ -77,7 +77,7 @@ async def list_receipts(call: Call) -> Answer:
         fields = ("at", "content_type", "size", "file_ref", "message_ref", "also_on")
         file_url = f"/v1/receipts/{id_}" if row["content_type"] else None
         items.append(ReceiptView(id=id_, file_url=file_url, **{name: row[name] for name in fields}))
-    return Answer(ReceiptList(items=items))
+    return Answer(ReceiptList(items=items, next=None))
 
 
 async def get_receipt(call: Call) -> Answer:
@@ -85,7 +85,10 @@ async def get_receipt(call: Call) -> Answer:
     row = named and await call.house.pool.fetchrow(sql.payments.receipt, *named, call.by.org)
     if not row or row["content_type"] not in CONTENT_TYPES:
         raise RefusedError(Refusal.NOT_FOUND)
-    file = await call.house.storage.get(f"{row['org_id'].hex()}/{row['hash'].hex()}")
+    try:
+        file = await call.house.storage.get(f"{row['org_id'].hex()}/{row['hash'].hex()}")
+    except StorageError:
+        raise RefusedError(Refusal.BUSY, "The receipt cannot be read right now.") from None
     if file is None:
         raise RefusedError(Refusal.NOT_FOUND, "The file is no longer in the storage.")
     return Answer(file, headers=SAFE_HEADERS, content_type=row["content_type"].encode())
@@ -101,6 +104,8 @@ def _receipt(call: Call) -> tuple[Receipt, bytes | None]:
 def _file(header: str, body: bytes) -> tuple[Receipt, bytes]:
     try:
         file = uploaded_file(header, body)
+    except TooLargeError as error:
+        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, str(error)) from None
     except UploadError as error:
         raise invalid("file", str(error).rstrip(".")) from None
     kind = content_type(file)

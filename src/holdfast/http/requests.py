@@ -10,7 +10,7 @@ User = Annotated[str, Meta(min_length=1, max_length=200, description="The buyer,
 Email = Annotated[
     str,
     Meta(
-        pattern=r"^[^@\s<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
+        pattern=r"^[^@\s\x00-\x1f\x7f<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
         max_length=254,
         description="Where letters to the buyer go.",
     ),
@@ -23,6 +23,10 @@ EventStatusName = Literal["draft", "active", "completed", "cancelled"]
 StatusName = Literal[
     "held", "payment_submitted", "confirmed", "rejected", "expired", "cancelled", "refunded", "completed"
 ]
+
+
+# The largest quantity is also the most that all items of a booking may have together: each unit is a ticket.
+UNITS_MAX = 1000
 
 
 class Item(Request, frozen=True):
@@ -62,6 +66,8 @@ class HoldNew(Request, frozen=True):
         if (self.items is None) is (self.best_available is None):
             raise invalid("items", "give either items or best_available")
         if self.items is not None and len(self.items) > 1:
+            if sum(item.quantity or 1 for item in self.items) > UNITS_MAX:
+                raise invalid("items", f"a booking has at most {UNITS_MAX} units")
             check_unique("items", "seat", (item.seat for item in self.items if item.seat is not None))
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from holdfast import ids, sql
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.states import EventStatus, Status
 from holdfast.http.bookings import named_booking
 from holdfast.http.events import visible_event
 from holdfast.http.operation import Answer, Call
@@ -14,17 +15,18 @@ from holdfast.tickets.codes import TicketRef, is_genuine, parse
 from holdfast.tickets.issue import Issued, Sheet, issue, load_sheet, print_tickets
 from holdfast.tickets.keys import rotate_key, signing_key
 from holdfast.tickets.qr import qr_png, qr_svg
-from holdfast.tickets.ticket import VALID, TicketStatus, ticket_at
+from holdfast.tickets.ticket import VALID, TicketStatus, ticket_at, tickets_of
 
 PRIVATE: Final = ((b"cache-control", b"private, no-store"), (b"x-content-type-options", b"nosniff"))
 
 
 async def list_tickets(call: Call) -> Answer:
-    """None before the booking is confirmed."""
+    """There are none before the booking is confirmed; those of one that was refunded are void."""
     event, booking = named_booking(call)
     sheet = await _sheet(call, event, booking)
     used = {tuple(row) for row in await call.house.pool.fetch(sql.tickets.checkins, event, booking)}
-    issued = await _issued(call, sheet)
+    shown = tickets_of(sheet.booking, sheet.layout) if _was_confirmed(sheet) else []
+    issued = await issue(call.house.pool, sheet.booking, shown)
     return Answer([_view(sheet, each, used) for each in issued], headers=PRIVATE)
 
 
@@ -72,6 +74,8 @@ async def check_in(call: Call) -> Answer:
         raise RefusedError(Refusal.INVALID_TICKET)
     if row["status"] not in VALID:
         raise RefusedError(Refusal.TICKET_VOID, f"The booking is {row['status']}.")
+    if row["called_off"]:
+        raise RefusedError(Refusal.TICKET_VOID, "The event was cancelled.")
     if row["generation"] != ref.generation:
         raise RefusedError(Refusal.TICKET_VOID, "The booking was handed to another person.")
     if row["at"] is not None:
@@ -94,10 +98,13 @@ async def _one(call: Call) -> tuple[Sheet, Issued]:
         raise RefusedError(Refusal.NOT_FOUND)
     event, booking, line, unit = named
     sheet = await _sheet(call, event, booking)
-    for each in await _issued(call, sheet):
-        if (each.ticket.line, each.ticket.unit) == (line, unit):
-            return sheet, each
-    raise RefusedError(Refusal.NOT_FOUND)
+    ticket = ticket_at(sheet.booking, sheet.layout, line, unit)
+    if ticket is None or not _was_confirmed(sheet):
+        raise RefusedError(Refusal.NOT_FOUND)
+    if not _is_valid(sheet):
+        raise RefusedError(Refusal.TICKET_VOID, "The booking was refunded, or its event cancelled.")
+    (one,) = await issue(call.house.pool, sheet.booking, [ticket])
+    return sheet, one
 
 
 async def _sheet(call: Call, event: bytes, booking: bytes) -> Sheet:
@@ -107,10 +114,13 @@ async def _sheet(call: Call, event: bytes, booking: bytes) -> Sheet:
     return sheet
 
 
-async def _issued(call: Call, sheet: Sheet) -> list[Issued]:
-    """Of a booking that was confirmed once; those that were refunded since have void ones."""
-    was_paid = sheet.booking.status in VALID or sheet.booking.status == "refunded"
-    return await issue(call.house.pool, sheet.booking, sheet.layout) if was_paid else []
+def _was_confirmed(sheet: Sheet) -> bool:
+    return sheet.booking.status in VALID or sheet.booking.status is Status.REFUNDED
+
+
+def _is_valid(sheet: Sheet) -> bool:
+    """Also where nobody has come yet to end the bookings of an event that was called off."""
+    return sheet.booking.status in VALID and sheet.layout.status is not EventStatus.CANCELLED
 
 
 def _view(sheet: Sheet, issued: Issued, used: set[tuple[Any, ...]]) -> TicketView:
@@ -122,7 +132,7 @@ def _view(sheet: Sheet, issued: Issued, used: set[tuple[Any, ...]]) -> TicketVie
         pool=ticket.pool,
         tariff=ticket.tariff,
         code=issued.code,
-        status=status if booking.status in VALID else TicketStatus.VOID,
+        status=status if _is_valid(sheet) else TicketStatus.VOID,
     )
 
 

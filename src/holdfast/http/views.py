@@ -212,6 +212,7 @@ class ReceiptView(View, frozen=True):
 
 class ReceiptList(View, frozen=True):
     items: list[ReceiptView]
+    next: str | None
 
 
 class TicketView(View, frozen=True):
@@ -267,6 +268,7 @@ class EndpointView(View, frozen=True):
 
 class EndpointList(View, frozen=True):
     items: list[EndpointView]
+    next: str | None
 
 
 class DeliveryView(View, frozen=True):

@@ -35,6 +35,10 @@ class UploadError(ValueError):
     """A body that is not an upload of one file. The text is for whoever sent it."""
 
 
+class TooLargeError(UploadError):
+    """A file of more than `FILE_MAX` bytes."""
+
+
 def content_type(data: bytes) -> str | None:
     """What the file is, if it is something that a receipt may be. The mark that ends such a file has to be there, so
     that a buyer hears of half a file at once. What lies in between may still be broken."""
@@ -165,7 +169,7 @@ class _Upload:
     def _take(self, data: bytes, start: int, end: int) -> None:
         self._size += end - start
         if self._size > FILE_MAX:
-            raise UploadError(f"The file is larger than {FILE_MAX // 1024**2} MiB.")
+            raise TooLargeError(f"The file is larger than {FILE_MAX // 1024**2} MiB.")
         self._pieces.append(data[start:end])
 
     def _end(self) -> None:

@@ -89,9 +89,8 @@ class Inbox:
     async def _settle(self, row: Any, payment: Any) -> None:
         if payment["provider_ref"] is None and row["provider_ref"] is not None:
             # The answer to our own question was lost; what it said is needed to pay back.
-            await self._pool.execute(
-                sql.payments.set_started, payment["event_id"], payment["id"], row["provider_ref"], None
-            )
+            place = payment["event_id"], payment["id"]
+            await self._pool.execute(sql.payments.set_reference, *place, row["provider_ref"])
         outcome = await self._desk.submit(
             Settle(
                 **subject(payment),
@@ -105,13 +104,18 @@ class Inbox:
             assert outcome.payment is not None
             await self._finish(row, outcome.payment.status)
         elif outcome.refusal is Refusal.NOT_FOUND:
-            await self._finish(row, "unmatched")
+            await self._give_up(row)
+        else:
+            log.warning("notice_postponed", provider=row["provider"], refusal=outcome.refusal.code)
 
     async def _leave(self, row: Any, age: timedelta) -> None:
         if age < UNMATCHED:
             seconds = min(60.0, 2.0 ** row["attempts"])
             await self._pool.execute(sql.payments.postpone_notice, row["provider"], row["id"], seconds)
             return
+        await self._give_up(row)
+
+    async def _give_up(self, row: Any) -> None:
         log.error("notice_unmatched", provider=row["provider"], news=row["news"])
         await self._finish(row, "unmatched")
 

@@ -1,7 +1,6 @@
 """Asks providers about payments that they have told nothing of: before their hold ends, as soon as it has, and then
 ever more seldom. What is still open once the hold has ended is closed, so that no money comes late if that can be."""
 
-import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -13,14 +12,17 @@ from holdfast.core.commands import Remedy, Resolve, Settle
 from holdfast.core.money import News, PaymentStatus
 from holdfast.db import Pool
 from holdfast.desk.desk import Desk
-from holdfast.payments.due import claim, postpone, subject
+from holdfast.desk.saving_money import LOOK_SECONDS
+from holdfast.payments.due import claim, each, postpone, subject
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, Standing
 
 log = structlog.get_logger()
 
 ACTOR: Final = "reconciler"
-LOOK_SECONDS: Final = 60
 LONGEST_WAIT_SECONDS: Final = 3600
+DOUBLINGS_MAX: Final = 12
+# Whoever has begun a payment may still be asking the provider for it.
+ASKING: Final = timedelta(seconds=30)
 # A provider that has not said for so long what became of a payment: a person has to look.
 UNKNOWN: Final = timedelta(days=1)
 
@@ -34,8 +36,7 @@ class Reconciler:
     async def run_once(self) -> int:
         """Turn to the payments whose time has come. Returns how many those were."""
         rows = await claim(self._pool, PaymentStatus.STARTED)
-        await asyncio.gather(*(self._look(row) for row in rows))
-        return len(rows)
+        return await each(self._look, rows)
 
     async def _look(self, row: Any) -> None:
         try:
@@ -54,7 +55,8 @@ class Reconciler:
         """Where the payment stands. One that never got as far as the provider cannot be paid, as nobody was told where
         to; it has failed once the hold has ended."""
         if row["provider_ref"] is None:
-            return None if row["held"] else Standing(News.FAILED)
+            being_asked = row["now"] - row["created_at"] < ASKING
+            return None if row["held"] or being_asked else Standing(News.FAILED)
         provider = self._providers.get(row["provider"])
         if provider is None:
             raise ProviderError
@@ -73,4 +75,4 @@ class Reconciler:
 def _next_look(now: datetime, expires_at: datetime, attempts: int) -> datetime:
     if now < expires_at:
         return min(now + timedelta(seconds=LOOK_SECONDS), expires_at)
-    return now + timedelta(seconds=min(2.0**attempts, LONGEST_WAIT_SECONDS))
+    return now + timedelta(seconds=min(2.0 ** min(attempts, DOUBLINGS_MAX), LONGEST_WAIT_SECONDS))

@@ -1,6 +1,5 @@
 """Paying back what cannot be kept. The provider is asked under one key for each payment, so it cannot pay twice."""
 
-import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -9,10 +8,10 @@ import structlog
 
 from holdfast import ids
 from holdfast.core.commands import Remedy, Resolve, Settle
-from holdfast.core.money import News, PaymentStatus
+from holdfast.core.money import RECEIPT, News, PaymentStatus
 from holdfast.db import Pool
 from holdfast.desk.desk import Desk
-from holdfast.payments.due import claim, postpone, subject
+from holdfast.payments.due import claim, each, postpone, subject
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError
 
 log = structlog.get_logger()
@@ -30,16 +29,17 @@ class Refunds:
     async def run_once(self) -> int:
         """Turn to the refunds that are due. Returns how many those were."""
         rows = await claim(self._pool, PaymentStatus.REFUND_DUE)
-        await asyncio.gather(*(self._pay_back(row) for row in rows))
-        return len(rows)
+        return await each(self._pay_back, rows)
 
     async def _pay_back(self, row: Any) -> None:
         provider = self._providers.get(row["provider"])
-        if row["amount"] > 0 and (provider is None or row["provider_ref"] is None):
+        if row["amount"] > 0 and (row["provider"] == RECEIPT or row["provider_ref"] is None):
             await self._leave_to_a_person(row, "It was paid outside: pay it back by hand, and say so.")
             return
         try:
-            if provider is not None and row["amount"] > 0:
+            if row["amount"] > 0:
+                if provider is None:
+                    raise ProviderError("not set up in this worker")
                 await provider.refund(row["provider_ref"], f"refund:{ids.payment_text(row['event_id'], row['id'])}")
         except ProviderRefusedError as error:
             await self._leave_to_a_person(row, f"The provider does not pay it back: {error}")

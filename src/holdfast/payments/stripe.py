@@ -47,8 +47,8 @@ _IN_TENS: Final = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
 _UNCLEAR: Final = frozenset({"MGA"})
 
 _REFUSALS: Final = (stripe.InvalidRequestError, stripe.CardError, stripe.IdempotencyError)
-# Refusals that pass: the merchant's balance at Stripe fills up again.
-_PASSING_CODES: Final = frozenset({"balance_insufficient"})
+# Refusals that pass: the merchant's balance at Stripe fills up again, and another call under the same key ends.
+_PASSING_CODES: Final = frozenset({"balance_insufficient", "idempotency_key_in_use"})
 # The library stumbles with an AttributeError over errors in another form than Stripe's, such as those of a proxy.
 _TROUBLES: Final = (stripe.StripeError, TimeoutError, msgspec.ValidationError, AttributeError)
 
@@ -87,7 +87,7 @@ class _Intent(Struct, frozen=True, kw_only=True):
     def standing(self) -> Standing:
         if self.status == "succeeded":
             received = self.amount if self.amount_received is None else self.amount_received
-            return _captured(received, self.currency)
+            return _went_back(self, received) or _captured(received, self.currency)
         return Standing(News.FAILED if self.status == "canceled" else None)
 
 
@@ -114,7 +114,9 @@ class _Session(Struct, frozen=True, kw_only=True):
         if self.free:
             return _captured(0, self.currency)
         if self.payment_status == "paid":
-            return _captured(self.amount_total, self.currency)
+            intent, total = self.payment_intent, self.amount_total
+            back = _went_back(intent, total or 0) if isinstance(intent, _Intent) else None
+            return back or _captured(total, self.currency)
         return Standing(News.FAILED if self.status == "expired" or self._fell_through() else None)
 
     def _fell_through(self) -> bool:
@@ -327,6 +329,10 @@ def _notice(event: _Event) -> Notice:
             )
         case _:
             return Notice(id=event.id, news=None)
+
+
+def _went_back(intent: _Intent, amount: int) -> Standing | None:
+    return _refunded(True, amount, intent.currency) if intent.refunded else None
 
 
 def _refunded(done: bool, amount: int, currency: str) -> Standing:

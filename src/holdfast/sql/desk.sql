@@ -76,7 +76,7 @@ wanted AS MATERIALIZED (
     ) AS live
 ),
 found AS MATERIALIZED (
-    SELECT booking.*, lines.lines, lines.pools, payments.payments
+    SELECT booking.*, lines.lines, lines.pools, payments.payments, receipts.receipts
     FROM wanted CROSS JOIN LATERAL (
         SELECT id, event_id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
                max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, generation, version
@@ -88,7 +88,10 @@ found AS MATERIALIZED (
     ) AS lines CROSS JOIN LATERAL (
         SELECT json_agg(payment ORDER BY id) AS payments
         FROM payment WHERE payment.booking_id = wanted.id AND payment.event_id IS NOT DISTINCT FROM wanted.event_id
-    ) AS payments
+    ) AS payments CROSS JOIN LATERAL (
+        SELECT json_agg(hash) AS receipts
+        FROM receipt WHERE receipt.booking_id = wanted.id AND receipt.event_id IS NOT DISTINCT FROM wanted.event_id
+    ) AS receipts
 ),
 pools AS MATERIALIZED (
     SELECT pool.event_id, pool.number, pool.capacity, pool.held, pool.sold
@@ -188,8 +191,7 @@ WITH handed AS (
 SELECT (SELECT count(*) FROM handed) AS handed
 
 -- name: save_money
--- New payments, payments that came into another status (`was` is the one they were loaded with), and receipts, of which
--- the same one is kept once for each booking.
+-- New payments, payments that came into another status (`was` is the one they were loaded with), and receipts.
 WITH begun AS (
     INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
                          fingerprint, return_url, reason, created_at, captured_at, due_at)
@@ -215,9 +217,10 @@ WITH begun AS (
         event_id uuid, id uuid, org_id uuid, booking_id uuid, hash bytea, content_type text, size integer,
         file_ref text, message_ref text
     )
-    ON CONFLICT (booking_id, event_id, hash) DO NOTHING
+    RETURNING 1
 )
-SELECT (SELECT count(*) FROM begun) AS begun, (SELECT count(*) FROM turned) AS turned
+SELECT (SELECT count(*) FROM begun) AS begun, (SELECT count(*) FROM turned) AS turned,
+       (SELECT count(*) FROM proven) AS proven
 
 -- name: save_deliveries
 -- What has to be told of the facts. A message is due at once.

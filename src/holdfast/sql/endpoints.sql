@@ -1,5 +1,9 @@
 -- Webhook endpoints of an org, and the log of what was sent to them.
 
+-- name: lock_org
+-- So that those who are counted next stay as many.
+SELECT FROM org WHERE id = $1 FOR NO KEY UPDATE
+
 -- name: insert
 INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret)
 SELECT $1, $2, $3, $4, $5 WHERE (SELECT count(*) FROM webhook_endpoint WHERE org_id = $2) < $6

@@ -16,8 +16,14 @@ FROM payment JOIN booking ON booking.event_id = payment.event_id AND booking.id 
 WHERE payment.event_id = $1 AND payment.id = $2 AND payment.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: set_started
--- The provider's answer. It is written once; who asks the provider again gets the same one.
-UPDATE payment SET provider_ref = $3, checkout_url = $4 WHERE event_id = $1 AND id = $2 AND provider_ref IS NULL
+-- The provider's answer to who has begun the payment. Who asks again gets the same one. If the payment has ended
+-- meanwhile, nobody must be sent to pay it.
+UPDATE payment SET provider_ref = $3, checkout_url = $4 WHERE event_id = $1 AND id = $2 AND status = 'started'
+RETURNING id
+
+-- name: set_reference
+-- How the provider calls a payment, learnt from what it told.
+UPDATE payment SET provider_ref = $3 WHERE event_id = $1 AND id = $2 AND provider_ref IS NULL
 
 -- name: event_title
 SELECT title FROM event WHERE id = $1
@@ -31,13 +37,16 @@ RETURNING provider, id, news, provider_ref, payment, amount, currency, attempts,
 
 -- name: claim_notices
 -- What was stored and not dealt with: whoever should have has died, or it cannot be matched yet.
-UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $2), attempts = attempts + 1
-WHERE (provider, id) IN (
-    SELECT provider, id FROM payment_notice WHERE due_at <= holdfast_now()
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+due AS MATERIALIZED (
+    SELECT provider, id FROM payment_notice WHERE due_at <= (SELECT at FROM clock)
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-RETURNING provider, id, news, provider_ref, payment, amount, currency, attempts, received_at,
-          holdfast_now() - received_at AS age
+UPDATE payment_notice AS notice
+SET due_at = clock.at + make_interval(secs => $2), attempts = notice.attempts + 1
+FROM clock, due WHERE notice.provider = due.provider AND notice.id = due.id
+RETURNING notice.provider, notice.id, notice.news, notice.provider_ref, notice.payment, notice.amount, notice.currency,
+          notice.attempts, notice.received_at, clock.at - notice.received_at AS age
 
 -- name: finish_notice
 UPDATE payment_notice SET due_at = NULL, result = $3 WHERE provider = $1 AND id = $2
@@ -47,17 +56,17 @@ UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3) WH
 
 -- name: claim_payments
 -- Payments to pay back, or to ask their provider about, with what their booking is like now.
-UPDATE payment SET due_at = holdfast_now() + make_interval(secs => $3), attempts = payment.attempts + 1
-FROM booking
-WHERE booking.event_id = payment.event_id AND booking.id = payment.booking_id
-  AND (payment.event_id, payment.id) IN (
-    SELECT event_id, id FROM payment WHERE due_at <= holdfast_now() AND status = $1
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+due AS MATERIALIZED (
+    SELECT event_id, id, booking_id FROM payment WHERE due_at <= (SELECT at FROM clock) AND status = $1
     ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
+UPDATE payment SET due_at = clock.at + make_interval(secs => $3), attempts = payment.attempts + 1
+FROM clock, due JOIN booking ON booking.event_id = due.event_id AND booking.id = due.booking_id
+WHERE payment.event_id = due.event_id AND payment.id = due.id
 RETURNING payment.event_id, payment.id, payment.org_id, payment.booking_id, payment.provider, payment.provider_ref,
-          payment.amount, payment.currency, payment.attempts, payment.created_at, holdfast_now() AS now,
-          booking.expires_at,
-          booking.status = 'held' AND booking.expires_at > holdfast_now() AS held
+          payment.amount, payment.currency, payment.attempts, payment.created_at, clock.at AS now, booking.expires_at,
+          booking.status = 'held' AND booking.expires_at > clock.at AS held
 
 -- name: postpone_payment
 UPDATE payment SET due_at = $4 WHERE event_id = $1 AND id = $2 AND status = $3
@@ -76,7 +85,21 @@ ORDER BY receipt.at, receipt.id
 -- name: receipt
 SELECT org_id, hash, content_type, file_ref FROM receipt WHERE event_id = $1 AND id = $2 AND org_id = $3
 
--- name: owner_of
--- Whether the booking is there for this org and user, and how many receipts it has.
-SELECT (SELECT count(*) FROM receipt WHERE receipt.booking_id = $2 AND receipt.event_id = $1) AS receipts
+-- name: reviewable
+-- The booking of this org and user, if it is there; whether a receipt for it can be taken now.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT event.policy ->> 'review' = 'manual' AND booking.status IN ('held', 'payment_submitted', 'expired')
+       AND booking.expires_at + make_interval(secs => (event.policy ->> 'late_grace_seconds')::integer) >= clock.at
+       AS takes
+FROM clock CROSS JOIN booking JOIN event ON event.id = booking.event_id
+WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
+
+-- name: count_receipts
+SELECT count(*) FROM receipt WHERE receipt.booking_id = $2 AND receipt.event_id = $1 AND receipt.hash <> $3
+
+-- name: transferable
+-- What whoever may hand the booking on has to know of it.
+SELECT generation, EXISTS (
+    SELECT FROM checkin WHERE checkin.event_id = $1 AND checkin.booking_id = $2
+) AS checked_in
 FROM booking WHERE event_id = $1 AND id = $2 AND org_id = $3 AND ($4::text IS NULL OR user_id = $4)

@@ -26,15 +26,17 @@ WHERE ticket_key.event_id = $1 AND ticket_key.number = $2 AND ticket_key.revoked
 -- Lets in whoever shows a ticket of a booking that is valid, once. The booking is locked meanwhile, so that it is not
 -- refunded between the look and the leap. Returns what the booking is like, and the row if it is a new one.
 WITH shown AS MATERIALIZED (
-    SELECT booking.status, booking.generation FROM booking WHERE event_id = $1 AND id = $2 FOR SHARE
+    SELECT booking.status, booking.generation, event.status = 'cancelled' AS called_off
+    FROM booking JOIN event ON event.id = booking.event_id
+    WHERE booking.event_id = $1 AND booking.id = $2 FOR SHARE OF booking
 ), admitted AS (
     INSERT INTO checkin (event_id, booking_id, line, unit, gate, nonce, actor)
     SELECT $1, $2, $3, $4, $6, $7, $8 FROM shown
-    WHERE shown.status IN ('confirmed', 'completed') AND shown.generation = $5
+    WHERE shown.status IN ('confirmed', 'completed') AND shown.generation = $5 AND NOT shown.called_off
     ON CONFLICT DO NOTHING
     RETURNING at
 )
-SELECT shown.status, shown.generation, admitted.at FROM shown LEFT JOIN admitted ON true
+SELECT shown.status, shown.generation, shown.called_off, admitted.at FROM shown LEFT JOIN admitted ON true
 
 -- name: checkin
 SELECT at, gate, nonce FROM checkin WHERE event_id = $1 AND booking_id = $2 AND line = $3 AND unit = $4

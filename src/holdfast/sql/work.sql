@@ -127,4 +127,5 @@ SELECT booking.id, latest.kind, booking.status FROM booking LEFT JOIN (
 WHERE booking.event_id = $1 AND latest.kind IS DISTINCT FROM booking.status
 
 -- name: events_to_complete
-SELECT id, org_id FROM event WHERE status = 'active' AND ends_at <= holdfast_now() ORDER BY ends_at LIMIT $1
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT id, org_id FROM event WHERE status = 'active' AND ends_at <= (SELECT at FROM clock) ORDER BY ends_at LIMIT $1

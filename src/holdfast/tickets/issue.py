@@ -1,6 +1,7 @@
 """Issuing the tickets of a booking: with their codes, on paper, and for the calendar."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, sign
 from holdfast.tickets.keys import signing_key
 from holdfast.tickets.pdf import PrintedTicket, tickets_pdf
-from holdfast.tickets.ticket import Ticket, tickets_of
+from holdfast.tickets.ticket import Ticket
 
 
 class Sheet(Struct, frozen=True, kw_only=True):
@@ -49,11 +50,11 @@ async def load_sheet(pool: Pool, desk: Desk, event: bytes, booking: bytes) -> Sh
     )
 
 
-async def issue(pool: Pool, booking: Booking, layout: Layout, generation: int | None = None) -> list[Issued]:
+async def issue(pool: Pool, booking: Booking, tickets: Sequence[Ticket], generation: int | None = None) -> list[Issued]:
     """The tickets with their codes: of the present holder, or of an earlier generation of holders."""
     key = await signing_key(pool, booking.event)
     which = booking.generation if generation is None else generation
-    return [Issued(ticket, _code(key, booking, ticket, which)) for ticket in tickets_of(booking, layout)]
+    return [Issued(ticket, _code(key, booking, ticket, which)) for ticket in tickets]
 
 
 async def print_tickets(sheet: Sheet, issued: list[Issued], language: str) -> bytes:

@@ -6,9 +6,6 @@ from holdfast.core.layout import Layout
 from holdfast.core.model import Booking
 from holdfast.core.states import Status, Word
 
-# As many as there is room for in a code.
-UNITS_MAX = 65_536
-
 VALID = frozenset({Status.CONFIRMED, Status.COMPLETED})
 
 

@@ -1,0 +1,342 @@
+"""Money for tests: commands about payments on paper, and a till with a gateway that does what the test says."""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from msgspec import Struct, json, structs
+
+from holdfast import db, ids, sql
+from holdfast.core.book import Book
+from holdfast.core.commands import Command, Done, Pay, Receipt, Remedy, Resolve, Settle, Submit
+from holdfast.core.decide import Outcome, decide
+from holdfast.core.model import Booking
+from holdfast.core.money import RECEIPT, News, Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import Verb
+from holdfast.desk.desk import Desk
+from holdfast.payments.inbox import Inbox
+from holdfast.payments.provider import Ask, Notice, NoticeError, Provider, Standing, Started
+from holdfast.payments.reconciler import Reconciler
+from holdfast.payments.refunds import Refunds
+from tests import inside, paper
+from tests.inside import ACTOR, Event, lane_connection, new_event
+
+OUTCOME_OF: Final = {
+    PaymentStatus.SUCCEEDED: {PaymentOutcome.FULFILLED, PaymentOutcome.REVIVED},
+    PaymentStatus.REFUNDED: {PaymentOutcome.REFUNDED},
+    PaymentStatus.REVIEW: {PaymentOutcome.REVIEW},
+}
+# Where money that was captured can be: kept, on its way back, back, or with a person.
+CAPTURED: Final = {*OUTCOME_OF, PaymentStatus.REFUND_DUE}
+PAID_FOR: Final = {"confirmed", "completed"}
+
+
+def payment(name: str, status: PaymentStatus = PaymentStatus.STARTED, **changes: Any) -> Payment:
+    """A payment on paper of 3000 EUR, as one in this status is."""
+    captured = status in CAPTURED
+    made = Payment(
+        id=paper.id_of(name),
+        provider=RECEIPT if status is PaymentStatus.SUBMITTED else "gateway",
+        status=status,
+        outcome=min(OUTCOME_OF[status]) if status in OUTCOME_OF else None,
+        amount=3000,
+        currency="EUR",
+        request_key=paper.id_of(f"k {name}"),
+        fingerprint=paper.id_of(f"f {name}"),
+        created_at=paper.after(-30),
+        captured_at=paper.after(-10) if captured else None,
+    )
+    return structs.replace(made, **changes)
+
+
+def paying(name: str, of: str = "it", **changes: Any) -> Pay:
+    given: dict[str, Any] = {
+        "payment": paper.id_of(name),
+        "provider": "gateway",
+        "request_key": paper.id_of(f"k {name}"),
+        "fingerprint": paper.id_of(f"f {name}"),
+    }
+    return Pay(**{**_on_paper(of, "the buyer"), **given, **changes})
+
+
+def told(name: str, news: News = News.CAPTURED, of: str = "it", **changes: Any) -> Settle:
+    """The provider's word about a payment, which is of the right sum unless it is changed."""
+    given: dict[str, Any] = {"payment": paper.id_of(name), "news": news, "amount": 3000, "currency": "EUR"}
+    return Settle(**{**_on_paper(of, "provider:gateway"), **given, **changes})
+
+
+def resolving(name: str, remedy: Remedy, of: str = "it", **changes: Any) -> Resolve:
+    given: dict[str, Any] = {"payment": paper.id_of(name), "remedy": remedy}
+    return Resolve(**{**_on_paper(of, "the clerk"), **given, **changes})
+
+
+def handing_in(name: str, of: str = "it", **changes: Any) -> Submit:
+    receipt = Receipt(id=paper.id_of(f"r {name}"), hash=name.encode().rjust(32, b"."), file_ref=name)
+    given: dict[str, Any] = {"payment": paper.id_of(name), "receipt": receipt}
+    return Submit(**{**_on_paper(of, "the buyer"), **given, **changes})
+
+
+def _on_paper(of: str, actor: str) -> dict[str, Any]:
+    return {"event": paper.EVENT, "org": paper.ORG, "booking": paper.id_of(of), "actor": actor}
+
+
+def answer(open_book: Book, command: Command) -> Outcome:
+    (outcome,) = decide(open_book, [command])
+    return outcome
+
+
+def done(open_book: Book, command: Command) -> Done:
+    outcome = answer(open_book, command)
+    assert isinstance(outcome, Done), outcome
+    return outcome
+
+
+def refusal(open_book: Book, command: Command) -> Refusal:
+    outcome = answer(open_book, command)
+    assert isinstance(outcome, Refused), outcome
+    return outcome.refusal
+
+
+def check_money(booking: Booking) -> None:
+    """Money is kept once and only for a booking that is confirmed; what was captured is on exactly one way, and what
+    was not is on none."""
+    kept = [one for one in booking.payments if one.status is PaymentStatus.SUCCEEDED]
+    assert len(kept) <= 1, kept
+    assert not kept or booking.status.value in PAID_FOR, (booking.status, kept)
+    for one in booking.payments:
+        assert one.outcome in OUTCOME_OF.get(one.status, {None}), one
+        if one.captured_at is not None:
+            assert one.status in CAPTURED, one
+        else:
+            assert one.status not in (PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE), one
+
+
+HALL: Final = [
+    {"code": "stalls", "seats": {"rows": ["A"], "numbers": 10}, "tariffs": [{"code": "full", "price": 3000}]},
+    {"code": "places", "capacity": 100, "tariffs": [{"code": "full", "price": 1500}]},
+]
+
+
+class Word(Struct, frozen=True, kw_only=True):
+    """What the gateway below writes into a notice."""
+
+    id: str
+    news: News | None = News.CAPTURED
+    ref: str | None = None
+    payment: str | None = None
+    amount: int | None = None
+    currency: str | None = None
+
+
+class Gateway:
+    """A provider with books in memory. It fails as it was told to, `troubles` by the name of the call, and then works
+    again; a trouble named `refund after` happens when the money is already on its way. Once it `curses`, it breaks on
+    the payment it is next asked about, for ever."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Ask] = {}
+        self.news: dict[str, News | None] = {}
+        self.sums: dict[str, tuple[int, str]] = {}
+        self.refunds: dict[str, str] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.troubles: dict[str, list[BaseException]] = defaultdict(list)
+        self.curses = False
+        self.cursed: str | None = None
+
+    async def start(self, ask: Ask) -> Started:
+        ref = f"gw_{ask.payment.rpartition('_')[2]}"
+        self.asked[ref] = ask
+        self.news.setdefault(ref, None)
+        self.sums.setdefault(ref, (ask.amount, ask.currency))
+        return Started(ref, f"https://gateway.example/{ref}")
+
+    def capture(self, ref: str, amount: int | None = None) -> None:
+        self.news[ref] = News.CAPTURED
+        if amount is not None:
+            self.sums[ref] = (amount, self.sums[ref][1])
+
+    async def look_up(self, ref: str) -> Standing:
+        self._called("look_up", ref)
+        return self._standing(ref)
+
+    async def close(self, ref: str) -> Standing:
+        self._called("close", ref)
+        self.news[ref] = self.news[ref] or News.FAILED
+        return self._standing(ref)
+
+    async def refund(self, ref: str, key: str) -> None:
+        self._called("refund", ref)
+        assert self.refunds.setdefault(key, ref) == ref
+        self._called("refund after", ref)
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
+        if headers.get("signed") != "by the gateway":
+            raise NoticeError("not signed")
+        return Notice(**json.decode(body))
+
+    def calls_of(self, name: str) -> list[str]:
+        return [ref for call, ref in self.calls if call == name]
+
+    def _called(self, name: str, ref: str) -> None:
+        self.calls.append((name, ref))
+        if self.curses:
+            self.curses, self.cursed = False, ref
+        if ref == self.cursed:
+            raise RuntimeError("the library of this gateway has a bug")
+        if self.troubles[name]:
+            raise self.troubles[name].pop(0)
+
+    def _standing(self, ref: str) -> Standing:
+        return Standing(self.news[ref], *self.sums[ref])
+
+
+class Till:
+    """What takes money, without HTTP: a desk, a gateway, and the jobs of a worker, run when the test says so."""
+
+    def __init__(self, database: str, connection: db.Connection, pool: db.Pool, event: Event) -> None:
+        self.database = database
+        self.connection = connection
+        self.pool = pool
+        self.event = event
+        self.gateway = Gateway()
+        self.desk = Desk(database, 1)
+        self.desk.start()
+        self.set_up({"gateway": self.gateway})
+
+    def set_up(self, providers: Mapping[str, Provider]) -> None:
+        self.inbox = Inbox(self.pool, self.desk, providers)
+        self.refunds = Refunds(self.pool, self.desk, providers)
+        self.reconciler = Reconciler(self.pool, self.desk, providers)
+
+    async def restart_desk(self) -> None:
+        await self.desk.close()
+        self.desk = Desk(self.database, 1)
+        self.desk.start()
+        self.set_up({"gateway": self.gateway})
+
+    async def hold(self, *seats: str, user: str = "u-1", email: str | None = "buyer@example.org") -> Booking:
+        command = structs.replace(inside.place(self.event, *seats, user=user), email=email)
+        return (await self.do(command)).booking
+
+    async def do(self, command: Command) -> Done:
+        outcome = await self.desk.submit(command)
+        assert isinstance(outcome, Done), outcome
+        return outcome
+
+    async def act(self, booking: Booking, verb: Verb) -> Booking:
+        return (await self.do(inside.act(self.event, booking.id, verb))).booking
+
+    async def begin(self, booking: Booking, *, ask: bool = True) -> Payment:
+        """A payment of the booking; if the provider is not asked, it stays without a reference."""
+        new = ids.new_id()
+        command = Pay(
+            event=self.event.id,
+            org=self.event.org,
+            booking=booking.id,
+            payment=new,
+            provider="gateway",
+            actor=ACTOR,
+            request_key=new,
+            fingerprint=new,
+        )
+        begun = (await self.do(command)).payment
+        assert begun is not None
+        if not ask:
+            return begun
+        started = await self.gateway.start(self._ask(begun))
+        await self.pool.execute(sql.payments.set_started, self.event.id, new, started.ref, started.checkout_url)
+        return structs.replace(begun, provider_ref=started.ref)
+
+    def _ask(self, begun: Payment) -> Ask:
+        id_ = self.text(begun)
+        return Ask(payment=id_, amount=begun.amount, currency=begun.currency, description="", return_url="")
+
+    def text(self, of: Payment) -> str:
+        return ids.payment_text(self.event.id, of.id)
+
+    async def tell(self, of: Payment, news: News = News.CAPTURED, **changes: Any) -> bool:
+        """What the gateway would tell of the payment, by its own name of it."""
+        given: dict[str, Any] = {"ref": of.provider_ref, "amount": of.amount, "currency": of.currency}
+        word = Word(**{"id": secrets.token_hex(8), "news": news, **given, **changes})
+        return await self.inbox.receive("gateway", {"signed": "by the gateway"}, json.encode(word))
+
+    async def settle(self, of: Payment, booking: Booking, news: News = News.CAPTURED) -> Payment:
+        """The same without the way through the inbox."""
+        command = Settle(
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, news=news,
+            amount=of.amount, currency=of.currency,
+        )  # fmt: skip
+        settled = (await self.do(command)).payment
+        assert settled is not None
+        return settled
+
+    async def resolve(self, of: Payment, booking: Booking, remedy: Remedy) -> Payment:
+        command = Resolve(
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, remedy=remedy
+        )
+        resolved = (await self.do(command)).payment
+        assert resolved is not None
+        return resolved
+
+    async def row(self, of: Payment) -> Any:
+        return await self.connection.fetchrow(
+            "SELECT *, extract(epoch FROM due_at - holdfast_now())::float AS due_seconds FROM payment WHERE id = $1",
+            of.id,
+        )
+
+    async def stands(self, of: Payment) -> tuple[str, str | None]:
+        row = await self.row(of)
+        return row["status"], row["outcome"]
+
+    async def status(self, booking: Booking) -> str:
+        status: str = await self.connection.fetchval("SELECT status FROM booking WHERE id = $1", booking.id)
+        return status
+
+    async def facts(self, booking: Booking) -> list[str]:
+        rows = await self.connection.fetch("SELECT kind FROM journal WHERE booking_id = $1 ORDER BY number", booking.id)
+        return [row["kind"] for row in rows]
+
+    async def notices(self) -> list[Any]:
+        found: list[Any] = await self.connection.fetch("SELECT * FROM payment_notice ORDER BY received_at")
+        return found
+
+    async def now(self) -> datetime:
+        at: datetime = await self.connection.fetchval("SELECT holdfast_now()")
+        return at
+
+    async def wait(self, seconds: float) -> None:
+        """From now on it is so much later."""
+        await set_clock(self.connection, await self.now() + timedelta(seconds=seconds))
+
+    async def set_clock(self, at: datetime) -> None:
+        await set_clock(self.connection, at)
+
+
+async def set_clock(connection: db.Connection, at: datetime) -> None:
+    """It is this moment in the database until it is set again."""
+    await connection.execute(
+        "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
+        f"AS 'SELECT timestamptz ''{at.isoformat()}'''"
+    )
+
+
+@asynccontextmanager
+async def till(database: str, **changes: Any) -> AsyncIterator[Till]:
+    """A till for an event of ten seats and a hundred places. Its clock stands still unless it is moved."""
+    policy = {"hold_seconds": 60, "extend_seconds": 0, "late_grace_seconds": 120, **changes.pop("policy", {})}
+    pool = await db.create_pool(database, 4)
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, **{"pools": HALL, "policy": policy, **changes})
+        opened = Till(database, connection, pool, event)
+        await opened.set_clock(await opened.now())
+        try:
+            yield opened
+        finally:
+            await opened.desk.close()
+            async with asyncio.timeout(10):
+                await pool.close()

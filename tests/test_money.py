@@ -1,0 +1,782 @@
+"""Whatever a provider tells of a payment, and whoever decides about it: money that was captured is kept for a booking
+that is confirmed, or goes back, or is with a person. Told twice, nothing happens twice."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from holdfast.core.book import Book
+from holdfast.core.commands import Command, Remedy, SeatItem
+from holdfast.core.decide import expire_due, wind_up
+from holdfast.core.layout import Layout
+from holdfast.core.model import Booking, Policy
+from holdfast.core.money import RECEIPT, News, Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.pay import PAYMENTS_MAX
+from holdfast.core.refusals import Refusal
+from holdfast.core.states import EventStatus, Status, Verb
+from tests.money import (
+    answer,
+    check_money,
+    done,
+    handing_in,
+    paying,
+    payment,
+    refusal,
+    resolving,
+    told,
+)
+from tests.paper import (
+    NOW,
+    STANDING,
+    act,
+    after,
+    book,
+    booking,
+    counts,
+    free_of_charge,
+    id_of,
+    is_untouched,
+    place,
+    seat_line,
+    show,
+    standing_line,
+)
+
+PAYMENTS = {
+    **{status.value: payment("money", status) for status in PaymentStatus},
+    "review of a silent provider": payment("money", PaymentStatus.REVIEW, captured_at=None),
+    "review of a receipt": payment("money", PaymentStatus.REVIEW, captured_at=None, provider=RECEIPT),
+}
+NEWS = {
+    "captured": told("money"),
+    "too little captured": told("money", amount=2999),
+    "too much captured": told("money", amount=3001),
+    "captured in another currency": told("money", currency="USD"),
+    "captured, who knows how much": told("money", amount=None, currency=None),
+    "failed": told("money", News.FAILED),
+    "refunded": told("money", News.REFUNDED),
+}
+WRONG = ["too little captured", "too much captured", "captured in another currency", "captured, who knows how much"]
+OPEN = ["started", "failed", "review of a silent provider"]
+ENDED = [Status.REJECTED, Status.CANCELLED, Status.REFUNDED, Status.COMPLETED, Status.CONFIRMED]
+# Only a confirmed booking, or one whose event is over, has money that is kept.
+KEEPING = {Status.CONFIRMED, Status.COMPLETED}
+
+every_status = pytest.mark.parametrize("status", Status)
+every_payment = pytest.mark.parametrize("kind", PAYMENTS)
+every_news = pytest.mark.parametrize("news", NEWS)
+every_remedy = pytest.mark.parametrize("remedy", Remedy)
+
+
+def of(status: Status, *payments: Payment, **changes: object) -> Booking:
+    """A booking of seat A-1 for 3000, with these payments. If it has expired, that was ten seconds ago."""
+    expires_at = after(-10) if status is Status.EXPIRED else after(540)
+    made = booking("it", status, seat_line("A-1"), expires_at=expires_at, payments=payments)
+    return structs.replace(made, **changes)
+
+
+def is_sound(made: Booking) -> bool:
+    try:
+        check_money(made)
+    except AssertionError:
+        return False
+    return True
+
+
+def settled(open_book: Book, command: Command) -> Payment:
+    found = done(open_book, command).payment
+    assert found is not None
+    return found
+
+
+# What a provider tells.
+
+
+@every_status
+@every_payment
+@every_news
+def test_whatever_is_told_of_whatever_payment_has_an_answer(status: Status, kind: str, news: str) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    outcome = done(open_book, NEWS[news])
+    assert outcome.payment == open_book.bookings[id_of("it")].payment(id_of("money"))
+
+
+@every_status
+@every_payment
+@every_news
+def test_what_is_told_again_changes_nothing(status: Status, kind: str, news: str) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    once = done(open_book, NEWS[news]).booking
+    written = len(open_book.facts)
+    assert done(open_book, NEWS[news]).booking == once
+    assert len(open_book.facts) == written
+    reopened = book(bookings=[once])
+    assert done(reopened, NEWS[news]).booking == once
+    assert is_untouched(reopened)
+
+
+@every_status
+@every_payment
+@every_news
+def test_whatever_is_told_leaves_the_money_in_order(status: Status, kind: str, news: str) -> None:
+    before = of(status, PAYMENTS[kind])
+    if is_sound(before):
+        check_money(done(book(bookings=[before]), NEWS[news]).booking)
+
+
+@every_status
+def test_only_of_a_booking_that_is_confirmed_can_money_have_been_kept_before(status: Status) -> None:
+    """Or else the test above would leave out more than it has to."""
+    left_out = {kind for kind, one in PAYMENTS.items() if not is_sound(of(status, one))}
+    assert left_out == (set() if status in KEEPING else {"succeeded"})
+
+
+@every_status
+@every_payment
+@every_news
+def test_what_was_captured_stays_captured_and_what_went_back_stays_back(status: Status, kind: str, news: str) -> None:
+    before = PAYMENTS[kind]
+    now = settled(book(bookings=[of(status, before)]), NEWS[news])
+    if before.captured_at is not None:
+        assert now.captured_at == before.captured_at
+    if before.status is PaymentStatus.REFUNDED:
+        assert now == before
+
+
+@pytest.mark.parametrize("kind", OPEN)
+@pytest.mark.parametrize("status", [Status.HELD, Status.PAYMENT_SUBMITTED])
+def test_money_that_comes_in_time_confirms_the_booking(status: Status, kind: str) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    outcome = done(open_book, told("money"))
+    assert outcome.booking.status is Status.CONFIRMED
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.SUCCEEDED, PaymentOutcome.FULFILLED)
+    assert outcome.payment.captured_at == NOW
+    assert counts(open_book, 0) == (0, 1)
+    assert {fact.kind for fact in open_book.facts} == {"payment.succeeded", "confirmed"}
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_money_that_comes_late_revives_the_booking(kind: str) -> None:
+    open_book = book(bookings=[of(Status.EXPIRED, PAYMENTS[kind])])
+    outcome = done(open_book, told("money"))
+    assert outcome.booking.status is Status.CONFIRMED
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.SUCCEEDED, PaymentOutcome.REVIVED)
+    assert counts(open_book, 0) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", OPEN)
+@pytest.mark.parametrize("status", ENDED)
+def test_money_for_a_booking_that_needs_none_goes_back(status: Status, kind: str) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    outcome = done(open_book, told("money"))
+    assert outcome.booking.status is status
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REFUND_DUE, None)
+    assert outcome.payment.captured_at == NOW
+    assert outcome.payment.reason
+    assert [fact.kind for fact in open_book.facts] == ["payment.refund_due"]
+    assert not open_book.shifts
+
+
+@every_status
+@pytest.mark.parametrize("kind", OPEN)
+@pytest.mark.parametrize("news", WRONG)
+def test_a_wrong_sum_confirms_nothing_and_goes_to_a_person(status: Status, kind: str, news: str) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    outcome = done(open_book, NEWS[news])
+    assert outcome.booking.status is status
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
+    assert outcome.payment.captured_at == NOW
+    assert outcome.payment.reason
+    assert not open_book.shifts
+
+
+@every_status
+@every_news
+@pytest.mark.parametrize("kind", ["submitted", "review of a receipt"])
+def test_no_provider_has_a_say_about_a_receipt(status: Status, kind: str, news: str) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    assert settled(open_book, NEWS[news]) == PAYMENTS[kind]
+    assert is_untouched(open_book)
+
+
+@every_status
+@every_payment
+def test_a_failure_is_believed_only_of_a_payment_of_which_nothing_else_is_known(status: Status, kind: str) -> None:
+    before = PAYMENTS[kind]
+    open_book = book(bookings=[of(status, before)])
+    now = settled(open_book, told("money", News.FAILED))
+    assert now.status is (PaymentStatus.FAILED if kind == "started" else before.status)
+    assert open_book.bookings[id_of("it")].status is status
+
+
+@pytest.mark.parametrize("status", [Status.HELD, Status.EXPIRED])
+@pytest.mark.parametrize("order", [(News.FAILED, News.CAPTURED), (News.CAPTURED, News.FAILED)])
+def test_a_failure_and_a_success_are_a_success_in_whatever_order(status: Status, order: tuple[News, News]) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS["started"])])
+    for news in order:
+        outcome = done(open_book, told("money", news))
+    assert outcome.booking.status is Status.CONFIRMED
+    assert outcome.payment is not None
+    assert outcome.payment.status is PaymentStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("kind", [kind for kind, one in PAYMENTS.items() if one.captured_at is not None])
+@every_status
+def test_money_that_the_provider_has_paid_back_is_back(status: Status, kind: str) -> None:
+    before = of(status, PAYMENTS[kind])
+    open_book = book(bookings=[before])
+    outcome = done(open_book, told("money", News.REFUNDED))
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REFUNDED, PaymentOutcome.REFUNDED)
+    ends = kind == "succeeded" and status is Status.CONFIRMED
+    assert outcome.booking.status is (Status.REFUNDED if ends else status)
+
+
+@pytest.mark.parametrize("status", [Status.HELD, Status.EXPIRED, Status.CONFIRMED])
+def test_nothing_is_kept_of_money_that_went_back_before_we_heard_that_it_had_come(status: Status) -> None:
+    """Providers do not promise any order."""
+    open_book = book(bookings=[of(status, PAYMENTS["started"])])
+    done(open_book, told("money", News.REFUNDED))
+    outcome = done(open_book, told("money", News.CAPTURED))
+    assert outcome.payment is not None
+    assert outcome.payment.status is not PaymentStatus.SUCCEEDED
+    assert outcome.booking.status is not Status.CONFIRMED or status is Status.CONFIRMED
+
+
+def test_of_a_payment_that_is_not_the_bookings_nothing_is_known() -> None:
+    open_book = book(bookings=[of(Status.HELD, PAYMENTS["started"])])
+    assert refusal(open_book, told("another")) is Refusal.NOT_FOUND
+    assert refusal(open_book, told("money", of="nothing")) is Refusal.NOT_FOUND
+    assert refusal(open_book, told("money", org=id_of("stranger"))) is Refusal.NOT_FOUND
+    assert is_untouched(open_book)
+
+
+# What a person decides.
+
+
+@every_status
+@every_payment
+@every_remedy
+def test_every_remedy_has_an_answer_and_the_same_again_changes_nothing(
+    status: Status, kind: str, remedy: Remedy
+) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS[kind])])
+    once = answer(open_book, resolving("money", remedy))
+    written = len(open_book.facts)
+    again = answer(open_book, resolving("money", remedy))
+    assert again == once
+    assert len(open_book.facts) == written
+
+
+@every_status
+@every_payment
+@every_remedy
+def test_every_remedy_leaves_the_money_in_order(status: Status, kind: str, remedy: Remedy) -> None:
+    before = of(status, PAYMENTS[kind])
+    if is_sound(before):
+        open_book = book(bookings=[before])
+        answer(open_book, resolving("money", remedy))
+        check_money(open_book.bookings[id_of("it")])
+        assert open_book.bookings[id_of("it")].status is status
+
+
+BECOMES = {
+    ("refund_due", Remedy.REVIEW): PaymentStatus.REVIEW,
+    ("started", Remedy.REVIEW): PaymentStatus.REVIEW,
+    ("review", Remedy.REFUND): PaymentStatus.REFUND_DUE,
+    ("review", Remedy.BY_HAND): PaymentStatus.REFUNDED,
+    ("review of a silent provider", Remedy.BY_HAND): PaymentStatus.REFUNDED,
+    ("review of a receipt", Remedy.BY_HAND): PaymentStatus.REFUNDED,
+}
+STAYS = {
+    *((kind, Remedy.REVIEW) for kind in PAYMENTS if kind not in ("refund_due", "started")),
+    ("refund_due", Remedy.REFUND),
+    ("refunded", Remedy.REFUND),
+    ("refunded", Remedy.BY_HAND),
+}
+# Of one that was never captured there may be something to be paid back or not; what matters is that it comes to an end.
+UNCLEAR = {("review of a silent provider", Remedy.REFUND)}
+
+
+@every_payment
+@every_remedy
+def test_a_remedy_does_what_it_says_or_is_refused(kind: str, remedy: Remedy) -> None:
+    open_book = book(bookings=[of(Status.EXPIRED, PAYMENTS[kind])])
+    if (kind, remedy) in UNCLEAR:
+        return
+    if (kind, remedy) in BECOMES:
+        found = settled(open_book, resolving("money", remedy, reason="because"))
+        assert (found.status, found.reason) == (BECOMES[kind, remedy], "because")
+        assert [fact.kind for fact in open_book.facts] == [f"payment.{found.status}"]
+    elif (kind, remedy) in STAYS:
+        assert settled(open_book, resolving("money", remedy)) == PAYMENTS[kind]
+        assert is_untouched(open_book)
+    else:
+        assert refusal(open_book, resolving("money", remedy)) is Refusal.NOT_REFUNDABLE
+        assert is_untouched(open_book)
+
+
+@every_status
+def test_what_a_person_has_sent_back_through_the_provider_is_noted_once_it_is_back(status: Status) -> None:
+    """Also if the provider was silent for so long that we never heard that the money had come."""
+    for kind in ("review", "review of a silent provider"):
+        open_book = book(bookings=[of(status, PAYMENTS[kind])])
+        if settled(open_book, resolving("money", Remedy.REFUND)).status is PaymentStatus.REFUND_DUE:
+            back = settled(open_book, told("money", News.REFUNDED, amount=None, currency=None))
+            assert back.status is PaymentStatus.REFUNDED, kind
+
+
+@every_status
+def test_the_word_of_a_provider_that_was_silent_for_long_still_counts(status: Status) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS["started"])])
+    assert settled(open_book, resolving("money", Remedy.REVIEW)).status is PaymentStatus.REVIEW
+    now = settled(open_book, told("money"))
+    assert now.status in (PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE)
+    check_money(open_book.bookings[id_of("it")])
+
+
+# Late money.
+
+
+def late(seconds: float, **changes: object) -> Booking:
+    """A booking of seat A-1 and two standing places that expired so long ago, and whose payment is still open."""
+    lines = (seat_line("A-1"), standing_line(2))
+    money = payment("money", amount=6000)
+    made = booking("it", Status.EXPIRED, *lines, expires_at=NOW - timedelta(seconds=seconds), payments=(money,))
+    return structs.replace(made, user="the buyer", **changes)
+
+
+def comes_late(layout: Layout | None = None, *others: Booking, seconds: float = 10, now: datetime = NOW) -> Booking:
+    open_book = book(layout, [late(seconds), *others], now=now)
+    return done(open_book, told("money", amount=6000)).booking
+
+
+def is_revived(it: Booking) -> bool:
+    """Whether it is; if not, its money is on the way back and nothing else has changed."""
+    money = it.payments[0]
+    check_money(it)
+    if it.status is Status.CONFIRMED:
+        assert money.outcome is PaymentOutcome.REVIVED
+        return True
+    assert (it.status, money.status) == (Status.EXPIRED, PaymentStatus.REFUND_DUE)
+    assert money.reason == Refusal.HOLD_EXPIRED.title
+    return False
+
+
+MICROSECOND = 1e-6
+
+
+@pytest.mark.parametrize("grace", [0, 1, 120])
+@pytest.mark.parametrize(("over", "revived"), [(-1, True), (-MICROSECOND, True), (0, True), (MICROSECOND, False)])
+def test_late_money_revives_until_the_very_end_of_the_grace(grace: int, over: float, revived: bool) -> None:
+    if grace + over >= 0:
+        layout = show(policy=Policy(late_grace_seconds=grace))
+        assert is_revived(comes_late(layout, seconds=grace + over)) is revived
+
+
+def test_money_that_comes_at_the_moment_the_hold_ends_is_late_and_revives_it_even_without_grace() -> None:
+    held = structs.replace(late(0), status=Status.HELD)
+    open_book = book(show(policy=Policy(late_grace_seconds=0)), [held])
+    outcome = done(open_book, told("money", amount=6000))
+    assert is_revived(outcome.booking)
+    assert [fact.kind for fact in open_book.facts] == ["expired", "payment.succeeded", "confirmed"]
+
+
+@pytest.mark.parametrize("status", EventStatus)
+def test_late_money_revives_only_while_the_event_is_on_sale(status: EventStatus) -> None:
+    assert is_revived(comes_late(show(status=status))) is (status is EventStatus.ACTIVE)
+
+
+@every_status
+def test_late_money_does_not_take_the_seat_of_another(status: Status) -> None:
+    taken = {Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED, Status.COMPLETED}
+    other = booking("other", status, seat_line("A-1"))
+    assert is_revived(comes_late(None, other)) is (status not in taken)
+
+
+def test_late_money_takes_the_seat_of_another_whose_hold_ends_at_that_moment() -> None:
+    other = booking("other", Status.HELD, seat_line("A-1"), expires_at=NOW)
+    assert is_revived(comes_late(None, other))
+
+
+def test_late_money_does_not_take_a_seat_that_is_blocked() -> None:
+    layout = show()
+    blocked = tuple(structs.replace(seat, blocked=seat.label == "A-1") for seat in layout.seats)
+    assert not is_revived(comes_late(show(seats=blocked)))
+    elsewhere = tuple(structs.replace(seat, blocked=seat.label == "A-2") for seat in layout.seats)
+    assert is_revived(comes_late(show(seats=elsewhere)))
+
+
+@pytest.mark.parametrize(("taken", "revived"), [(8, True), (9, False), (10, False)])
+@pytest.mark.parametrize("status", [Status.HELD, Status.CONFIRMED])
+def test_late_money_needs_room_in_the_pool(status: Status, taken: int, revived: bool) -> None:
+    assert is_revived(comes_late(None, booking("other", status, standing_line(taken)))) is revived
+
+
+@pytest.mark.parametrize(
+    ("policy", "has", "revived"),
+    [
+        (Policy(one_booking_per_user=True), 0, True),
+        (Policy(one_booking_per_user=True), 1, False),
+        (Policy(max_units_per_user=5), 2, True),
+        (Policy(max_units_per_user=5), 3, False),
+        (Policy(), 3, True),
+    ],
+)
+@pytest.mark.parametrize("status", [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED])
+def test_late_money_keeps_the_limits_of_a_user(status: Status, policy: Policy, has: int, revived: bool) -> None:
+    others = [booking("other", status, standing_line(has), user="the buyer")] if has else []
+    assert is_revived(comes_late(show(policy=policy), *others)) is revived
+    strangers = [booking("other", status, standing_line(has), user="another")] if has else []
+    assert is_revived(comes_late(show(policy=policy), *strangers))
+
+
+def test_of_two_who_pay_late_for_one_seat_the_first_has_it_and_the_second_gets_the_money_back() -> None:
+    first, second = late(10), structs.replace(late(20), id=id_of("that"), request_key=id_of("k"))
+    open_book = book(bookings=[first, second])
+    assert is_revived(done(open_book, told("money", of="that", amount=6000)).booking)
+    assert not is_revived(done(open_book, told("money", amount=6000)).booking)
+
+
+def test_money_for_a_booking_that_its_buyer_cancelled_goes_back_although_the_seat_is_free() -> None:
+    open_book = book(bookings=[of(Status.HELD, PAYMENTS["started"])])
+    done(open_book, act("it", Verb.CANCEL))
+    outcome = done(open_book, told("money"))
+    assert outcome.booking.status is Status.CANCELLED
+    assert outcome.payment is not None
+    assert outcome.payment.status is PaymentStatus.REFUND_DUE
+
+
+# Two payments of one booking.
+
+
+@pytest.mark.parametrize("status", [Status.HELD, Status.EXPIRED])
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_of_two_payments_of_a_booking_the_first_is_kept_and_the_second_goes_back(
+    status: Status, order: tuple[str, str]
+) -> None:
+    open_book = book(bookings=[of(status, payment("one"), payment("two"))])
+    for name in (*order, *order):
+        it = done(open_book, told(name)).booking
+        check_money(it)
+    first, second = (it.payment(id_of(name)) for name in order)
+    assert first is not None
+    assert second is not None
+    assert (first.status, second.status) == (PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE)
+    assert it.status is Status.CONFIRMED
+
+
+def test_the_booking_stays_when_its_second_payment_is_back() -> None:
+    open_book = book(bookings=[of(Status.HELD, payment("one"), payment("two"))])
+    for command in (told("one"), told("two"), told("two", News.REFUNDED)):
+        it = done(open_book, command).booking
+    assert it.status is Status.CONFIRMED
+    assert [one.status for one in it.payments] == [PaymentStatus.SUCCEEDED, PaymentStatus.REFUNDED]
+
+
+@pytest.mark.parametrize("status", [EventStatus.ACTIVE, EventStatus.CANCELLED])
+def test_the_money_of_a_booking_that_is_taken_back_goes_back_once(status: EventStatus) -> None:
+    money = (PAYMENTS["succeeded"], payment("back", PaymentStatus.REFUNDED), payment("failed", PaymentStatus.FAILED))
+    open_book = book(show(status=status), [of(Status.CONFIRMED, *money)])
+    if status is EventStatus.ACTIVE:
+        done(open_book, act("it", Verb.REFUND))
+    else:
+        wind_up(open_book)
+    it = open_book.bookings[id_of("it")]
+    assert it.status is Status.REFUNDED
+    assert [one.status for one in it.payments] == ["refund_due", "refunded", "failed"]
+    assert [fact.kind for fact in open_book.facts] == ["refunded", "payment.refund_due"]
+
+
+# Beginning a payment.
+
+
+def test_a_payment_is_of_what_the_booking_costs_and_is_not_captured() -> None:
+    open_book = book(bookings=[of(Status.HELD)])
+    begun = settled(open_book, paying("money", return_url="https://shop.example/"))
+    assert (begun.status, begun.outcome, begun.captured_at) == (PaymentStatus.STARTED, None, None)
+    assert (begun.amount, begun.currency, begun.return_url) == (3000, "EUR", "https://shop.example/")
+    assert [fact.kind for fact in open_book.facts] == ["payment.started"]
+
+
+def test_beginning_to_pay_extends_the_hold_once() -> None:
+    open_book = book(show(policy=Policy(extend_seconds=900)), [of(Status.HELD)])
+    assert done(open_book, paying("one")).booking.expires_at == after(900)
+    open_book = book(open_book.layout, open_book.bookings.values(), now=after(60))
+    assert done(open_book, paying("two")).booking.expires_at == after(900)
+
+
+def test_beginning_to_pay_extends_no_further_than_a_hold_may_last() -> None:
+    open_book = book(show(policy=Policy(extend_seconds=9000)), [of(Status.HELD)])
+    assert done(open_book, paying("one")).booking.expires_at == after(1740)
+
+
+def test_a_payment_that_is_begun_again_with_the_same_key_is_the_same() -> None:
+    open_book = book(bookings=[of(Status.HELD)])
+    begun = settled(open_book, paying("money"))
+    written = len(open_book.facts)
+    again = done(open_book, paying("money", payment=id_of("other")))
+    assert (again.payment, again.replayed) == (begun, True)
+    assert not done(open_book, paying("money")).replayed
+    assert refusal(open_book, paying("money", fingerprint=id_of("other"))) is Refusal.IDEMPOTENCY_KEY_REUSED
+    assert len(open_book.facts) == written
+
+
+@every_status
+def test_a_payment_that_was_begun_is_found_again_whatever_became_of_the_booking(status: Status) -> None:
+    open_book = book(bookings=[of(status, PAYMENTS["failed"])])
+    again = done(open_book, paying("money", payment=id_of("other")))
+    assert (again.payment, again.replayed) == (PAYMENTS["failed"], True)
+    assert is_untouched(open_book)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.HELD])
+def test_only_a_hold_can_be_paid_for(status: Status) -> None:
+    open_book = book(bookings=[of(status)])
+    expected = {
+        Status.PAYMENT_SUBMITTED: Refusal.ALREADY_SUBMITTED,
+        Status.CONFIRMED: Refusal.ALREADY_CONFIRMED,
+        Status.REJECTED: Refusal.ALREADY_REJECTED,
+        Status.EXPIRED: Refusal.HOLD_EXPIRED,
+        Status.CANCELLED: Refusal.ALREADY_CANCELLED,
+        Status.REFUNDED: Refusal.ALREADY_REFUNDED,
+        Status.COMPLETED: Refusal.ALREADY_COMPLETED,
+    }
+    assert refusal(open_book, paying("money")) is expected[status]
+    assert is_untouched(open_book)
+
+
+def test_only_its_own_buyer_begins_to_pay() -> None:
+    open_book = book(bookings=[of(Status.HELD, user="the buyer")])
+    assert refusal(open_book, paying("money", owner="another")) is Refusal.NOT_FOUND
+    assert done(open_book, paying("money", owner="the buyer"))
+
+
+def test_nobody_begins_to_pay_without_end() -> None:
+    many = [payment(f"p{number}", PaymentStatus.FAILED) for number in range(PAYMENTS_MAX)]
+    open_book = book(bookings=[of(Status.HELD, *many)])
+    assert refusal(open_book, paying("money")) is Refusal.LIMIT_REACHED
+    assert done(book(bookings=[of(Status.HELD, *many[1:])]), paying("money"))
+
+
+def free() -> Booking:
+    return free_of_charge(of(Status.HELD))
+
+
+@pytest.mark.parametrize("provider", ["gateway", RECEIPT])
+def test_what_costs_nothing_is_confirmed_as_soon_as_it_is_paid_for(provider: str) -> None:
+    open_book = book(bookings=[free()])
+    outcome = done(open_book, paying("money", provider=provider))
+    assert outcome.booking.status is Status.CONFIRMED
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.SUCCEEDED, PaymentOutcome.FULFILLED)
+    assert outcome.payment.amount == 0
+    again = done(open_book, paying("money"))
+    assert again.payment == outcome.payment
+    check_money(again.booking)
+
+
+def test_what_cost_nothing_and_is_given_up_leaves_the_money_in_order() -> None:
+    open_book = book(bookings=[free()])
+    done(open_book, paying("money"))
+    it = done(open_book, act("it", Verb.CANCEL)).booking
+    assert it.status is Status.CANCELLED
+    check_money(it)
+
+
+@pytest.mark.parametrize("status", [EventStatus.CANCELLED, EventStatus.COMPLETED])
+def test_what_cost_nothing_and_ends_with_its_event_leaves_the_money_in_order(status: EventStatus) -> None:
+    open_book = book(bookings=[free()])
+    done(open_book, paying("money"))
+    open_book = book(show(status=status), open_book.bookings.values())
+    assert wind_up(open_book) == 1
+    check_money(open_book.bookings[id_of("it")])
+
+
+# Receipts.
+
+MANUAL = Policy(review="manual", review_seconds=3600)
+
+
+def reviewed(*bookings: Booking, now: datetime = NOW, policy: Policy = MANUAL) -> Book:
+    return book(show(policy=policy), bookings, now=now)
+
+
+def submitted() -> Booking:
+    return done(reviewed(of(Status.HELD)), handing_in("paper")).booking
+
+
+def test_a_receipt_is_a_payment_that_waits_for_review() -> None:
+    open_book = reviewed(of(Status.HELD))
+    it = done(open_book, handing_in("paper")).booking
+    assert (it.status, it.expires_at) == (Status.PAYMENT_SUBMITTED, after(3600))
+    (proof,) = it.payments
+    assert (proof.status, proof.provider, proof.amount) == (PaymentStatus.SUBMITTED, RECEIPT, 3000)
+    assert [receipt.file_ref for _, receipt in open_book.receipts] == ["paper"]
+
+
+def test_a_receipt_belongs_to_the_payment_that_was_begun_for_it() -> None:
+    open_book = reviewed(of(Status.HELD))
+    begun = settled(open_book, paying("money", provider=RECEIPT))
+    it = done(open_book, handing_in("paper")).booking
+    assert it.payments == (structs.replace(begun, status=PaymentStatus.SUBMITTED),)
+
+
+def test_a_second_receipt_is_another_proof_of_the_same_payment() -> None:
+    open_book = reviewed(of(Status.HELD))
+    it = done(open_book, handing_in("paper")).booking
+    again = done(open_book, handing_in("more paper")).booking
+    assert (again.version, again.status, again.payments) == (it.version, it.status, it.payments)
+    assert [receipt.file_ref for _, receipt in open_book.receipts] == ["paper", "more paper"]
+    assert done(open_book, handing_in("paper")).booking == again
+    assert len(open_book.receipts) == 2
+
+
+def test_receipts_are_taken_only_where_somebody_reviews_them() -> None:
+    open_book = book(bookings=[of(Status.HELD)])
+    assert refusal(open_book, handing_in("paper")) is Refusal.REVIEW_NOT_OFFERED
+    assert is_untouched(open_book)
+    assert not open_book.receipts
+
+
+def test_nobody_hands_in_receipts_without_end() -> None:
+    many = [payment(f"p{number}", PaymentStatus.FAILED) for number in range(PAYMENTS_MAX)]
+    assert refusal(reviewed(of(Status.HELD, *many)), handing_in("paper")) is Refusal.LIMIT_REACHED
+
+
+def test_who_approves_a_receipt_says_that_the_money_is_there() -> None:
+    open_book = reviewed(submitted())
+    it = done(open_book, act("it", Verb.APPROVE)).booking
+    assert it.status is Status.CONFIRMED
+    (proof,) = it.payments
+    assert (proof.status, proof.outcome) == (PaymentStatus.SUCCEEDED, PaymentOutcome.FULFILLED)
+    assert proof.captured_at == NOW
+    check_money(it)
+
+
+def test_a_receipt_that_is_rejected_was_no_money() -> None:
+    it = done(reviewed(submitted()), act("it", Verb.REJECT, reason="Unreadable.")).booking
+    assert (it.status, it.reason) == (Status.REJECTED, "Unreadable.")
+    (proof,) = it.payments
+    assert (proof.status, proof.outcome) == (PaymentStatus.FAILED, None)
+    check_money(it)
+
+
+@pytest.mark.parametrize("how", ["not reviewed in time", "paid otherwise", "the event is cancelled"])
+def test_money_behind_a_receipt_that_is_never_reviewed_is_for_a_person(how: str) -> None:
+    it = submitted()
+    other = structs.replace(it, payments=(*it.payments, payment("money")))
+    if how == "not reviewed in time":
+        open_book = reviewed(it, now=after(3600))
+        assert expire_due(open_book) == 1
+    elif how == "paid otherwise":
+        open_book = reviewed(other)
+        done(open_book, told("money"))
+    else:
+        open_book = book(show(policy=MANUAL, status=EventStatus.CANCELLED), [it])
+        wind_up(open_book)
+    it = open_book.bookings[id_of("it")]
+    proof = it.payments[0]
+    assert (proof.status, proof.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
+    assert proof.reason
+    check_money(it)
+    assert settled(open_book, resolving(_name(proof), Remedy.BY_HAND)).status is PaymentStatus.REFUNDED
+
+
+def _name(proof: Payment) -> str:
+    return proof.id.decode().lstrip(".")
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(120, False), (120.1, False), (10, True)])
+def test_a_receipt_that_comes_late_revives_the_booking_as_money_does(seconds: float, taken: bool) -> None:
+    it = structs.replace(late(seconds), payments=())
+    others = [booking("other", Status.HELD, seat_line("A-1"))] if taken else []
+    open_book = reviewed(it, *others)
+    if taken or seconds > 120:
+        assert refusal(open_book, handing_in("paper")) is Refusal.HOLD_EXPIRED
+        assert is_untouched(open_book)
+        assert not open_book.receipts
+    else:
+        revived = done(open_book, handing_in("paper")).booking
+        assert (revived.status, revived.expires_at) == (Status.PAYMENT_SUBMITTED, after(3600))
+        assert [one.status for one in revived.payments] == [PaymentStatus.SUBMITTED]
+        assert counts(open_book, STANDING) == (2, 0)
+
+
+def test_a_receipt_that_was_not_reviewed_in_time_can_be_handed_in_again() -> None:
+    expired = reviewed(submitted(), now=after(3600))
+    it = done(expired, handing_in("paper again")).booking
+    assert it.status is Status.PAYMENT_SUBMITTED
+    assert [one.status for one in it.payments] == [PaymentStatus.REVIEW, PaymentStatus.SUBMITTED]
+    check_money(it)
+
+
+def test_the_money_of_an_approved_receipt_is_paid_back_by_hand() -> None:
+    open_book = reviewed(submitted())
+    done(open_book, act("it", Verb.APPROVE))
+    it = done(open_book, act("it", Verb.REFUND)).booking
+    assert [one.status for one in it.payments] == [PaymentStatus.REFUND_DUE]
+    done(open_book, resolving("paper", Remedy.REVIEW))
+    assert refusal(open_book, resolving("paper", Remedy.REFUND)) is Refusal.NOT_REFUNDABLE
+    assert settled(open_book, resolving("paper", Remedy.BY_HAND)).status is PaymentStatus.REFUNDED
+
+
+# Everything at once.
+
+NAMES = ("one", "two")
+VERBS = (Verb.SUBMIT, Verb.SETTLE)
+
+commands = st.one_of(
+    st.builds(paying, st.sampled_from(NAMES), provider=st.sampled_from(["gateway", RECEIPT])),
+    st.builds(told, st.sampled_from(NAMES), st.sampled_from(News), amount=st.sampled_from([3000, 3000, 3000, 1, None])),
+    st.builds(resolving, st.sampled_from(NAMES), st.sampled_from(Remedy)),
+    st.builds(handing_in, st.sampled_from(["paper", "more paper"])),
+    st.builds(act, st.just("it"), st.sampled_from([verb for verb in Verb if verb not in VERBS])),
+)
+others = st.sampled_from(["nothing", "seat taken", "seat freed", "event cancelled", "event completed"])
+steps = st.lists(st.tuples(st.sampled_from([0, 1, 60, 600]), others, commands), max_size=25)
+
+
+@settings(max_examples=500, deadline=None)
+@given(steps, st.booleans())
+def test_whatever_happens_to_a_booking_its_money_is_in_order(
+    story: list[tuple[int, str, Command]], costs_nothing: bool
+) -> None:
+    it = free_of_charge(of(Status.HELD)) if costs_nothing else of(Status.HELD)
+    there = {it.id: it}
+    status, now = EventStatus.ACTIVE, NOW
+    for seconds, other, command in story:
+        now += timedelta(seconds=seconds)
+        if other == "event cancelled" and status is EventStatus.ACTIVE:
+            status = EventStatus.CANCELLED
+        if other == "event completed" and status is EventStatus.ACTIVE:
+            status = EventStatus.COMPLETED
+        open_book = book(show(policy=MANUAL, status=status), there.values(), now=now)
+        before = open_book.bookings[it.id]
+        if other == "seat taken":
+            answer(open_book, place("other", SeatItem("A-1")))
+        if other == "seat freed":
+            answer(open_book, act("other", Verb.CANCEL))
+        answer(open_book, command)
+        after_ = open_book.bookings[it.id]
+        check_money(after_)
+        _check_step(before, after_)
+        there = dict(open_book.bookings)
+
+
+def _check_step(before: Booking, now: Booking) -> None:
+    """Nothing that was captured is forgotten, and nothing that is back comes again."""
+    assert [one.id for one in now.payments][: len(before.payments)] == [one.id for one in before.payments]
+    for old, new in zip(before.payments, now.payments, strict=False):
+        assert (old.amount, old.currency, old.provider) == (new.amount, new.currency, new.provider)
+        if old.captured_at is not None:
+            assert new.captured_at == old.captured_at
+        if old.status is PaymentStatus.REFUNDED:
+            assert new == old
