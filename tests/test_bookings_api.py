@@ -686,8 +686,8 @@ def test_an_experience_costs_its_tariffs_and_the_tax_on_top(
 def test_the_dearest_booking_that_can_be_is_added_up_right(admin: httpx.Client) -> None:
     pool = {"code": "hall", "capacity": 10_000_000, "tariffs": [{"code": "full", "price": 100_000_000_000}]}
     event = publish(admin, show(tax_bps=10_000, pools=[pool]))
-    booking = held(admin, event, *[units(1000)] * 200)
-    assert booking["subtotal"] == booking["tax"] == 200_000 * 100_000_000_000
+    booking = held(admin, event, units(500), units(500))
+    assert booking["subtotal"] == booking["tax"] == 1_000 * 100_000_000_000
     assert booking["total"] == 2 * booking["subtotal"]
     assert lasting(reading(admin, booking)) == lasting(booking)
 

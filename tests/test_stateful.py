@@ -373,7 +373,8 @@ class Life(RuleBasedStateMachine):
 
     def _set_status(self, status: EventStatus, allowed: set[str]) -> None:
         said = self.attempt(events.set_status(self.watcher, self.org, self.event, status, "the org"))
-        assert said is (None if self.model.event in allowed else Refusal.EVENT_ENDED)
+        no = Refusal.EVENT_NOT_ON_SALE if self.model.event == "draft" else Refusal.EVENT_ENDED
+        assert said is (None if self.model.event in allowed else no)
         if said is None and self.model.event != status:
             self.model.event = status.value
             self.model.facts += 1

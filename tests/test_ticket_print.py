@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw
 
 from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, new_key, sign
-from holdfast.tickets.pdf import PrintedTicket, tickets_pdf
+from holdfast.tickets.pdf import tickets_pdf
+from holdfast.tickets.printed import PrintedTicket
 from holdfast.tickets.qr import PNG_SCALE, QUIET_MODULES, qr_png, qr_svg
 
 TICKET_BYTES_MAX = 60_000

@@ -13,16 +13,13 @@ import uvloop
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
 from holdfast import __version__, db, embedded, sql
-from holdfast.deliveries.smtp import Smtp
 from holdfast.demo import fill_demo
 from holdfast.http.auth import Role, create_key, create_org
 from holdfast.logs import configure_logs
-from holdfast.payments.storage import storage_at
 from holdfast.server import is_free
 from holdfast.server import serve as serve_forever
 from holdfast.settings import SettingError, Settings
 from holdfast.worker.auditor import audit_all
-from holdfast.worker.runner import run_worker
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 orgs = typer.Typer(no_args_is_help=True, help="Tenants.")
@@ -69,6 +66,9 @@ def serve(
 @app.command()
 def worker(data: Data = None, child: Annotated[bool, typer.Option(hidden=True)] = False) -> None:
     """Run a background worker: what has to end, be paid back, be told and be counted. Any number may run."""
+    # What only a worker needs takes as long to import as all the rest.
+    from holdfast.worker.runner import run_worker
+
     configure_logs()
     _database(data)
     _check_parts()
@@ -197,6 +197,9 @@ def _database(data: Path | None) -> str:
 
 def _check_parts() -> None:
     """Tell of settings that cannot be used before anything is started with them."""
+    from holdfast.deliveries.smtp import Smtp
+    from holdfast.payments.storage import storage_at
+
     settings = Settings.from_environment()
     parts: dict[str, Callable[[], object]] = {
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),

@@ -13,7 +13,7 @@ from holdfast.core.refusals import FieldError, Refusal, Refused, RefusedError
 from holdfast.db import BLOCKED_ERRORS, LOST_ERRORS
 from holdfast.http.auth import Caller
 from holdfast.http.limits import RateLimit
-from holdfast.http.operation import Answer, Call, House, Operation, Who
+from holdfast.http.operation import BODY_MAX, Answer, Call, House, Operation, Who
 from holdfast.http.problems import problem
 
 log = structlog.get_logger()
@@ -83,8 +83,8 @@ class Endpoint:
             self._limits.per_key.spend(known.actor)
         elif operation.is_limited:
             self._limits.per_address.spend(self._limits.address(scope, headers))
-        # A body that is not judged here need not be read for whoever may not send it.
-        early = await self._caller(token, known) if operation.media else None
+        # A body that is not judged here, and is large, need not be read for whoever may not send it.
+        early = await self._caller(token, known) if operation.media and _is_large(headers) else None
         body = await self._body(headers, receive)
         query = self._query(scope["query_string"])
         if operation.needs_idempotency_key and not 1 <= len(headers.get(b"idempotency-key", b"")) <= KEY_MAX:
@@ -189,6 +189,11 @@ def _token(headers: Headers) -> str | None:
         return None
     scheme, _, token = value.partition(b" ")
     return token.decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
+def _is_large(headers: Headers) -> bool:
+    length = headers.get(b"content-length", b"")
+    return not length.isdigit() or int(length[:10]) > BODY_MAX
 
 
 def _path(scope: Scope) -> Mapping[str, str]:

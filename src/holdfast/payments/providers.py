@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from holdfast.db import Pool
 from holdfast.payments.provider import Provider
 from holdfast.payments.sandbox import Sandbox
-from holdfast.payments.stripe import Stripe
 from holdfast.settings import Settings
 
 
@@ -14,5 +13,8 @@ def make_providers(settings: Settings, pool: Pool) -> Mapping[str, Provider]:
     if settings.sandbox_webhook_secret:
         providers["sandbox"] = Sandbox(pool, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
     if settings.stripe_key:
+        # Its library is large, and most processes of most installations do without it.
+        from holdfast.payments.stripe import Stripe
+
         providers["stripe"] = Stripe(settings.stripe_key, settings.stripe_webhook_secret, settings.stripe_api)
     return providers

@@ -16,7 +16,7 @@ from holdfast.desk.opening import BookingDocument
 from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, sign
 from holdfast.tickets.keys import signing_key
-from holdfast.tickets.pdf import PrintedTicket, tickets_pdf
+from holdfast.tickets.printed import PrintedTicket
 from holdfast.tickets.ticket import Ticket
 
 
@@ -58,7 +58,9 @@ async def issue(pool: Pool, booking: Booking, tickets: Sequence[Ticket], generat
 
 
 async def print_tickets(sheet: Sheet, issued: list[Issued], language: str) -> bytes:
-    """In a thread: setting a page takes a few tenths of a second."""
+    """In a thread, because it takes a while; and what draws it is large, so it is imported with the first."""
+    from holdfast.tickets.pdf import tickets_pdf
+
     printed = [_printed(sheet, each, len(issued), number) for number, each in enumerate(issued, 1)]
     return await asyncio.to_thread(tickets_pdf, printed, language)
 

@@ -7,7 +7,6 @@ ticket is good for.
 import logging
 import unicodedata
 from collections.abc import Sequence
-from datetime import datetime
 from importlib import resources
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -20,6 +19,7 @@ from fpdf.enums import Align, PathPaintRule, XPos, YPos
 from fpdf.fonts import TTFFont
 from msgspec import Struct
 
+from holdfast.tickets.printed import PrintedTicket
 from holdfast.tickets.qr import qr_runs
 
 # It tells of every table of the font that it leaves out.
@@ -52,23 +52,6 @@ _TITLE_PTS: Final = (28, 24, 20, 16)
 _VALUE_PTS: Final = (13, 11, 9)
 # Stands for a letter that the fonts do not have.
 _BOX: Final = "□"
-
-
-class PrintedTicket(Struct, frozen=True, kw_only=True):
-    """What is on the sheet. `timezone` is an IANA name, `number` counts from one."""
-
-    code: str
-    event_title: str
-    starts_at: datetime
-    timezone: str
-    address: str | None
-    pool: str
-    tariff: str
-    seat: str | None
-    booking: str
-    org_name: str
-    number: int
-    count: int
 
 
 class Labels(Struct, frozen=True, kw_only=True):
