@@ -56,7 +56,8 @@ def _path() -> str:
 def _install() -> str | None:
     if not _is_root() or shutil.which("apt-get") is None:
         return None
-    subprocess.run(["apt-get", "install", "-y", "chromium"], capture_output=True, timeout=INSTALL_SECONDS, check=False)
+    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "chromium"]):
+        subprocess.run(command, capture_output=True, timeout=INSTALL_SECONDS, check=False)
     return shutil.which("chromium")
 
 
