@@ -1,10 +1,23 @@
 """What an event offers and at which rules and prices. Selling never changes it, so processes may keep a copy."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
 
-from holdfast.core.model import Policy, Pool, Seat
+from msgspec import Struct
+
+from holdfast.core.model import Line, Policy, Pool, Seat
 from holdfast.core.states import EventStatus
+
+
+class BookedItem(Struct, frozen=True):
+    """A line of a booking in the words of its event."""
+
+    pool: str
+    tariff: str
+    seat: str | None
+    quantity: int
+    unit_price: int
 
 
 class Layout:
@@ -34,6 +47,14 @@ class Layout:
         self.seats = seats
         self.pool_by_code = {pool.code: pool for pool in pools}
         self.seat_by_label = {seat.label: seat for seat in seats}
+
+    def items(self, lines: Iterable[Line]) -> list[BookedItem]:
+        found = []
+        for line in lines:
+            pool = self.pools[line.pool]
+            seat = None if line.seat is None else self.seats[line.seat].label
+            found.append(BookedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
+        return found
 
     def pool_of(self, seat: Seat) -> Pool:
         return self.pools[seat.pool]

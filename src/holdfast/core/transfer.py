@@ -16,14 +16,14 @@ GENERATIONS_MAX: Final = 65_535
 def transfer(book: Book, command: Transfer) -> Done:
     """To the one who has it already, nothing changes."""
     booking = ended(book, named(book, command))
-    if booking.generation >= GENERATIONS_MAX:
-        raise RefusedError(Refusal.LIMIT_REACHED, "The booking was handed on too often.")
     if booking.status is not Status.CONFIRMED:
         said = TRANSITIONS[booking.status, Verb.COMPLETE]
         raise RefusedError(said if isinstance(said, Refusal) else Refusal.ALREADY_COMPLETED)
     if command.user != booking.user:
         if command.generation != booking.generation:
             raise RefusedError(Refusal.ALREADY_TRANSFERRED)
+        if booking.generation >= GENERATIONS_MAX:
+            raise RefusedError(Refusal.LIMIT_REACHED, "The booking was handed on too often.")
         check_user(book, command.user, booking.lines)
         booking = book.hand(booking, command.user, command.email, command.language, command.actor)
     return Done(booking, book.layout, book.now)

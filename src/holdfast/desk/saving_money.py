@@ -136,16 +136,7 @@ def _body(book: Book, fact: Fact, channel: str) -> dict[str, Any]:
         "total": booking.total,
         "currency": booking.currency,
         "reason": fact.data.reason,
-        "items": [
-            {
-                "pool": book.layout.pools[line.pool].code,
-                "tariff": book.layout.pools[line.pool].tariffs[line.tariff].code,
-                "seat": None if line.seat is None else book.layout.seats[line.seat].label,
-                "quantity": line.quantity,
-                "unit_price": line.unit_price,
-            }
-            for line in booking.lines
-        ],
+        "items": book.layout.items(booking.lines),
     }
 
 

@@ -180,7 +180,7 @@ def named_booking(call: Call) -> tuple[bytes, bytes]:
 
 async def visible_booking(call: Call, event: bytes, booking: bytes) -> Any:
     """What has to be known of a booking before it is changed, if the caller may know of it."""
-    row = await call.house.pool.fetchrow(sql.payments.transferable, event, booking, call.by.org, call.by.user)
+    row = await call.house.pool.fetchrow(sql.payments.known_booking, event, booking, call.by.org, call.by.user)
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
     return row

@@ -9,11 +9,12 @@ from msgspec import json, structs
 from holdfast import ids, sql
 from holdfast.core.commands import Done, Pay, Remedy, Resolve, Settle
 from holdfast.core.model import Booking
-from holdfast.core.money import RECEIPT, News, Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.money import RECEIPT, News, Payment, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.desk.opening import PaymentDocument
 from holdfast.http.bookings import done, named_booking, request_key, visible_booking
 from holdfast.http.operation import Answer, Call
-from holdfast.http.views import NoticeView, PaymentView, payment_view
+from holdfast.http.views import NoticeView, payment_view
 from holdfast.payments.provider import Ask, NoticeError, Provider, ProviderError, ProviderRefusedError
 
 
@@ -47,7 +48,9 @@ async def start_payment(call: Call) -> Answer:
 
 
 async def get_payment(call: Call) -> Answer:
-    return Answer(_view(await _row(call)))
+    row = await _row(call)
+    payment = json.decode(row["payment"], type=PaymentDocument).payment()
+    return Answer(payment_view(row["event_id"], row["booking_id"], payment))
 
 
 async def refund_payment(call: Call) -> Answer:
@@ -143,19 +146,3 @@ async def _row(call: Call) -> Any:
     if not row:
         raise RefusedError(Refusal.NOT_FOUND)
     return row
-
-
-def _view(row: Any) -> PaymentView:
-    return PaymentView(
-        id=ids.payment_text(row["event_id"], row["id"]),
-        booking=ids.booking_text(row["event_id"], row["booking_id"]),
-        provider=row["provider"],
-        provider_ref=row["provider_ref"],
-        status=PaymentStatus(row["status"]),
-        outcome=PaymentOutcome(row["outcome"]) if row["outcome"] else None,
-        amount=row["amount"],
-        currency=row["currency"],
-        checkout_url=row["checkout_url"],
-        reason=row["reason"],
-        created_at=row["created_at"],
-    )

@@ -8,7 +8,7 @@ from msgspec import Meta, Raw, Struct
 
 from holdfast import ids
 from holdfast.core.facts import PoolState, SeatState
-from holdfast.core.layout import Layout
+from holdfast.core.layout import BookedItem, Layout
 from holdfast.core.model import Booking, Policy
 from holdfast.core.money import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.refusals import FieldError
@@ -103,14 +103,6 @@ class SeatMap(View, frozen=True):
     seats: list[SeatView]
 
 
-class ItemView(View, frozen=True):
-    pool: str
-    tariff: str
-    seat: str | None
-    quantity: int
-    unit_price: int
-
-
 class PaymentView(View, frozen=True):
     """Every captured payment ends in one `outcome`. `checkout_url` is where the buyer pays."""
 
@@ -135,7 +127,7 @@ class BookingView(View, frozen=True):
     event: str
     user: str
     status: Status
-    items: list[ItemView]
+    items: list[BookedItem]
     subtotal: int
     tax: int
     total: int
@@ -333,7 +325,7 @@ def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView
         event=ids.event_text(booking.event),
         user=booking.user,
         status=status,
-        items=_items(booking, layout),
+        items=layout.items(booking.lines),
         subtotal=booking.subtotal,
         tax=booking.tax,
         total=booking.total,
@@ -366,19 +358,3 @@ def payment_view(event: bytes, booking: bytes, payment: Payment) -> PaymentView:
         reason=payment.reason,
         created_at=payment.created_at,
     )
-
-
-def _items(booking: Booking, layout: Layout) -> list[ItemView]:
-    items = []
-    for line in booking.lines:
-        pool = layout.pools[line.pool]
-        items.append(
-            ItemView(
-                pool=pool.code,
-                tariff=pool.tariffs[line.tariff].code,
-                seat=None if line.seat is None else layout.seats[line.seat].label,
-                quantity=line.quantity,
-                unit_price=line.unit_price,
-            )
-        )
-    return items

@@ -10,8 +10,7 @@ WHERE provider = $1 AND provider_ref = $2
 
 -- name: payment_view
 -- $4: the user whose payment it has to be, or null.
-SELECT payment.id, payment.event_id, payment.booking_id, provider, provider_ref, payment.status, outcome, amount,
-       payment.currency, checkout_url, payment.reason, payment.created_at
+SELECT payment.id, payment.event_id, payment.booking_id, to_json(payment) AS payment
 FROM payment JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
 WHERE payment.event_id = $1 AND payment.id = $2 AND payment.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
 
@@ -97,8 +96,8 @@ WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3 AND ($4:
 -- name: count_receipts
 SELECT count(*) FROM receipt WHERE receipt.booking_id = $2 AND receipt.event_id = $1 AND receipt.hash <> $3
 
--- name: transferable
--- What whoever may hand the booking on has to know of it.
+-- name: known_booking
+-- What has to be known of a booking before it is changed, if it is of this org and user.
 SELECT generation, EXISTS (
     SELECT FROM checkin WHERE checkin.event_id = $1 AND checkin.booking_id = $2
 ) AS checked_in
