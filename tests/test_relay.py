@@ -351,7 +351,8 @@ async def test_a_relay_that_comes_back_after_its_lease_does_not_put_off_what_is_
     class Late:
         async def send(self, delivery: Delivery) -> None:
             """In the meantime another relay has taken it over."""
-            await connection.execute("UPDATE delivery SET attempts = 2, due_at = holdfast_now() + interval '1 hour'")
+            async with connected(database) as another:
+                await another.execute("UPDATE delivery SET attempts = 2, due_at = holdfast_now() + interval '1 hour'")
             raise UndeliveredError("late")
 
     async with connected(database) as connection:
