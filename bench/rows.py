@@ -16,7 +16,7 @@ import uvloop
 from msgspec import Struct
 
 from holdfast import db, embedded
-from holdfast.http.auth import Role, create_key, create_org
+from holdfast.access import Role, create_key, create_org
 
 HERE = Path(__file__).parent
 MANY_EVENTS = 1000

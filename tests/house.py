@@ -22,7 +22,7 @@ import httpx
 import psutil
 
 from holdfast import db
-from holdfast.http.auth import Role, create_key, create_org
+from holdfast.access import Role, create_key, create_org
 
 T = TypeVar("T")
 DATA = Path(tempfile.mkdtemp(prefix="holdfast-data-"))

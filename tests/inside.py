@@ -18,6 +18,7 @@ import msgspec
 import psutil
 
 from holdfast import db, ids
+from holdfast.access import create_org
 from holdfast.core.commands import Act, Command, Done, Place, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
 from holdfast.core.offers import EventNew
@@ -25,7 +26,6 @@ from holdfast.core.states import EventStatus, Verb
 from holdfast.desk.batch import run_batch
 from holdfast.desk.events import create_event, set_status
 from holdfast.desk.layouts import Layouts
-from holdfast.http.auth import create_org
 from tests.house import show
 
 P = ParamSpec("P")

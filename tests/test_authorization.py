@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast import db, ids
 from holdfast import sql as statements
-from holdfast.http.auth import AUDIENCE, Role, create_key
+from holdfast.access import AUDIENCE, Role, create_key
 from holdfast.http.operation import About, Operation
 from holdfast.http.operations import OPERATIONS
 from tests import things

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from msgspec import Struct, json, structs
 
 from holdfast import db, sql
+from holdfast.access import create_org
 from holdfast.core.commands import Act, BestAvailable, Command, Done, Place, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
 from holdfast.core.offers import EventChange, EventNew, PolicyChange, PoolChange, PoolNew, SeatGrid, TariffNew
@@ -29,7 +30,6 @@ from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import EventStatus, Verb
 from holdfast.desk import events
 from holdfast.desk.desk import Desk
-from holdfast.http.auth import create_org
 from holdfast.ids import new_id
 from holdfast.worker.auditor import audit_event
 from holdfast.worker.reaper import Reaper

@@ -13,8 +13,8 @@ import uvloop
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
 from holdfast import __version__, db, embedded, sql
+from holdfast.access import Role, create_key, create_org
 from holdfast.demo import fill_demo
-from holdfast.http.auth import Role, create_key, create_org
 from holdfast.logs import configure_logs
 from holdfast.server import is_free
 from holdfast.server import serve as serve_forever

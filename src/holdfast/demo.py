@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from holdfast import ids, sql
+from holdfast.access import create_org
 from holdfast.core.offers import EventNew, PolicyChange, PoolNew, SeatGrid, SeatNew, TariffNew
 from holdfast.core.states import EventStatus
 from holdfast.db import Connection
 from holdfast.desk.events import create_event, set_status
-from holdfast.http.auth import create_org
 
 ORG: Final = "demo"
 ACTOR: Final = "demo"

@@ -1,6 +1,6 @@
 """Tokens that a merchant's back end hands to its customers."""
 
-from holdfast.http.auth import customer_token
+from holdfast.access import customer_token
 from holdfast.http.operation import Answer, Call
 from holdfast.http.views import CustomerToken
 

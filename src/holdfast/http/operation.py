@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from holdfast.access import Role
 from holdfast.core.offers import Request
 from holdfast.core.refusals import Refusal
 from holdfast.db import Pool
 from holdfast.desk.desk import Desk
-from holdfast.http.auth import Caller, Callers, Role
+from holdfast.http.auth import Caller, Callers
 from holdfast.http.views import View
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import Provider
