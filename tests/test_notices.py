@@ -27,7 +27,7 @@ HOLD_SECONDS = 10
 TIMES_KILLED = 5
 SENDERS = 48
 # For what must happen at all.
-SENDING_SECONDS = 60
+SENDING_SECONDS = 240
 SETTLING_SECONDS = 60
 
 # A thousand payments: how many of each kind, and how those of the kind end.
