@@ -104,6 +104,10 @@ TABLE: Final[dict[str, Row]] = {
     "publish_event": ADMINS,
     "complete_event": ADMINS,
     "cancel_event": ADMINS,
+    "get_org": row(admin=anything(200)),
+    "change_org": row(admin=anything(200)),
+    "set_logo": row(admin=anything(200)),
+    "delete_logo": row(admin=anything(200)),
     "create_customer_token": row(admin=anything(201), sales=anything(201)),
     "healthz": row(anonymous=anything(200), staff=anything(200), customer=anything(200)),
     "readyz": row(anonymous=anything(200), staff=anything(200), customer=anything(200)),
@@ -187,7 +191,8 @@ def ask(client: httpx.Client, operation: Operation, id_: str, body: Any = None) 
     headers = {"Idempotency-Key": secrets.token_hex(8)} if operation.needs_idempotency_key else {}
     path = re.sub(r"{\w+}", id_, operation.path)
     sent = body if body is not None else BODIES.get(operation.name)
-    return client.request(operation.method, path, json=sent, headers=headers)
+    content = {"content": sent} if isinstance(sent, bytes) else {"json": sent}
+    return client.request(operation.method, path, headers=headers, **content)
 
 
 BODIES: Final[dict[str, Any]] = {
@@ -200,6 +205,8 @@ BODIES: Final[dict[str, Any]] = {
     "submit_receipt": {"file_ref": "a file"},
     "check_in": {"code": "not a ticket"},
     "create_endpoint": {"url": "http://127.0.0.1:9/hook"},
+    "change_org": {"colour": "#1f6feb"},
+    "set_logo": things.PICTURE,
 }
 
 

@@ -158,6 +158,12 @@ SUCCESSES: Final[dict[str, Ask]] = {
     "rotate_endpoint": lambda client, *_: client.post(f"/v1/webhook-endpoints/{things.endpoint(client)}/rotate"),
     "delete_endpoint": lambda client, *_: client.delete(f"/v1/webhook-endpoints/{things.endpoint(client)}"),
     "list_deliveries": lambda client, *_: client.get(f"/v1/webhook-endpoints/{things.endpoint(client)}/deliveries"),
+    "get_org": lambda client, *_: client.get("/v1/org"),
+    "change_org": lambda client, *_: client.patch(
+        "/v1/org", json={"name": "Acme", "colour": "#1f6feb", "frame_origins": ["https://shop.example"]}
+    ),
+    "set_logo": lambda client, *_: client.put("/v1/org/logo", content=things.PICTURE),
+    "delete_logo": lambda client, *_: client.delete("/v1/org/logo"),
     "healthz": lambda client, *_: client.get("/healthz"),
     "readyz": lambda client, *_: client.get("/readyz"),
 }

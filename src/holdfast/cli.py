@@ -12,9 +12,12 @@ import typer
 import uvloop
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
-from holdfast import __version__, db, embedded, sql
+from holdfast import __version__, db, embedded, ids, sql
 from holdfast.access import Role, create_key, create_org
+from holdfast.branding import LOGO_MAX
+from holdfast.core.refusals import RefusedError
 from holdfast.demo import fill_demo
+from holdfast.http.requests import OrgChange
 from holdfast.logs import configure_logs
 from holdfast.server import is_free
 from holdfast.server import serve as serve_forever
@@ -97,6 +100,43 @@ def audit(data: Data = None) -> None:
     raise typer.Exit(1 if findings else 0)
 
 
+@app.command()
+def stampede(
+    event: Annotated[str, typer.Option(help="The event to rush, such as one that `holdfast demo` lists.")],
+    buyers: Annotated[int, typer.Option(min=1, max=100_000, help="How many come.")] = 5000,
+    seconds: Annotated[float, typer.Option(min=0, help="In how many seconds they come.")] = 10,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="From how many processes.")] = 2,
+    url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
+    data: Data = None,
+    json: Annotated[bool, typer.Option("--json", help="Tell in lines of JSON.")] = False,
+    row: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Let simulated buyers rush an event over HTTP, then recount. Exits with 1 if anything is off."""
+    from holdfast.stampede.display import Display
+    from holdfast.stampede.record import StampedeError
+    from holdfast.stampede.run import Plan, Show, carry_out
+
+    named = ids.parse_event(event)
+    if named is None:
+        _fail(f"{event} is not the id of an event, which is ev_ and 32 digits.")
+    begun = bytes.fromhex(row) if row else None
+    plan = Plan(event=named, buyers=buyers, seconds=seconds, processes=processes, url=url, row=begun)
+
+    def rush(show: Show) -> bool:
+        report = _with_connection(data, lambda connection: carry_out(connection, plan, show))
+        return report.verdict is not None and report.verdict.ok
+
+    try:
+        if json:
+            is_fine = rush(lambda report: typer.echo(msgspec.json.encode(report).decode()))
+        else:
+            with Display() as display:
+                is_fine = rush(display.show)
+    except StampedeError as error:
+        _fail(str(error))
+    raise typer.Exit(0 if is_fine else 1)
+
+
 @orgs.command("create")
 def orgs_create(slug: str, name: str | None = None, data: Data = None) -> None:
     """Make an org."""
@@ -109,6 +149,39 @@ def orgs_create(slug: str, name: str | None = None, data: Data = None) -> None:
     if _with_connection(data, create) is None:
         _fail(f"There is an org {slug} already.")
     typer.echo(slug)
+
+
+@orgs.command("set")
+def orgs_set(
+    slug: str,
+    name: Annotated[str | None, typer.Option(help="What buyers read.")] = None,
+    colour: Annotated[str | None, typer.Option(help="Such as '#1f6feb'. An empty one stands for ours.")] = None,
+    logo: Annotated[str | None, typer.Option(help="A PNG, JPEG or WebP file. An empty name takes it away.")] = None,
+    frame_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that may show our pages in a frame; repeat it for all of them. An empty one: none."),
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Set how an org shows itself to buyers, and print that. What is not named stays as it is."""
+    from holdfast.http.orgs import drop_logo, read_org, save_logo, save_org
+
+    async def save(connection: db.Connection) -> msgspec.Struct:
+        org = await _org(connection, slug)
+        async with connection.transaction():
+            await save_org(connection, org, change)
+            if file is not None:
+                await save_logo(connection, org, file)
+            elif logo is not None:
+                await drop_logo(connection, org)
+        return await read_org(connection, org, Settings.from_environment().public_url)
+
+    try:
+        change, file = _org_change(name, colour, frame_origin), _read_logo(logo) if logo else None
+        shown = _with_connection(data, save)
+    except (RefusedError, msgspec.ValidationError) as error:
+        _fail(str(error))
+    typer.echo(msgspec.json.format(msgspec.json.encode(shown)))
 
 
 @orgs.command("list")
@@ -158,6 +231,29 @@ def keys_revoke(
 
     if _with_connection(data, revoke) != "UPDATE 1":
         _fail(f"The org {org} has no valid key {prefix}.")
+
+
+def _org_change(name: str | None, colour: str | None, origins: list[str] | None) -> OrgChange:
+    """What HTTP would take, and nothing else. An empty text takes back what was set."""
+    given: dict[str, object] = {}
+    if name is not None:
+        given["name"] = name
+    if colour is not None:
+        given["colour"] = colour or None
+    if origins:
+        given["frame_origins"] = [origin for origin in origins if origin]
+    try:
+        return msgspec.json.decode(msgspec.json.encode(given), type=OrgChange)
+    except UnicodeEncodeError:
+        _fail("The arguments are not UTF-8.")
+
+
+def _read_logo(file: str) -> bytes:
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(LOGO_MAX + 1)
+    except OSError as error:
+        _fail(f"{file} cannot be read: {error.strerror}.")
 
 
 async def _org(connection: db.Connection, slug: str) -> bytes:

@@ -1,6 +1,9 @@
 """`holdfast serve`: API processes behind one port, and a worker beside them, on one machine."""
 
+import contextlib
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -14,9 +17,11 @@ from granian.server.mp import MPServer
 from holdfast.orphans import be_a_parent
 
 BACKLOG: Final = 16_384
-DRAIN_SECONDS: Final = 20
+DRAIN_SECONDS: Final = 17
+KILL_SECONDS: Final = 3
 RESTART_SECONDS: Final = 0.2
 INSIST_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.01
 
 
 def is_free(host: str, port: int) -> bool:
@@ -31,9 +36,12 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.http.app:create_app") -> None:
+def serve(
+    host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.application:create_app"
+) -> None:
     """Serve until asked to stop. The settings are in the environment, where child processes find them."""
     be_a_parent()
+    _allow_many_files()
     background = _Background() if with_worker else None
     try:
         while not _serve_once(host, port, workers, app):
@@ -43,18 +51,34 @@ def serve(host: str, port: int, workers: int, *, with_worker: bool, app: str = "
             background.stop()
 
 
+def _allow_many_files() -> None:
+    """Every watcher of the live feed is an open file, and the limit to start with is often 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class _Server(MPServer):
-    """Granian asks its processes to stop once, and one that is still starting does not hear it."""
+    """A process of Granian's that is asked to stop while it still starts may hang, and one that serves cuts off those
+    who watch the live feed. So we interrupt it first, which our application hears at any time, and stops in order."""
 
     def _stop_workers(self) -> None:
-        threading.Thread(target=self._insist, daemon=True).start()
+        self._interrupt_workers()
         super()._stop_workers()  # type: ignore[no-untyped-call]
 
-    def _insist(self) -> None:
-        while self.wrks:
-            time.sleep(INSIST_SECONDS)
-            for worker in list(self.wrks):
-                worker.terminate()  # type: ignore[no-untyped-call]
+    def _interrupt_workers(self) -> None:
+        """Again and again, because nothing is heard before there is an application."""
+        give_up_at = time.monotonic() + DRAIN_SECONDS
+        ask_at = 0.0
+        for worker in self.wrks:
+            worker.interrupt_by_parent = True
+        while (running := [w.inner for w in self.wrks if w.inner.is_alive()]) and time.monotonic() < give_up_at:
+            if time.monotonic() >= ask_at:
+                ask_at = time.monotonic() + INSIST_SECONDS
+                for process in running:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGINT)
+            time.sleep(LOOK_SECONDS)
 
 
 def _serve_once(host: str, port: int, workers: int, app: str) -> bool:
@@ -71,7 +95,7 @@ def _serve_once(host: str, port: int, workers: int, app: str) -> bool:
         # Requests over this would wait unseen; the lanes have a bounded queue of their own, and say when it is full.
         backpressure=BACKLOG,
         respawn_failed_workers=True,
-        workers_kill_timeout=DRAIN_SECONDS,
+        workers_kill_timeout=KILL_SECONDS,
         log_access=False,
     )
     try:

@@ -21,6 +21,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     rate_per_key: Annotated[float, Meta(gt=0)] = 50_000
     rate_per_address: Annotated[float, Meta(gt=0)] = 2_000
     lanes: Annotated[int, Meta(ge=1, le=100)] = 4
+    live_sockets: Annotated[int, Meta(ge=0)] = 10_000
+    live_beat_seconds: Annotated[float, Meta(gt=0)] = 15
     public_url: str = "http://127.0.0.1:8000"
     sandbox_webhook_secret: str | None = None
     stripe_key: str | None = None
@@ -30,6 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     smtp_url: str | None = None
     mail_from: str = "tickets@localhost"
     webhooks_to_private_addresses: bool = False
+    demo: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":

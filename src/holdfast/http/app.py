@@ -4,19 +4,23 @@ import asyncio
 import gc
 import os
 import re
+import signal
+import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from starlette.routing import Route, Router
+from starlette.routing import BaseRoute, Route, Router
 
 from holdfast import db
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.desk.desk import Desk
 from holdfast.http.auth import Callers
+from holdfast.http.boards import Boards
 from holdfast.http.docs import docs_page
 from holdfast.http.endpoint import Endpoint, Limits, Receive, Scope, Send, send_answer
+from holdfast.http.live import WATCH, Live
 from holdfast.http.openapi import openapi_document
 from holdfast.http.operation import Answer, House, Operation
 from holdfast.http.operations import OPERATIONS
@@ -33,6 +37,7 @@ from holdfast.settings import Settings
 
 READ_CONNECTIONS: Final = 8
 CLOSE_SECONDS: Final = 5
+BEGIN_SECONDS: Final = 0.05
 # Which part of a path is the id: /v1/events/{id}/…
 ID_AT: Final = 3
 
@@ -40,47 +45,85 @@ ID_AT: Final = 3
 class App:
     """Starts with what it needs, serves the table of operations, and drains its lanes before it stops."""
 
-    def __init__(self, settings: Settings, operations: Sequence[Operation] = OPERATIONS) -> None:
+    def __init__(
+        self, settings: Settings, operations: Sequence[Operation] = OPERATIONS, pages: "Pages | None" = None
+    ) -> None:
         assert settings.database_url is not None
         self._settings = settings
         self._url = settings.database_url
         self._operations = operations
+        self._pages = pages
         self._paths: dict[str, _Methods] = {}
+        self._feeds: dict[str, Live] = {}
         self._router = Router(lifespan=self._lifespan, default=_not_found, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Operations are found by their path as it is, or with whatever stands at the place of `{id}`; the rest is for
         the router."""
-        if scope["type"] == "http":
-            path = scope["path"]
-            parts = path.split("/")
+        if scope["type"] != "lifespan":
+            parts = scope["path"].split("/")
+            scope["path_params"] = {}
             if len(parts) > ID_AT:
                 scope["path_params"] = {"id": parts[ID_AT]}
                 parts[ID_AT] = "{id}"
-                path = "/".join(parts)
-            else:
-                scope["path_params"] = {}
-            if path in self._paths:
-                await self._paths[path](scope, receive, send)
+            served = self._paths if scope["type"] == "http" else self._feeds
+            found = served.get("/".join(parts)) or served.get(scope["path"])
+            if found is not None:
+                await found(scope, receive, send)
                 return
         await self._router(scope, receive, send)
 
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         end_with_parent()
+        interrupt = _Interrupt()
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
         desk = Desk(self._url, self._settings.lanes)
         desk.start()
         house = _house(self._settings, pool, desk)
-        self._paths = operations_by_path(self._operations, house)
-        self._router.routes.extend([*_documents(self._operations), *_pages(house)])
+        limits = Limits(house)
+        live = Live(house, limits)
+        self._paths = operations_by_path(self._operations, house, limits)
+        self._feeds = {WATCH.path: live}
+        more = self._pages(self, house) if self._pages is not None else ()
+        self._router.routes.extend([*more, *_documents(self._operations), *_pages(house)])
         _calm_the_collector()
+        interrupt.serve(live)
         try:
             yield
         finally:
+            await live.close()
             await house.inbox.close()
             await desk.close()
             await _close(pool)
+
+
+# Routes of other edges, made once there is a house, and looked at before our own.
+Pages = Callable[[App, House], list[BaseRoute]]
+
+
+class _Interrupt:
+    """What an interrupt does from the start: once the process serves, those who watch are told that it will be back,
+    and then it is terminated. Granian would cut them off, and must not be asked to stop before it has begun."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._live: asyncio.Future[Live] = self._loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+        if threading.current_thread() is threading.main_thread():
+            self._loop.add_signal_handler(signal.SIGINT, self._begin)
+
+    def serve(self, live: Live) -> None:
+        self._live.set_result(live)
+
+    def _begin(self) -> None:
+        self._task = self._task or self._loop.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        live = await self._live
+        await asyncio.sleep(BEGIN_SECONDS)
+        await live.close()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _close(pool: db.Pool) -> None:
@@ -101,6 +144,7 @@ def _house(settings: Settings, pool: db.Pool, desk: Desk) -> House:
         providers=providers,
         inbox=Inbox(pool, desk, providers),
         storage=storage_at(settings.receipts_url, settings.data_dir / "receipts"),
+        boards=Boards(pool),
     )
 
 
@@ -123,8 +167,7 @@ def create_app() -> App:
     return App(Settings.from_environment(os.environ))
 
 
-def operations_by_path(operations: Sequence[Operation], house: House) -> "dict[str, _Methods]":
-    limits = Limits(house)
+def operations_by_path(operations: Sequence[Operation], house: House, limits: Limits) -> "dict[str, _Methods]":
     by_path: dict[str, dict[str, Endpoint]] = defaultdict(dict)
     for operation in operations:
         path = re.sub(r"{\w+}", "{id}", operation.path)

@@ -1,29 +1,29 @@
 """Events: what is offered, how much is left, and what happened."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import json
 
 from holdfast import ids, sql
-from holdfast.core.facts import OF_PAYMENTS, FactData
+from holdfast.core.facts import FactData
 from holdfast.core.model import Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.desk import events as desk
+from holdfast.http.boards import Board
+from holdfast.http.feed import public
 from holdfast.http.operation import Answer, Call
+from holdfast.http.picture import Picture
 from holdfast.http.views import (
-    Availability,
     Change,
     ChangeList,
     EventList,
     EventView,
     FactList,
     FactView,
-    PoolAvailability,
     PoolView,
     Progress,
-    SeatMap,
-    SeatView,
     TariffView,
 )
 
@@ -84,41 +84,28 @@ async def get_progress(call: Call) -> Answer:
 
 
 async def get_availability(call: Call) -> Answer:
-    event = await visible_event(call)
-    tag, version = await _pulse(call, event)
-    if _has_already(call, tag):
-        return _not_modified(tag)
-    pools = [
-        PoolAvailability(code=code, capacity=capacity, held=held, sold=sold, remaining=capacity - held - sold)
-        for code, capacity, held, sold in await call.house.pool.fetch(sql.reads.availability, event)
-    ]
-    return Answer(Availability(event=ids.event_text(event), version=version, pools=pools), headers=((b"etag", tag),))
+    return await _shown(call, Picture.availability_answer)
 
 
 async def get_seats(call: Call) -> Answer:
-    event = await visible_event(call)
-    tag, version = await _pulse(call, event)
+    return await _shown(call, Picture.seats_answer)
+
+
+async def _shown(call: Call, encode: Callable[[Picture], bytes]) -> Answer:
+    board, picture = await visible_board(call)
+    tag = f'"{board.pulse.version}.{board.pulse.due}"'.encode()
     if _has_already(call, tag):
-        return _not_modified(tag)
-    seats = [
-        SeatView(label=label, pool=pool, row=row, number=place, x=x, y=y, state=state)
-        for label, pool, row, place, x, y, state in await call.house.pool.fetch(sql.reads.seats, event)
-    ]
-    return Answer(SeatMap(event=ids.event_text(event), version=version, seats=seats), headers=((b"etag", tag),))
+        return Answer(b"", 304, ((b"etag", tag),))
+    return Answer(encode(picture), headers=((b"etag", tag),))
 
 
 async def list_changes(call: Call) -> Answer:
     rows = await _facts(call, await visible_event(call))
     changes = [
-        Change(seq=row["number"], kind=_public(row["kind"]), at=row["at"], seats=data.seats, pools=data.pools)
+        Change(seq=row["number"], kind=public(row["kind"]), at=row["at"], seats=data.seats, pools=data.pools)
         for row, data in rows
     ]
     return Answer(ChangeList(changes=changes, next=changes[-1].seq if changes else call.query.after))
-
-
-def _public(kind: str) -> str:
-    """How somebody pays is nobody else's business; that there is no gap is."""
-    return "noted" if kind.startswith(OF_PAYMENTS) else kind
 
 
 async def list_journal(call: Call) -> Answer:
@@ -146,10 +133,25 @@ async def visible_event(call: Call) -> bytes:
     """The event that the path names, if the caller may know of it."""
     event = _named(call)
     row = await call.house.pool.fetchrow(sql.reads.event_owner, event)
-    foreign = row is None or (call.caller is not None and call.caller.org != row["org_id"])
-    if foreign or (row["published_at"] is None and not _is_staff(call)):
+    if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
+    _check_visible(call, row["org_id"], row["published_at"] is not None)
     return event
+
+
+async def visible_board(call: Call, after: int | None = None) -> tuple[Board, Picture]:
+    """The board of that event, as new as the call, and what is on it."""
+    board = await call.house.boards.get(_named(call), after)
+    if board is None or board.picture is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    _check_visible(call, board.org, board.is_published)
+    return board, board.picture
+
+
+def _check_visible(call: Call, org: bytes, is_published: bool) -> None:
+    is_foreign = call.caller is not None and call.caller.org != org
+    if is_foreign or not (is_published or _is_staff(call)):
+        raise RefusedError(Refusal.NOT_FOUND)
 
 
 def _named(call: Call) -> bytes:
@@ -231,18 +233,9 @@ def _event_view(row: Any, pools: list[PoolView]) -> EventView:
     )
 
 
-async def _pulse(call: Call, event: bytes) -> tuple[bytes, int]:
-    row = await call.house.pool.fetchrow(sql.reads.pulse, event)
-    return f'"{row["version"]}.{row["due"]}"'.encode(), row["version"]
-
-
 def _has_already(call: Call, tag: bytes) -> bool:
     known = [each.strip().removeprefix(b"W/") for each in call.headers.get(b"if-none-match", b"").split(b",")]
     return tag in known or b"*" in known
-
-
-def _not_modified(tag: bytes) -> Answer:
-    return Answer(b"", 304, ((b"etag", tag),))
 
 
 async def _facts(call: Call, event: bytes) -> list[tuple[Any, FactData]]:

@@ -12,6 +12,7 @@ from holdfast.core.refusals import Refusal
 from holdfast.db import Pool
 from holdfast.desk.desk import Desk
 from holdfast.http.auth import Caller, Callers
+from holdfast.http.boards import Boards
 from holdfast.http.views import View
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import Provider
@@ -31,6 +32,7 @@ class House(Struct, frozen=True):
     providers: Mapping[str, Provider]
     inbox: Inbox
     storage: Storage
+    boards: Boards
 
 
 class Who(Enum):

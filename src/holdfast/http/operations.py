@@ -6,6 +6,7 @@ from holdfast.core.offers import EventChange, EventNew
 from holdfast.core.refusals import Refusal
 from holdfast.http import access, bookings, endpoints, events, health, payments, receipts, tickets
 from holdfast.http.operation import About, Operation, Who
+from holdfast.http.orgs import OPERATIONS_OF_ORGS
 from holdfast.http.requests import (
     BookingsQuery,
     CheckinNew,
@@ -607,6 +608,7 @@ OPERATIONS: Final = (
         gives=EventView,
         refusals=(Refusal.NOT_FOUND, Refusal.EVENT_ENDED),
     ),
+    *OPERATIONS_OF_ORGS,
     Operation(
         name="create_customer_token",
         method="POST",

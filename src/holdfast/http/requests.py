@@ -1,5 +1,6 @@
 """What the API takes besides events, which are in `core.offers`."""
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
@@ -135,6 +136,64 @@ class EndpointChange(Request, frozen=True):
     url: Url | UnsetType = UNSET
     kinds: Kinds | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
+
+
+# Without control characters, and without what ends a line in some places only.
+OrgName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)",
+        min_length=1,
+        max_length=200,
+        description="What buyers read.",
+    ),
+]
+Colour = Annotated[str, Meta(pattern=r"^#[0-9A-Fa-f]{6}$(?!\n)", description="Such as #1f6feb; null stands for ours.")]
+# Origins become part of a Content-Security-Policy header, so nothing gets by that could end one, or mean more than it
+# seems to. The last part of a name begins with a letter: browsers read anything else as a number.
+ORIGIN = (
+    r"^(https://([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
+    r"|http://(localhost|127\.0\.0\.1))(:[1-9][0-9]{0,4})?$(?!\n)"
+)
+Origin = Annotated[
+    str,
+    Meta(
+        max_length=267,
+        description="`https://example.com`, with a port where it is not 443; `http://localhost:3000` for trying.",
+        extra_json_schema={"pattern": ORIGIN},
+    ),
+]
+ORIGINS_MAX = 20
+PORT_MAX = 65_535
+# A browser leaves these out, and would never find the origin that names one.
+PORTS_UNSAID = {"https": "443", "http": "80"}
+
+
+class OrgChange(Request, frozen=True):
+    """What is left out stays as it is. `frame_origins` are the sites whose pages may show ours in a frame."""
+
+    name: OrgName | UnsetType = UNSET
+    colour: Colour | UnsetType | None = UNSET
+    frame_origins: Annotated[list[Origin], Meta(max_length=ORIGINS_MAX)] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.name is not UNSET and not self.name.strip():
+            raise invalid("name", "a name needs more than spaces")
+        if self.frame_origins is not UNSET:
+            check_unique("frame_origins", "origin", self.frame_origins)
+            for origin in self.frame_origins:
+                _check_origin(origin)
+
+
+def _check_origin(origin: str) -> None:
+    if not re.fullmatch(ORIGIN, origin):
+        raise invalid("frame_origins", "write https://, the host in lower case and its port, if any, and nothing else")
+    scheme, _, host = origin.partition("://")
+    port = host.partition(":")[2]
+    if port == PORTS_UNSAID[scheme]:
+        raise invalid("frame_origins", f"leave out the port {port}, as browsers do")
+    if port and int(port) > PORT_MAX:
+        raise invalid("frame_origins", f"there is no port {port}")
 
 
 class DeliveriesQuery(Request, frozen=True):

@@ -292,6 +292,16 @@ class Progress(View, frozen=True):
     done: bool
 
 
+class OrgView(View, frozen=True):
+    """How an org shows itself to buyers. Another logo has another `logo_url`."""
+
+    slug: str
+    name: str
+    colour: str | None
+    logo_url: str | None
+    frame_origins: list[str]
+
+
 class CustomerToken(View, frozen=True):
     token: str
     user: str

@@ -25,6 +25,8 @@ payments: Final = _load("payments.sql")
 tickets: Final = _load("tickets.sql")
 endpoints: Final = _load("endpoints.sql")
 sandbox: Final = _load("sandbox.sql")
+web: Final = _load("web.sql")
+stampede: Final = _load("stampede.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

@@ -9,6 +9,25 @@ SELECT id, slug, name FROM org WHERE slug = $1
 -- name: orgs
 SELECT id, slug, name, created_at FROM org ORDER BY slug
 
+-- name: org_shown
+SELECT slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE id = $1
+
+-- name: org_shown_by_slug
+SELECT id, slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE slug = $1
+
+-- name: change_org
+-- A colour can be taken back, so whether there is a new one is said apart.
+UPDATE org SET name = coalesce($2, name),
+               colour = CASE WHEN $3 THEN lower($4) ELSE colour END,
+               frame_origins = coalesce($5, frame_origins)
+WHERE id = $1
+
+-- name: logo
+SELECT logo, logo_type, encode(sha256(logo), 'hex') AS logo_hash FROM org WHERE slug = $1 AND logo IS NOT NULL
+
+-- name: set_logo
+UPDATE org SET logo = $2, logo_type = $3 WHERE id = $1
+
 -- name: token_secret
 SELECT token_secret FROM org WHERE id = $1
 

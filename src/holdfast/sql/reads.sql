@@ -19,14 +19,54 @@ SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id =
 SELECT event_id, pool, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
 
 -- name: pulse
--- What an ETag needs: the version, and how many holds have run out since. Between two facts the latter only grows.
+-- What tells a board whether it is current: the version, how many holds have run out since, and the facts after $2, at most
+-- $3 of them. Between two facts the number of holds that have run out only grows.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
-SELECT event.version, due.count AS due
+SELECT event.org_id, event.published_at IS NOT NULL AS is_published, clock.at, event.version, due.count AS due, told.facts
 FROM clock CROSS JOIN event CROSS JOIN LATERAL (
     SELECT count(*) FROM booking WHERE booking.event_id = event.id
       AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
-) AS due
+) AS due CROSS JOIN LATERAL (
+    SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]') AS facts
+    FROM (
+        SELECT number, kind, booking_id, data FROM journal
+        WHERE journal.event_id = event.id AND journal.number > $2 ORDER BY number LIMIT $3
+    ) AS fact
+) AS told
 WHERE event.id = $1
+
+-- name: versions
+SELECT holdfast_now() AS at, id, version FROM event WHERE id = ANY ($1::uuid[])
+
+-- name: facts_until
+-- As in a pulse: those after $2 and up to $3.
+SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]')
+FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
+
+-- name: due
+-- What holds that have run out leave: their seats, and the pools without their units. It is one statement because it has to
+-- be of one moment.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+due AS MATERIALIZED (
+    SELECT booking.id FROM clock CROSS JOIN booking
+    WHERE booking.event_id = $1 AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+),
+freed AS MATERIALIZED (
+    SELECT line.pool, line.seat, line.quantity FROM due JOIN line ON line.event_id = $1 AND line.booking_id = due.id
+)
+SELECT event.version, (SELECT count(*) FROM due) AS due, (
+    SELECT coalesce(array_agg(seat.label), '{}') FROM freed JOIN seat ON seat.event_id = $1 AND seat.number = freed.seat
+) AS seats, (
+    SELECT json_object_agg(pool.code, json_build_object(
+        'capacity', pool.capacity, 'held', pool.held - units.freed, 'sold', pool.sold,
+        'remaining', pool.capacity - pool.held - pool.sold + units.freed
+    ) ORDER BY pool.number)
+    FROM pool CROSS JOIN LATERAL (
+        SELECT coalesce(sum(freed.quantity), 0) AS freed FROM freed WHERE freed.pool = pool.number
+    ) AS units
+    WHERE pool.event_id = $1
+) AS pools
+FROM event WHERE event.id = $1
 
 -- name: availability
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),

@@ -1,0 +1,119 @@
+"""`python -m bench.live`: many watch one event while holds are placed on it. How long until the last one knows?"""
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+from tests.crowd import arush, hold_request
+from tests.house import Org, Server, fresh_database, make_template, publish, serving, show, sql
+from tests.sockets import Audience, Seen
+
+from holdfast import embedded, ids
+
+SEATS_IN_ROW = 100
+PATIENT = {"hold_seconds": 3600, "max_hold_seconds": 7200, "avoid_orphans": False}
+
+
+class Report(Struct, frozen=True):
+    event: str
+    seen: Seen
+    holds: int
+    seconds: float
+    latencies: list[float]
+    hold_seconds: list[float]
+    megabytes: list[float]
+    idle_megabytes: list[float]
+
+
+def measure(server: Server, org: Org, sockets: int, holds_per_second: int, seconds: int) -> Report:
+    rows = [f"R{number}" for number in range(1, holds_per_second * seconds // SEATS_IN_ROW + 2)]
+    stalls = {
+        "code": "stalls",
+        "tariffs": [{"code": "full", "price": 100}],
+        "seats": {"rows": rows, "numbers": SEATS_IN_ROW},
+    }
+    with server.client(org.headers()) as admin:
+        event = publish(admin, show(pools=[stalls], policy=PATIENT))
+    labels = (f"{row}-{number}" for row in rows for number in range(1, SEATS_IN_ROW + 1))
+    idle = _megabytes(server)
+    with Audience(server.port, event, sockets) as audience:
+        began = time.monotonic()
+        took = asyncio.run(_place(server, org, event, labels, holds_per_second, holds_per_second * seconds))
+        spent = time.monotonic() - began
+        facts = sql(server.database_url, "SELECT number, at FROM journal WHERE event_id = $1", ids.parse_event(event))
+        busy = _megabytes(server)
+        seen = audience.see_until(max(fact["number"] for fact in facts))
+    at = {fact["number"]: fact["at"].timestamp() for fact in facts}
+    latencies = sorted(last_at - at[number] for number, last_at in seen.last_at.items())
+    return Report(event, seen, len(took), spent, latencies, sorted(took), busy, idle)
+
+
+async def _place(server: Server, org: Org, event: str, labels: Iterator[str], rate: int, count: int) -> list[float]:
+    """Holds at a steady rate, however long each takes; how long each took."""
+    key = org.keys["sales"]
+    began = time.monotonic()
+    tasks = []
+    for number, label in enumerate(itertools.islice(labels, count)):
+        await asyncio.sleep(max(began + number / rate - time.monotonic(), 0))
+        body = {"user": f"u-{number}", "items": [{"seat": label}]}
+        tasks.append(asyncio.create_task(_hold(server.port, hold_request(key, event, f"k-{number}", body))))
+    return list(await asyncio.gather(*tasks))
+
+
+async def _hold(port: int, request: bytes) -> float:
+    began = time.monotonic()
+    (reply,) = await arush(port, [request])
+    assert reply.status == 201, reply
+    return time.monotonic() - began
+
+
+def _megabytes(server: Server) -> list[float]:
+    return [psutil.Process(pid).memory_info().rss / 2**20 for pid in server.api_pids()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.live")
+    parser.add_argument("--sockets", type=int, default=5_000)
+    parser.add_argument("--rate", type=int, default=200, help="holds a second")
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        server_url = embedded.start(Path(folder))
+        make_template(server_url)
+        with fresh_database(server_url) as url, serving(url, workers=options.workers) as server:
+            report = measure(server, Org(url), options.sockets, options.rate, options.seconds)
+    for line in told(report):
+        print(line)
+
+
+def told(report: Report) -> list[str]:
+    seen = report.seen
+    return [
+        f"{seen.sockets} sockets, {report.holds} holds in {report.seconds:.1f} s",
+        f"commit to the last socket: p50 {_at(report.latencies, 50)}, p95 {_at(report.latencies, 95)}, "
+        f"most {1000 * report.latencies[-1]:.0f} ms",
+        f"a hold: p50 {_at(report.hold_seconds, 50)}, p95 {_at(report.hold_seconds, 95)}",
+        f"{seen.messages} messages ({seen.merged} of several facts), {seen.bytes / 2**20:.0f} MB, "
+        f"{seen.gaps} gaps, {seen.lost} lost, {seen.behind} behind at the end",
+        f"memory of API processes: {_listed(report.idle_megabytes)} before, {_listed(report.megabytes)} MB under load",
+    ]
+
+
+def _at(values: list[float], percent: int) -> str:
+    return f"{1000 * statistics.quantiles(values, n=100)[percent - 1]:.0f} ms"
+
+
+def _listed(values: list[float]) -> str:
+    return " + ".join(f"{value:.0f}" for value in values)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Whatever colour an org chooses, what is written in it or on it can be read."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.branding import (
+    DARK_SURFACES,
+    LIGHT_SURFACES,
+    Palette,
+    contrast,
+    logo_path,
+    palette,
+    stylesheet,
+)
+
+STYLE = Path(holdfast.__file__).parent / "web" / "static" / "holdfast.css"
+# What WCAG 2 asks for text of any size.
+AA = 4.5
+COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"#{number:06x}")
+STYLESHEET = re.compile(
+    r":root\{--brand:(#[0-9a-f]{6});--brand-ink:(#[0-9a-f]{6})"
+    r";--brand-text:(#[0-9a-f]{6});--brand-text-dark:(#[0-9a-f]{6})\}\n"
+)
+
+
+def check(found: Palette) -> None:
+    assert contrast(found.brand_ink, found.brand) >= AA
+    assert min(contrast(found.brand_text, surface) for surface in LIGHT_SURFACES) >= AA
+    assert min(contrast(found.brand_text_dark, surface) for surface in DARK_SURFACES) >= AA
+
+
+@given(COLOURS)
+@example("#777777")
+@example("#767676")
+@example("#ffffff")
+@example("#000000")
+def test_every_colour_is_legible_where_it_is_used(colour: str) -> None:
+    check(palette(colour))
+
+
+def test_colours_all_over_the_cube_are_legible() -> None:
+    for channels in itertools.product(range(0, 256, 51), repeat=3):
+        check(palette(f"#{bytes(channels).hex()}"))
+
+
+@given(COLOURS)
+def test_the_colour_itself_is_what_the_org_has_chosen(colour: str) -> None:
+    assert palette(colour).brand == palette(colour.upper()).brand == colour
+
+
+@given(COLOURS)
+def test_a_colour_that_is_legible_already_is_left_as_it_is(colour: str) -> None:
+    found = palette(colour)
+    for surfaces, text in ((LIGHT_SURFACES, found.brand_text), (DARK_SURFACES, found.brand_text_dark)):
+        is_legible = min(contrast(colour, surface) for surface in surfaces) >= AA
+        assert (text == colour) is is_legible
+
+
+@given(COLOURS)
+def test_text_becomes_darker_on_light_surfaces_and_lighter_on_dark_ones_and_not_by_more_than_it_needs(
+    colour: str,
+) -> None:
+    found = palette(colour)
+    channels = [bytes.fromhex(each[1:]) for each in (found.brand_text, colour, found.brand_text_dark)]
+    for darker, chosen, lighter in zip(*channels, strict=True):
+        assert darker <= chosen <= lighter
+    for surfaces, text in ((LIGHT_SURFACES, found.brand_text), (DARK_SURFACES, found.brand_text_dark)):
+        assert text == colour or min(contrast(text, surface) for surface in surfaces) < AA + 0.15
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("#000000", "#ffffff", 21.0),
+        ("#ffffff", "#767676", 4.54),
+        ("#777777", "#ffffff", 4.48),
+        ("#f00000", "#f00000", 1.0),
+    ],
+)
+def test_contrast_is_what_wcag_says(one: str, other: str, expected: float) -> None:
+    assert round(contrast(one, other), 2) == expected
+
+
+def test_an_org_without_a_colour_has_those_of_our_stylesheet() -> None:
+    ours = STYLE.read_text()
+    found = palette(None)
+    for name in found.__struct_fields__:
+        assert f"--{name.replace('_', '-')}: {getattr(found, name)};" in ours
+    check(found)
+
+
+def test_the_surfaces_of_our_stylesheet_are_among_those_that_are_looked_at() -> None:
+    light, dark = STYLE.read_text().split("prefers-color-scheme: dark", 1)
+    for part, surfaces in ((light, LIGHT_SURFACES), (dark, DARK_SURFACES)):
+        assert set(re.findall(r"--(?:paper|card|sunk): (\S+);", part)) <= set(surfaces)
+
+
+@given(COLOURS)
+def test_the_stylesheet_has_the_four_properties_and_nothing_else(colour: str) -> None:
+    found = STYLESHEET.fullmatch(stylesheet(palette(colour)))
+    assert found is not None
+    assert Palette(*found.groups()) == palette(colour)
+
+
+@pytest.mark.parametrize("colour", ["#12345", "#1234567", "red", "#12345g", "#fff;}body{display:none"])
+def test_what_is_no_colour_never_becomes_a_stylesheet(colour: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (whichever part of it gives in first)
+        palette(colour)
+
+
+def test_the_address_of_a_logo_changes_with_the_logo() -> None:
+    assert logo_path("acme", "0123456789abcdef" * 4) == "/logo/acme?v=0123456789ab"
+    assert logo_path("acme", None) is None
