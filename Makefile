@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: .venv/.done ## Make the virtual environment .venv with everything
@@ -18,7 +18,7 @@ setup: .venv/.done ## Make the virtual environment .venv with everything
 .PHONY: run
 run: setup ## Run the product with demo data on http://127.0.0.1:8000
 	$(BIN)/holdfast demo
-	HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
+	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
 
 .PHONY: test
 test: setup check ## Run all tests
@@ -33,3 +33,15 @@ check: setup ## Lint and check types
 .PHONY: bench
 bench: setup ## Measure, as ratios in one run (needs wrk; installs it where it can)
 	$(BIN)/python -m bench
+
+.PHONY: bench-live
+bench-live: setup ## Measure the live feed with 5,000 sockets on one event
+	$(BIN)/python -m bench.live
+
+.PHONY: stampede
+stampede: setup ## Let 5,000 buyers rush the demo hall of a running `make run`
+	$(BIN)/holdfast stampede --event $$($(BIN)/holdfast demo | awk '/ show /{print $$1}')
+
+.PHONY: screenshots
+screenshots: setup ## Take the pictures of docs/screenshots anew (needs Chromium)
+	$(BIN)/python -m tests.screenshots

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,11 +133,18 @@ def free_port() -> int:
 
 @contextmanager
 def serving(database_url: str, *, workers: int = 2, worker: bool = False, **environment: str) -> Iterator[Server]:
-    port = free_port()
+    with serving_on(free_port(), database_url, workers, worker, environment) as server:
+        yield server
+
+
+@contextmanager
+def serving_on(
+    port: int, database_url: str, workers: int = 2, worker: bool = False, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port), "--workers", str(workers)]
     process = subprocess.Popen(
         [*command, "--worker" if worker else "--no-worker"],
-        env={**os.environ, **_surroundings(database_url), **environment},
+        env={**os.environ, **_surroundings(database_url), **(environment or {})},
     )
     server = Server(process, f"http://127.0.0.1:{port}", database_url)
     try:

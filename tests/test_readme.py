@@ -103,6 +103,7 @@ def test_every_policy_of_every_preset_is_told_as_it_is() -> None:
         assert f"| `{name}` | {' | '.join(values)} |" in text
 
 
-def test_the_bare_address_leads_to_the_docs(server: Server) -> None:
+def test_the_bare_address_shows_what_is_on_sale(server: Server) -> None:
     with server.client() as client:
-        assert client.get("/", follow_redirects=True).url.path == "/docs"
+        page = client.get("/")
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

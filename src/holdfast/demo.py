@@ -133,4 +133,4 @@ def _hall() -> list[PoolNew]:
 def _seat(section: str, row: int, place: int, width: int, depth: float) -> SeatNew:
     offset = place - (width + 1) / 2
     name = f"{section[0].upper()}{row + 1}"
-    return SeatNew(label=f"{name}-{place}", row=name, number=place, x=offset, y=depth + row + offset * offset / 120)
+    return SeatNew(label=f"{name}-{place}", row=name, number=place, x=offset, y=depth + row - offset * offset / 120)

@@ -1,6 +1,6 @@
 """Money and times as people read them, in each language that Holdfast speaks."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -45,16 +45,16 @@ def _money_pattern(currency: str, digits: int, locale: Locale) -> str:
 
 def moment(at: datetime, timezone: str, language: str) -> str:
     """The day and time in the zone of the event, which is named: the reader may be in another."""
-    there, locale = at.astimezone(_zone(timezone)), Locale(language_of(language))
+    there, locale = in_zone(at, timezone), Locale(language_of(language))
     day, time = format_date(there, "full", locale), format_time(there, "short", locale=locale)
     text = f"{day}, {time} ({get_timezone_name(there, 'long', locale=locale)})"
     # A narrow space is missing in many of the fonts that mail is read in.
     return text.replace("\u202f", "\u00a0")
 
 
-def _zone(name: str) -> ZoneInfo:
+def in_zone(at: datetime, timezone: str) -> datetime:
     """A zone that this machine does not know is no reason to tell no time: in UTC it is right as well."""
     try:
-        return ZoneInfo(name)
+        return at.astimezone(ZoneInfo(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return ZoneInfo("UTC")
+        return at.astimezone(UTC)

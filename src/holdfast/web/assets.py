@@ -1,0 +1,68 @@
+"""Scripts, styles and pictures of the pages, served from memory under a name that changes with them."""
+
+import gzip
+import hashlib
+from importlib import resources
+from typing import Final
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+FOREVER: Final = "public, max-age=31536000, immutable"
+_TYPES: Final = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+class Asset(Struct, frozen=True):
+    content: bytes
+    zipped: bytes
+    content_type: str
+
+
+class Assets:
+    """All share one version, because modules name each other by their place."""
+
+    def __init__(self) -> None:
+        self._by_name = {
+            file.name: Asset(file.read_bytes(), gzip.compress(file.read_bytes(), mtime=0), _TYPES[suffix])
+            for file in resources.files(__package__).joinpath("static").iterdir()
+            if (suffix := file.name.rpartition(".")[2]) in _TYPES
+        }
+        contents = b"".join(f"{name}\0".encode() + self._by_name[name].content for name in sorted(self._by_name))
+        self.version = hashlib.sha256(contents).hexdigest()[:12]
+
+    def url(self, name: str) -> str:
+        assert name in self._by_name, name
+        return f"/static/{self.version}/{name}"
+
+    def find(self, name: str) -> Asset | None:
+        return self._by_name.get(name)
+
+
+ASSETS: Final = Assets()
+
+
+def zippable(request: Request, asset: Asset, cache_control: str) -> Response:
+    headers = {"cache-control": cache_control, "vary": "accept-encoding", "x-content-type-options": "nosniff"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+        return Response(asset.zipped, headers=headers, media_type=asset.content_type)
+    return Response(asset.content, headers=headers, media_type=asset.content_type)
+
+
+async def _serve(request: Request) -> Response:
+    asset = ASSETS.find(request.path_params["name"])
+    if asset is None:
+        return Response(status_code=404)
+    is_current = request.path_params["version"] == ASSETS.version
+    # While a new version is rolled out, another process may be asked for what only the old one had.
+    return zippable(request, asset, FOREVER if is_current else "no-cache")
+
+
+def asset_routes() -> list[Route]:
+    return [Route("/static/{version}/{name}", _serve, methods=["GET"])]

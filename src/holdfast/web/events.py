@@ -1,0 +1,266 @@
+"""Pages of events: what is on sale, the seats of one event, and taking a hold."""
+
+import asyncio
+import gzip
+import hashlib
+import secrets
+from collections import OrderedDict
+from typing import Any, Final
+
+from msgspec import DecodeError, Struct, ValidationError, json
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast import sql
+from holdfast.core.states import EventStatus
+from holdfast.web.api import ApiError
+from holdfast.web.assets import FOREVER, Asset, zippable
+from holdfast.web.site import Ask, Site, answer_json, go_up
+from holdfast.web.things import Availability, Booking, BookingList, Event, EventList, Pool, Problem, Seats
+from holdfast.web.wording import of_map, of_scripts, refusal
+from holdfast.words import minor_digits, money
+
+LAYOUTS_MAX: Final = 32
+BOOKINGS_MAX: Final = 50
+CARDS_MAX: Final = 200
+BEST_MAX: Final = 10
+NOTHING_CHOSEN: Final = Problem(422, "nothing_chosen")
+
+
+class Card(Struct, frozen=True):
+    """An event in a list, with how much is left of it."""
+
+    event: Event
+    capacity: int
+    remaining: int
+
+
+class SeatChosen(Struct, frozen=True, forbid_unknown_fields=True):
+    seat: str
+    tariff: str | None = None
+
+
+class Layouts:
+    """Where the seats of an event are, as the seat map takes it. It stays the same for a revision of the event."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, int], Asset] = OrderedDict()
+
+    async def get(self, ask: Ask, event: Event, revision: int) -> Asset:
+        key = (event.id, revision)
+        if key not in self._known:
+            self._known[key] = await self._load(ask, event)
+            if len(self._known) > LAYOUTS_MAX:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    async def _load(self, ask: Ask, event: Event) -> Asset:
+        pools = {pool.code: n for n, pool in enumerate(event.pools)}
+        seats = (await ask.api.get(f"/v1/events/{event.id}/seats", Seats)).seats
+        rows = [(each.label, pools[each.pool], each.row, each.number, each.x, each.y) for each in seats]
+        content = json.encode({"seats": rows})
+        return Asset(content, await asyncio.to_thread(gzip.compress, content, 6), "application/json")
+
+
+def event_routes(site: Site) -> list[Route]:
+    layouts = Layouts()
+
+    async def send_layout(ask: Ask) -> Response:
+        event, revision = await find_event(ask)
+        asset = await layouts.get(ask, event, revision)
+        is_current = ask.request.query_params.get("revision") == str(revision)
+        return zippable(ask.request, asset, FOREVER if is_current else "no-cache")
+
+    return [
+        Route("/", site.page(show_start), methods=["GET"]),
+        Route("/o/{slug}", site.page(show_org), methods=["GET"]),
+        Route("/e/{event}", site.page(show_event), methods=["GET"]),
+        Route("/e/{event}/layout.json", site.page(send_layout), methods=["GET"]),
+        Route("/e/{event}/hold", site.page(take_hold), methods=["POST"]),
+        Route("/e/{event}/hold", site.page(go_up), methods=["GET"]),
+    ]
+
+
+async def show_start(ask: Ask) -> Response:
+    """Where one org sells, the start is its page."""
+    slugs = [row["slug"] for row in await ask.site.pool.fetch(sql.web.orgs)]
+    if len(slugs) == 1:
+        ask.org = await ask.site.org(slugs[0])
+    return ask.show("events.html", cards=await _cards(ask))
+
+
+async def show_org(ask: Ask) -> Response:
+    ask.org = await ask.site.org(ask.request.path_params["slug"])
+    return ask.show("events.html", cards=await _cards(ask))
+
+
+async def _cards(ask: Ask) -> list[Card]:
+    """What is on sale, soonest first."""
+    query: dict[str, str | int] = {"status": "active", "limit": CARDS_MAX}
+    if ask.org:
+        query["org"] = ask.org.slug
+    events = (await ask.api.get("/v1/events", EventList, **query)).items
+    left = await asyncio.gather(*(ask.api.get(f"/v1/events/{each.id}/availability", Availability) for each in events))
+    cards = [
+        Card(event, sum(pool.capacity for pool in now.pools), sum(pool.remaining for pool in now.pools))
+        for event, now in zip(events, left, strict=True)
+    ]
+    return sorted(cards, key=lambda card: card.event.starts_at)
+
+
+async def show_event(ask: Ask) -> Response:
+    event, revision = await find_event(ask)
+    return await _event_page(ask, event, revision)
+
+
+async def find_event(ask: Ask) -> tuple[Event, int]:
+    named = ask.request.path_params["event"]
+    org, revision = await ask.site.org_of_event(named)
+    event = await ask.api.get(f"/v1/events/{named}", Event)
+    # Not before: an event that is not published yet is not there at all.
+    ask.org = org
+    return event, revision
+
+
+async def _event_page(ask: Ask, event: Event, revision: int, status: int = 200, problem: str | None = None) -> Response:
+    left = await ask.api.get(f"/v1/events/{event.id}/availability", Availability)
+    mine = await _bookings(ask, event)
+    held = next((booking for booking in mine if booking.status == "held"), None)
+    by_code = {pool.code: pool for pool in left.pools}
+    return ask.show(
+        "event.html",
+        status,
+        event=event,
+        pools=[(pool, by_code[pool.code]) for pool in event.pools],
+        remaining=sum(pool.remaining for pool in left.pools),
+        is_on_sale=event.status is EventStatus.ACTIVE,
+        held=held,
+        problem=problem,
+        best_max=min(event.policy.max_units_per_user or BEST_MAX, BEST_MAX),
+        key=secrets.token_hex(8),
+        page={
+            **event_data(ask, event, revision),
+            "hold": f"/e/{event.id}/hold",
+            "mine": [label for booking in mine for label in booking.seats],
+            "secondsLeft": held.expires_in_seconds if held else None,
+        },
+    )
+
+
+async def _bookings(ask: Ask, event: Event) -> list[Booking]:
+    """What this browser has of the event. Who was never here has nothing."""
+    if not ask.is_known:
+        return []
+    api = await ask.customer()
+    found = await api.get("/v1/bookings", BookingList, event=event.id, limit=BOOKINGS_MAX)
+    return [booking for booking in found.items if booking.is_live]
+
+
+def event_data(ask: Ask, event: Event, revision: int) -> dict[str, Any]:
+    """What scripts have to know of an event."""
+    return {
+        "event": event.id,
+        "live": f"/v1/events/{event.id}/live",
+        "layout": f"/e/{event.id}/layout.json?revision={revision}" if event.is_seated else None,
+        "language": ask.language,
+        "currency": event.currency,
+        "digits": minor_digits(event.currency),
+        "taxBps": event.tax_bps,
+        "most": event.policy.max_units_per_user,
+        "pools": [_pool_data(ask, event, pool) for pool in event.pools],
+        "texts": of_scripts(ask.language),
+        "map": of_map(ask.language),
+    }
+
+
+def _pool_data(ask: Ask, event: Event, pool: Pool) -> dict[str, Any]:
+    return {
+        "code": pool.code,
+        "name": pool.name,
+        "seated": pool.seated,
+        "prices": " / ".join(
+            dict.fromkeys(money(tariff.price, event.currency, ask.language) for tariff in pool.tariffs)
+        ),
+        "tariffs": [{"code": tariff.code, "name": tariff.name, "price": tariff.price} for tariff in pool.tariffs],
+    }
+
+
+async def take_hold(ask: Ask) -> Response:
+    """A hold from the page's form. The same form sent twice is one hold; another choice on it is another one."""
+    event, revision = await find_event(ask)
+    form = await ask.form()
+    try:
+        body = {**_choice(form, event), **_buyer(ask, form)}
+        api = await ask.customer()
+        path = f"/v1/events/{event.id}/holds"
+        booking = await api.post(path, Booking, body, key=_key(form, body))
+    except ApiError as error:
+        return await _refused(ask, event, revision, error, of_best="best_pool" in form)
+    if ask.wants_json:
+        return answer_json({"booking": f"/b/{booking.id}"}, 201)
+    return ask.go(f"/b/{booking.id}")
+
+
+async def _refused(ask: Ask, event: Event, revision: int, error: ApiError, *, of_best: bool) -> Response:
+    problem = error.problem
+    text = refusal(ask.language, problem, event, of_best=of_best)
+    if ask.wants_json:
+        answer = {"code": problem.code, "text": text, "conflicts": problem.conflicts}
+        return answer_json(answer, problem.status)
+    return await _event_page(ask, event, revision, problem.status, text)
+
+
+def _choice(form: dict[str, str], event: Event) -> dict[str, Any]:
+    if "best_pool" in form:
+        return {"best_available": _best(form, event)}
+    items = [*_seats(form), *_quantities(form, event)]
+    if not items:
+        raise ApiError(NOTHING_CHOSEN)
+    return {"items": items}
+
+
+def _best(form: dict[str, str], event: Event) -> dict[str, Any]:
+    """Without a script the tariffs to choose from stay those of the first area. Whoever has chosen another one gets the
+    tariff whose price was shown with it."""
+    tariffs = [tariff.code for pool in event.pools if pool.code == form["best_pool"] for tariff in pool.tariffs]
+    wanted = form.get("best_tariff")
+    return {
+        "pool": form["best_pool"],
+        "quantity": _whole(form.get("best_quantity", "")),
+        "adjacent": form.get("best_adjacent") == "yes",
+        "tariff": wanted if wanted in tariffs else next(iter(tariffs), None),
+    }
+
+
+def _seats(form: dict[str, str]) -> list[SeatChosen]:
+    try:
+        return json.decode(form.get("seats") or "[]", type=list[SeatChosen])
+    except (ValidationError, DecodeError):
+        raise ApiError(NOTHING_CHOSEN) from None
+
+
+def _quantities(form: dict[str, str], event: Event) -> list[dict[str, Any]]:
+    """Fields are named by the places of a pool and of its tariff: `quantity.0.1`."""
+    named = {
+        f"quantity.{n}.{m}": {"pool": pool.code, "tariff": tariff.code}
+        for n, pool in enumerate(event.pools)
+        for m, tariff in enumerate(pool.tariffs)
+    }
+    chosen = {name: _whole(form[name]) for name in named if form.get(name)}
+    return [{**named[name], "quantity": quantity} for name, quantity in chosen.items() if quantity]
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or len(text) > 4:
+        raise ApiError(NOTHING_CHOSEN)
+    return int(text)
+
+
+def _buyer(ask: Ask, form: dict[str, str]) -> dict[str, str]:
+    email = form.get("email", "").strip()
+    return {"language": ask.language} | ({"email": email} if email else {})
+
+
+def _key(form: dict[str, str], body: dict[str, Any]) -> str:
+    return hashlib.sha256(form.get("key", "").encode() + b"\0" + json.encode(body)).hexdigest()

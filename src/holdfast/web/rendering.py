@@ -1,0 +1,89 @@
+"""Templates, and what they speak with."""
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+from babel.dates import format_date, format_time
+from babel.numbers import format_decimal
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from msgspec import json
+
+from holdfast.core.states import Status
+from holdfast.web.assets import ASSETS
+from holdfast.web.wording import say
+from holdfast.words import LANGUAGES, in_zone, moment, money
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Ask
+
+LANGUAGE_NAMES: Final = {"en": "English", "es": "Español"}
+
+PATTERNS: Final = 6
+TONES: Final = {
+    Status.HELD: "is-warn",
+    Status.PAYMENT_SUBMITTED: "is-info",
+    Status.CONFIRMED: "is-good",
+    Status.REJECTED: "is-bad",
+    Status.EXPIRED: "is-off",
+    Status.CANCELLED: "is-off",
+    Status.REFUNDED: "is-off",
+    Status.COMPLETED: "is-off",
+}
+
+_templates: Final = Environment(
+    loader=PackageLoader("holdfast.web"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    auto_reload=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def render(template: str, ask: "Ask", **context: object) -> str:
+    language = ask.language
+    return _templates.get_template(template).render(
+        t=lambda key, **values: say(language, key, **values),
+        money=lambda amount, currency: money(amount, currency, language),
+        moment=lambda at, zone: moment(at, zone, language),
+        day=lambda at, zone, pattern: format_date(in_zone(at, zone), pattern, language),
+        clock=lambda at, zone: format_time(in_zone(at, zone), "short", locale=language),
+        number=lambda count: format_decimal(count, locale=language),
+        asset=ASSETS.url,
+        icon=_icon,
+        pattern=_pattern,
+        tone=TONES.__getitem__,
+        data=_data,
+        language=language,
+        languages=[(each, LANGUAGE_NAMES[each], _in_language(ask, each)) for each in LANGUAGES],
+        org=ask.org,
+        form_token=ask.form_token,
+        is_embedded=ask.is_embedded,
+        is_demo=ask.site.settings.demo,
+        **context,
+    )
+
+
+def _icon(name: str) -> Markup:
+    address = f"{ASSETS.url('icons.svg')}#{name}"
+    return Markup('<svg class="icon" aria-hidden="true"><use href="{}"></use></svg>').format(address)
+
+
+def _pattern(event: str) -> int:
+    """Which of the patterns an event wears: the same always, and another than most others."""
+    return int(event[-4:], 16) % PATTERNS + 1
+
+
+def _data(value: object) -> Markup:
+    """JSON for a script of the page to read. No text in it can end the element that it stands in."""
+    return Markup(json.encode(value).decode().replace("<", "\\u003c"))  # noqa: S704
+
+
+def _in_language(ask: "Ask", language: str) -> str:
+    """The address of this page in another language; after a form was sent, of the page that it was on."""
+    path: str = ask.request.scope["path"]
+    if ask.request.method == "POST":
+        path = path.rpartition("/")[0]
+    query = {name: value for name, value in ask.request.query_params.items() if name != "token"}
+    return f"{quote(path)}?{urlencode({**query, 'lang': language})}"

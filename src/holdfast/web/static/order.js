@@ -1,0 +1,137 @@
+/** What the buyer has chosen, with its prices, beside the map. */
+
+import { icon, money, page, say } from "./page.js";
+
+export class Order extends EventTarget {
+  constructor(form) {
+    super();
+    this.form = form;
+    this.find = (name) => form.querySelector(`[data-${name}]`);
+    this.tariffs = new Map();
+    this.poolOf = new Map();
+    this.seats = [];
+    document.querySelectorAll("[data-pool]").forEach((pool) => this.watch(pool));
+    this.show();
+  }
+
+  /** Where each seat is sold, once the layout is there. */
+  know(layout) {
+    layout.seats.forEach(([label, pool]) => this.poolOf.set(label, page.pools[pool]));
+  }
+
+  choose(labels) {
+    this.seats = labels;
+    this.show();
+  }
+
+  watch(pool) {
+    const inputs = [...pool.querySelectorAll("input")];
+    pool.addEventListener("click", (event) => this.step(event.target.closest("[data-step]")));
+    inputs.forEach((input) => input.addEventListener("input", () => this.show()));
+  }
+
+  step(button) {
+    const input = button?.parentElement.querySelector("input");
+    if (!input || input.disabled) {
+      return;
+    }
+    const wanted = Number(input.value) + Number(button.dataset.step);
+    input.value = Math.max(0, Math.min(wanted, Number(input.max)));
+    this.show();
+  }
+
+  tariffOf(label) {
+    const { tariffs } = this.poolOf.get(label);
+    return tariffs.find((tariff) => tariff.code === this.tariffs.get(label)) ?? tariffs[0];
+  }
+
+  quantities() {
+    return page.pools.flatMap((pool, n) =>
+      pool.tariffs.map((tariff, m) => {
+        const input = document.getElementsByName(`quantity.${n}.${m}`)[0];
+        return { price: tariff.price, quantity: Number(input?.value ?? 0) };
+      }),
+    );
+  }
+
+  get subtotal() {
+    const seats = this.seats.map((label) => this.tariffOf(label).price);
+    const pools = this.quantities().map((chosen) => chosen.price * chosen.quantity);
+    return [...seats, ...pools].reduce((sum, price) => sum + price, 0);
+  }
+
+  get units() {
+    return this.seats.length + this.quantities().reduce((sum, chosen) => sum + chosen.quantity, 0);
+  }
+
+  show() {
+    const tax = Math.floor((this.subtotal * page.taxBps + 5000) / 10000);
+    this.find("picks").replaceChildren(...this.seats.map((label) => this.pick(label)));
+    this.find("empty").hidden = this.units > 0;
+    this.find("sums").hidden = this.units === 0;
+    this.find("subtotal").textContent = money(this.subtotal);
+    if (this.find("tax")) {
+      this.find("tax").textContent = money(tax);
+    }
+    this.find("total").textContent = money(this.subtotal + tax);
+    this.find("submit").disabled = this.units === 0;
+    const chosen = this.seats.map((seat) => ({ seat, tariff: this.tariffOf(seat).code }));
+    this.form.elements.seats.value = JSON.stringify(chosen);
+    document.querySelectorAll("[data-pool]").forEach((pool) => {
+      const isChosen = [...pool.querySelectorAll("input")].some((input) => Number(input.value) > 0);
+      pool.classList.toggle("pool--chosen", isChosen);
+    });
+  }
+
+  pick(label) {
+    const row = document.createElement("li");
+    row.className = "pick";
+    row.append(this.heading(label), this.remover(label), this.tariffChoice(label), this.price(label));
+    return row;
+  }
+
+  heading(label) {
+    const text = document.createElement("span");
+    const seat = document.createElement("strong");
+    seat.textContent = label;
+    text.append(seat, ` ${this.poolOf.get(label).name}`);
+    return text;
+  }
+
+  remover(label) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "button button--plain button--icon";
+    button.setAttribute("aria-label", say("remove", { seat: label }));
+    button.append(icon("cross"));
+    button.addEventListener("click", () => this.dispatchEvent(new CustomEvent("remove", { detail: label })));
+    return button;
+  }
+
+  tariffChoice(label) {
+    const { tariffs } = this.poolOf.get(label);
+    if (tariffs.length === 1) {
+      return document.createElement("span");
+    }
+    const select = document.createElement("select");
+    select.className = "select";
+    select.setAttribute("aria-label", say("tariffOf", { seat: label }));
+    select.append(...tariffs.map((tariff) => new Option(tariff.name, tariff.code)));
+    select.value = this.tariffOf(label).code;
+    select.addEventListener("change", () => this.setTariff(label, select.value));
+    return select;
+  }
+
+  setTariff(label, code) {
+    this.tariffs.set(label, code);
+    this.show();
+    this.form.querySelector(`[aria-label="${CSS.escape(say("tariffOf", { seat: label }))}"]`)?.focus();
+  }
+
+  price(label) {
+    const text = document.createElement("span");
+    text.className = "price";
+    text.textContent = money(this.tariffOf(label).price);
+    return text;
+  }
+}

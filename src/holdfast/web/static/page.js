@@ -1,0 +1,38 @@
+/** What the server has left for the page's script, and how it speaks. */
+
+const element = document.getElementById("page");
+
+export const page = element ? JSON.parse(element.textContent) : null;
+
+/** The text with its holes filled in. */
+export function say(key, values = {}) {
+  return page.texts[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
+export function number(count) {
+  return new Intl.NumberFormat(page.language).format(count);
+}
+
+/** Digits are the currency's own, which the browser may see differently. */
+export function money(amount) {
+  const digits = { minimumFractionDigits: page.digits, maximumFractionDigits: page.digits };
+  const format = new Intl.NumberFormat(page.language, { style: "currency", currency: page.currency, ...digits });
+  return format.format(amount / 10 ** page.digits);
+}
+
+/** An icon of the sprite that the page uses already. */
+export function icon(name) {
+  const sprite = document.querySelector(".icon use").getAttribute("href").split("#")[0];
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `${sprite}#${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/** A page that the browser has kept is not as things are now. */
+export function reloadWhenBack() {
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
+}

@@ -1,0 +1,89 @@
+/** Watches a stampede: the map follows the live feed, and the figures the report of those who run it. */
+
+import { followMap } from "./event_map.js";
+import { number, page } from "./page.js";
+
+const POLL_MS = 500;
+
+const run = document.getElementById("run");
+const figures = document.getElementById("figures");
+const verdict = document.getElementById("verdict");
+
+show(page.report);
+watch();
+await followMap();
+
+function say(key, values = {}) {
+  return page.stampede[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
+/** One that runs is looked at often; whether somebody else has started one, now and then. */
+async function watch() {
+  try {
+    const answer = await fetch(page.address, { headers: { accept: "application/json" } });
+    if (answer.ok) {
+      page.report = await answer.json();
+      show(page.report);
+    }
+  } finally {
+    setTimeout(watch, page.report?.state === "running" ? POLL_MS : 4 * POLL_MS);
+  }
+}
+
+function show(report) {
+  if (!report) {
+    return;
+  }
+  run.hidden = figures.hidden = false;
+  run.querySelector("progress").value = report.done / report.buyers;
+  run.querySelector("[data-progress-text]").textContent = say("running", counts(report, "done", "buyers"));
+  run.querySelector("[data-elapsed]").textContent = `${report.elapsed_seconds.toFixed(1)} s`;
+  showFigures(report);
+  showVerdict(report);
+  document.querySelector("#start .button").disabled = report.state === "running";
+}
+
+function counts(report, ...names) {
+  return Object.fromEntries(names.map((name) => [name, number(report[name])]));
+}
+
+function showFigures(report) {
+  const refused = Object.values(report.refusals).reduce((sum, count) => sum + count, 0);
+  const values = {
+    taken: number(report.capacity - report.left),
+    left: number(report.left),
+    winners: number(report.winners),
+    refused: number(refused),
+    requests: number(report.requests),
+    rate: number(Math.round(report.rate)),
+    half: report.p50_ms === null ? "–" : number(Math.round(report.p50_ms)),
+    most: report.p99_ms === null ? "–" : number(Math.round(report.p99_ms)),
+  };
+  Object.entries(values).forEach(([name, value]) => {
+    figures.querySelector(`[data-${name}]`).textContent = value;
+  });
+  const refusals = Object.entries(report.refusals).map(([code, count]) => say("refusals", { n: number(count), code }));
+  document.querySelector("[data-refusals]").textContent = refusals.join(" · ");
+}
+
+function showVerdict(report) {
+  verdict.hidden = report.state === "running";
+  if (verdict.hidden) {
+    return;
+  }
+  const isGood = report.verdict?.ok ?? false;
+  verdict.classList.toggle("is-bad", !isGood);
+  const use = verdict.querySelector("use");
+  use.setAttribute("href", use.getAttribute("href").replace(/#\w+$/, isGood ? "#check" : "#alert"));
+  verdict.querySelector("[data-title]").textContent = titleOf(report, isGood);
+  verdict.querySelector("[data-text]").textContent = isGood
+    ? say("verdict_ok_text")
+    : [report.verdict?.text, report.trouble].filter(Boolean).join(" ");
+}
+
+function titleOf(report, isGood) {
+  if (isGood) {
+    return say("verdict_ok", counts(report.verdict, "taken", "capacity"));
+  }
+  return report.verdict ? say("verdict_bad") : say("failed");
+}

@@ -1,0 +1,224 @@
+"""Every text of the pages is there in every language, says the same, and is said somewhere."""
+
+import ast
+import re
+import string
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import holdfast.web
+from holdfast.core.model import PRESETS, Policy
+from holdfast.core.refusals import Refusal
+from holdfast.core.states import EventStatus, Status
+from holdfast.http.operations import OPERATIONS
+from holdfast.payments.providers import make_providers
+from holdfast.settings import Settings
+from holdfast.web.rendering import LANGUAGE_NAMES, TONES
+from holdfast.web.things import Event, Problem
+from holdfast.web.wording import TEXTS, refusal, say
+from holdfast.words import LANGUAGES
+
+WEB: Final = Path(holdfast.web.__file__).parent
+TEMPLATES: Final = sorted((WEB / "templates").rglob("*.html"))
+SCRIPTS: Final = sorted((WEB / "static").glob("*.js"))
+PAGE: Final = TEXTS["en"]["page"]
+# What a page's functions can call for a buyer, and what the API may then say.
+CALLED: Final = ("place_hold", "extend_booking", "cancel_booking", "start_payment", "submit_receipt")
+# What no form of ours can bring about; a person who sends forms of their own may read that it did not work.
+OURS: Final = {
+    "idempotency_key_missing",
+    "idempotency_key_reused",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "unknown_seat",
+    "unknown_pool",
+    "unknown_tariff",
+    "unknown_provider",
+    "review_not_offered",
+    "not_confirmed",
+    "not_submitted",
+}
+
+
+def _holes(text: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+
+
+def _calls(text: str) -> Iterator[tuple[str, set[str]]]:
+    """Whatever is said in a template, as a pattern of keys, with the names of what is put into its holes."""
+    for found in re.finditer(r"\bt\((.*?)\)\s*(?:\}\}|\bif\b|\belse\b|%\}|~|\))", text.replace("\n", " ")):
+        first = re.match(r"""\s*(["'])([\w.]+)\1((?:\s*~\s*[^,]+)?)""", found[1])
+        assert first is not None, found[0]
+        end = re.search(r"""~\s*["']([\w.]+)["']\s*$""", first[3])
+        pattern = re.escape(first[2]) + (r"\w+" + re.escape(end[1] if end else "") if first[3] else "")
+        yield pattern, set(re.findall(r"[,(]\s*(\w+)=", found[1][first.end() :].replace("number(", "")))
+
+
+def _keys(pattern: str) -> set[str]:
+    """Those of one kind, and of one and of many."""
+    return {key for key in PAGE if re.fullmatch(rf"{pattern}(\.one|\.many)?", key)}
+
+
+def _said_in_templates() -> list[tuple[str, str, set[str]]]:
+    return [(path.name, pattern, names) for path in TEMPLATES for pattern, names in _calls(path.read_text())]
+
+
+def _said_in_python() -> list[tuple[str, str]]:
+    found = []
+    for path in WEB.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
+                key = node.args[1]
+                if isinstance(key, ast.Constant):
+                    found.append((path.name, str(key.value)))
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_has_the_same_texts_with_the_same_holes(language: str) -> None:
+    for kind, texts in TEXTS["en"].items():
+        other = TEXTS[language][kind]
+        assert set(other) == set(texts), kind
+        for key, text in texts.items():
+            assert _holes(other[key]) == _holes(text), key
+            assert other[key].strip() == other[key] != "", key
+    assert set(TEXTS[language]) == set(TEXTS["en"])
+    assert language in LANGUAGE_NAMES
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_texts_are_text_in_order_and_no_markup(language: str) -> None:
+    raw = tomllib.loads((WEB / "texts" / f"{language}.toml").read_text())
+    assert raw == TEXTS[language]
+    for texts in TEXTS[language].values():
+        for key, text in texts.items():
+            assert not re.search(r"[<>]|&\w+;|\.\.\.| {2}", text), key
+
+
+def test_no_text_of_one_language_was_left_in_another() -> None:
+    same = {key for key, text in PAGE.items() if text == TEXTS["es"]["page"][key]}
+    assert same <= {"total", "subtotal"}
+
+
+def test_what_is_said_of_one_is_said_of_many() -> None:
+    for key in PAGE:
+        if key.endswith((".one", ".many")):
+            stem = key.rpartition(".")[0]
+            assert {f"{stem}.one", f"{stem}.many"} <= set(PAGE)
+            assert stem not in PAGE
+
+
+def test_everything_that_templates_say_is_there_with_what_its_holes_need() -> None:
+    said = _said_in_templates()
+    assert len(said) > 100
+    by_name = {key for _, pattern, _ in said if r"\w" not in pattern for key in _keys(pattern)}
+    for name, pattern, names in said:
+        keys = _keys(pattern)
+        assert keys, f"{name}: {pattern}"
+        for key in keys - by_name if r"\w" in pattern else keys:
+            assert _holes(PAGE[key]) <= names, f"{name}: {key}"
+            assert "n" in names or not key.endswith((".one", ".many")), f"{name}: {key}"
+
+
+def test_everything_that_functions_say_is_there() -> None:
+    said = _said_in_python()
+    assert said
+    for name, key in said:
+        assert key in PAGE, name
+
+
+def test_everything_that_scripts_say_is_there() -> None:
+    for path in SCRIPTS:
+        for key in re.findall(r"\bsay\(\"(\w+)\"", path.read_text()):
+            kinds = ("stampede", "script") if path.name == "stampede.js" else ("script",)
+            assert any(key in TEXTS["en"][kind] for kind in kinds), f"{path.name}: {key}"
+
+
+def test_no_text_is_left_that_nobody_says() -> None:
+    said = set().union(*(_keys(pattern) for _, pattern, _ in _said_in_templates()))
+    said |= {key for _, key in _said_in_python()}
+    said |= {key for key in PAGE if key.startswith("refusal.")}
+    assert set(PAGE) - said == set()
+    scripts = "\n".join(path.read_text() for path in SCRIPTS)
+    for kind in ("script", "stampede"):
+        assert {key for key in TEXTS["en"][kind] if not re.search(rf"\b{key}\b", scripts)} == set(), kind
+
+
+def test_every_refusal_that_has_a_text_is_one() -> None:
+    sources = "\n".join(path.read_text() for path in WEB.glob("*.py"))
+    own = set(re.findall(r"Problem\(\d+, \"(\w+)\"\)", sources))
+    codes = {each.code for each in Refusal} | own | {"other"}
+    told = {key.removeprefix("refusal.").removesuffix("_best") for key in PAGE if key.startswith("refusal.")}
+    assert told <= codes
+
+
+@pytest.mark.parametrize("status", Status)
+def test_every_status_of_a_booking_has_its_words_and_its_page(status: Status) -> None:
+    assert f"status.{status.value}" in PAGE
+    assert (WEB / "templates" / "status" / f"{status.value}.html").is_file()
+    assert status in TONES
+
+
+def test_no_page_is_left_for_a_status_that_is_none() -> None:
+    there = {path.stem for path in (WEB / "templates" / "status").iterdir()}
+    assert there == {status.value for status in Status}
+
+
+def test_every_preset_and_every_provider_has_its_words() -> None:
+    for preset in PRESETS:
+        assert f"preset.{preset}" in PAGE
+    pool: Any = None
+    everything = Settings(sandbox_webhook_secret="whsec_c2VjcmV0", stripe_key="sk_test_1", stripe_webhook_secret="x")
+    for provider in make_providers(everything, pool):
+        assert {f"pay.with.{provider}", f"pay.about.{provider}"} <= set(PAGE)
+
+
+def _event(most: int | None = 2) -> Event:
+    return Event(
+        id="ev_1",
+        title="",
+        status=EventStatus.ACTIVE,
+        preset=None,
+        starts_at=None,  # type: ignore[arg-type]
+        ends_at=None,
+        timezone="UTC",
+        currency="EUR",
+        tax_bps=0,
+        policy=Policy(max_units_per_user=most),
+        details={},
+        pools=[],
+        version=1,
+    )
+
+
+def _met_by_buyers() -> set[str]:
+    told = {each.code for operation in OPERATIONS if operation.name in CALLED for each in operation.refusals}
+    return told | {"rate_limited", "busy", "invalid_request", "payload_too_large"}
+
+
+def test_what_the_api_refuses_a_buyer_is_told_in_words_of_its_own() -> None:
+    assert {operation.name for operation in OPERATIONS} >= set(CALLED)
+    missing = {code for code in _met_by_buyers() - OURS if f"refusal.{code}" not in PAGE}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("most", [None, 2])
+@pytest.mark.parametrize("of_best", [False, True])
+def test_every_refusal_can_be_told_whatever_it_is(language: str, most: int | None, of_best: bool) -> None:
+    for code in [each.code for each in Refusal] + ["nothing_chosen", "no_file", "wrong_file", "never heard of"]:
+        text = refusal(language, Problem(409, code, conflicts=["A-1", "{x}"]), _event(most), of_best=of_best)
+        assert text
+        assert "None" not in text
+        assert "{most}" not in text
+
+
+def test_what_is_put_into_a_text_is_never_taken_for_a_hole() -> None:
+    told = refusal("en", Problem(409, "seat_taken", conflicts=["{0.__class__}", "{most}"]), _event())
+    assert told == "Somebody else was faster: {0.__class__}, {most}."
+    assert say("en", "units", n=1) != say("en", "units", n=2) != say("en", "units", n=0)
