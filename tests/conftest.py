@@ -10,6 +10,31 @@ import pytest
 from holdfast import embedded
 from tests.house import Org, Server, fresh_database, make_template, serving
 
+# What takes longest begins first, so that no process is left with it in the end.
+LONGEST = [
+    "test_faults",
+    "test_buying",
+    "test_notices",
+    "test_authorization",
+    "test_stampede",
+    "test_bench",
+    "test_schema",
+    "test_cli",
+    "test_inbox",
+    "test_bad_input",
+    "test_page_access",
+    "test_refunds",
+    "test_door",
+    "test_winding_up",
+    "test_live",
+    "test_races",
+    "test_seatmap",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session")
 def postgres() -> str:

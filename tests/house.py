@@ -28,6 +28,8 @@ T = TypeVar("T")
 DATA = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 TEMPLATE = "holdfast_template"
+# `make test-long` takes its time, and tries everything as often as we promise.
+IS_LONG = "HOLDFAST_LONG_TESTS" in os.environ
 SANDBOX_SECRET = "whsec_" + base64.b64encode(b"the sandbox signs with this").decode()
 
 

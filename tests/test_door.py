@@ -17,7 +17,7 @@ from icalendar import Calendar
 from holdfast import db
 from tests.answers import accepted, refused
 from tests.crowd import Reply, request, rush
-from tests.house import Org, Server, fresh_database, hold, publish, run, serving, show, sql, wait_until
+from tests.house import IS_LONG, Org, Server, fresh_database, hold, publish, run, serving, show, sql, wait_until
 from tests.inside import until
 from tests.test_smtp import Mailbox, mail_server
 from tests.test_ticket_print import codes_on, texts_on
@@ -386,7 +386,7 @@ def test_an_address_that_no_letter_can_go_to_is_refused_while_the_buyer_can_corr
 
 def test_a_large_group_gets_its_letter_too(server: Server, admin: httpx.Client, mailbox: Mailbox) -> None:
     """However long it takes to print the tickets: it must not take longer than a letter is given."""
-    address, group = new_address(), 250
+    address, group = new_address(), 600 if IS_LONG else 80
     pools = [{"code": "standing", "capacity": 1000, "tariffs": [{"code": "full", "price": 100}]}]
     event = publish(admin, show(pools=pools))
     item = {"pool": "standing", "quantity": group}

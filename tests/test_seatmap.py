@@ -291,6 +291,8 @@ def test_two_fingers_zoom_and_one_finger_pans(phone: Opened) -> None:
 def test_the_wheel_scrolls_the_page_unless_the_map_is_meant(opened: Opened) -> None:
     page = opened("curved")
     page.set_viewport_size({"width": 1000, "height": 500})
+    page.wait_for_function("() => document.querySelector('.seatmap-frame').clientWidth < 1000")
+    page.wait_for_function("() => map.position('S1-26').x > map.position('S1-25').x")
     whole = seat_pitch(page)
     page.mouse.move(500, 300)
     page.mouse.wheel(0, 50)

@@ -14,12 +14,12 @@ from holdfast import db, ids
 from holdfast.core.commands import Command, Done, Pay, Settle
 from holdfast.core.money import News
 from tests.answers import accepted, refused
-from tests.house import Org, Server, hold, publish, run, serving, show, sql, wait_until
+from tests.house import IS_LONG, Org, Server, hold, publish, run, serving, show, sql, wait_until
 from tests.inside import Event, audit, in_a_loop, lane_connection, move_clock, new_event, one_pool, place, serve
 from tests.test_door import bought, check_in, status_of
 from tests.things import pay, reviewed_show, tickets
 
-BOOKINGS = 2_000
+BOOKINGS = 2_000 if IS_LONG else 1_000
 PRICE = 1_000
 WORK_SECONDS = 120
 # Longer than a worker that has died keeps what it had claimed.
