@@ -22,7 +22,7 @@ run: setup ## Run the product with demo data on http://127.0.0.1:8000
 
 .PHONY: test
 test: setup check ## Run all tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 .PHONY: test-long
 test-long: setup ## Run all tests, those of crowds and crashes in full

@@ -23,13 +23,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="how often each row is measured; the best counts")
     parser.add_argument("--connections", type=int, default=256)
     parser.add_argument("--bookings", type=int, default=1_000_000, help="size of the large event")
+    names = [row.name for row in ROWS]
+    parser.add_argument("--rows", nargs="+", choices=names, default=names, help="what is measured")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     find_wrk()
     with tempfile.TemporaryDirectory() as folder, Hall(Path(folder)) as hall:
         rows: dict[str, Any] = {}
         for _ in range(options.rounds):
-            for row in ROWS:
+            for row in (row for row in ROWS if row.name in options.rows):
                 found = measure(hall, row, options.seconds, options.connections)
                 if row.name not in rows or found["done_per_second"] > rows[row.name]["done_per_second"]:
                     rows[row.name] = found

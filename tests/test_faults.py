@@ -34,6 +34,7 @@ from holdfast.desk.layouts import Layouts
 from holdfast.worker.auditor import audit_all
 from tests.crowd import hold_request
 from tests.house import (
+    IS_LONG,
     Org,
     Server,
     free_port,
@@ -272,7 +273,7 @@ def _is_up(server: Server) -> bool:
 
 
 @pytest.mark.parametrize("moment", ["once they are there", "once one of them serves"])
-@pytest.mark.parametrize("attempt", range(2))
+@pytest.mark.parametrize("attempt", range(20 if IS_LONG else 1))
 def test_a_server_may_be_asked_to_stop_while_its_processes_start(
     database: str, moment: str, attempt: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

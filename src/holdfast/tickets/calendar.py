@@ -4,8 +4,6 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Final
 
-from icalendar import Calendar, Event
-
 PRODID: Final = "-//Holdfast//Tickets//EN"
 
 
@@ -22,6 +20,9 @@ def calendar_file(
 ) -> bytes:
     """The same `uid` again replaces what the calendar has, if `now` is later. Times are in UTC, which no calendar gets
     wrong; the zone only tells where the event is."""
+    # Most processes never make one, and it takes long to import.
+    from icalendar import Calendar, Event
+
     event = Event()
     event.add("uid", uid)
     event.add("dtstamp", now.astimezone(UTC))

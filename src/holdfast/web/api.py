@@ -24,17 +24,14 @@ class ApiError(Exception):
 class Api:
     """Calls of one request of a browser. They count against the limits of the browser's own address."""
 
-    def __init__(self, app: Any, headers: dict[str, str], client: tuple[str, int]) -> None:
-        self._transport = httpx.ASGITransport(app=app, client=client)
+    def __init__(self, transport: httpx.ASGITransport, headers: dict[str, str]) -> None:
+        self._transport = transport
         self._headers = headers
 
     async def speaking_for(self, pool: Pool, org: bytes, user: str) -> "Api":
         """The same, as a customer of the org."""
         token, _ = await customer_token(pool, org, user, TOKEN_SECONDS)
-        other = Api.__new__(Api)
-        other._transport = self._transport
-        other._headers = {**self._headers, "authorization": f"Bearer {token}"}
-        return other
+        return Api(self._transport, {**self._headers, "authorization": f"Bearer {token}"})
 
     async def get(self, path: str, kind: type[T], **query: str | int) -> T:
         return json.decode((await self.call("GET", path, params=query)).content, type=kind)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import httpx
 import structlog
 from msgspec import Struct, json, structs
 from python_multipart.exceptions import FormParserError
@@ -142,7 +143,8 @@ class Ask:
         client = self.request.client
         forwarded = self.request.headers.get("x-forwarded-for")
         headers = {"x-forwarded-for": forwarded} if forwarded else {}
-        return Api(self.site.api, headers, (client.host, client.port) if client else ("", 0))
+        address = (client.host, client.port) if client else ("", 0)
+        return Api(httpx.ASGITransport(self.site.api, client=address), headers)
 
     async def customer(self) -> Api:
         """The API as this browser's owner, in the org whose page it is."""
