@@ -6,9 +6,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import settings
 
 from holdfast import embedded
 from tests.house import Org, Server, fresh_database, make_template, serving
+
+# No test is about speed, and a busy machine may stop for a moment.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 # What takes longest begins first, so that no process is left with it in the end.
 LONGEST = [

@@ -25,6 +25,8 @@ from holdfast import db
 from holdfast.access import Role, create_key, create_org
 
 T = TypeVar("T")
+# Whoever looks more often keeps the server from starting.
+START_PAUSE_SECONDS = 0.1
 DATA = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 TEMPLATE = "holdfast_template"
@@ -114,7 +116,8 @@ class Server:
         return [child.pid for child in children if "worker" not in child.cmdline() and _listens(child, self.port)]
 
     def client(self, headers: dict[str, str] | None = None) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        # There is no TLS here, and to make ready for it takes long.
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -150,7 +153,8 @@ def serving_on(
     )
     server = Server(process, f"http://127.0.0.1:{port}", database_url)
     try:
-        wait_until(lambda: _is_ready(server) and len(server.api_pids()) == workers, 30)
+        with httpx.Client(base_url=server.url, timeout=5, verify=False) as client:
+            wait_until(lambda: _is_ready(server, client) and len(server.api_pids()) == workers, 60, START_PAUSE_SECONDS)
         yield server
     finally:
         server.stop()
@@ -166,20 +170,20 @@ def _surroundings(database_url: str) -> dict[str, str]:
     }
 
 
-def _is_ready(server: Server) -> bool:
+def _is_ready(server: Server, client: httpx.Client) -> bool:
     assert server.process.poll() is None, "the server ended"
     try:
-        return httpx.get(f"{server.url}/readyz", timeout=5).status_code == 200
+        return client.get("/readyz").status_code == 200
     except httpx.TransportError:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float, pause_seconds: float = 0.04) -> None:
     """A deadline for what must happen at all, not a measure of how fast it does."""
     give_up_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up_at, f"did not happen in {seconds} s"
-        time.sleep(0.02)
+        time.sleep(pause_seconds)
 
 
 def show(**changes: Any) -> dict[str, Any]:
