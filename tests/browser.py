@@ -1,11 +1,14 @@
 """A real browser for tests: the machine's own Chromium, driven by Playwright."""
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
@@ -23,6 +26,7 @@ FLAGS = [
     "--disable-sync",
 ]
 INSTALL_SECONDS = 600
+LOCK = Path(tempfile.gettempdir()) / "holdfast-install.lock"
 
 
 @contextmanager
@@ -47,18 +51,27 @@ def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def _path() -> str:
-    path = shutil.which("chromium") or _install()
+    path = installed("chromium")
     if path is None:
         pytest.skip("needs Chromium: install it with `apt-get install chromium`")
     return path
 
 
-def _install() -> str | None:
-    if not _is_root() or shutil.which("apt-get") is None:
-        return None
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "chromium"]):
+def installed(program: str) -> str | None:
+    """Where the program is, once it is there. One process installs at a time: others would find the package manager
+    busy, and go without."""
+    path = shutil.which(program)
+    if path is not None or not _is_root() or shutil.which("apt-get") is None:
+        return path
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return shutil.which(program) or _install(program)
+
+
+def _install(program: str) -> str | None:
+    for command in (["apt-get", "update"], ["apt-get", "install", "-y", program]):
         subprocess.run(command, capture_output=True, timeout=INSTALL_SECONDS, check=False)
-    return shutil.which("chromium")
+    return shutil.which(program)
 
 
 def _is_root() -> bool:

@@ -1,22 +1,22 @@
 """The benchmark runs, in a short form: what it prints is what it measured."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.browser import installed
 from tests.house import IS_LONG
 
 ROWS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
 SHORT = {"bare", "no_op", "pool", "for_update", "guarded"}
 
 
-@pytest.mark.skipif(shutil.which("wrk") is None and os.geteuid() != 0, reason="the load comes from wrk")
 def test_one_run_gives_one_table_of_ratios(tmp_path: Path) -> None:
+    if installed("wrk") is None:
+        pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"
     rows = ROWS if IS_LONG else SHORT
     options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--output", str(output)]
