@@ -27,7 +27,6 @@ from holdfast.http.operations import OPERATIONS
 from holdfast.http.paid import paid_route
 from holdfast.http.problems import problem
 from holdfast.http.sandbox import sandbox_routes
-from holdfast.logs import configure_logs
 from holdfast.orphans import end_with_parent
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.providers import make_providers
@@ -159,12 +158,6 @@ def _calm_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-def create_app() -> App:
-    """What Granian's workers call. The settings come from the environment."""
-    configure_logs()
-    return App(Settings.from_environment(os.environ))
 
 
 def operations_by_path(operations: Sequence[Operation], house: House, limits: Limits) -> "dict[str, _Methods]":

@@ -1,5 +1,7 @@
 """The API as the pages call it: in this process, as the customer whose browser asks."""
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import httpx
@@ -49,6 +51,11 @@ class Api:
         if response.status_code >= 400:
             raise ApiError(_problem(response))
         return response
+
+
+def key_of(form: Mapping[str, str], body: object) -> str:
+    """The same form with the same choice is the same request, however often it is sent; another choice is another."""
+    return hashlib.sha256(form.get("key", "").encode() + b"\0" + json.encode(body)).hexdigest()
 
 
 def _problem(response: httpx.Response) -> Problem:

@@ -1,10 +1,9 @@
 """Pages of bookings: the clock of a hold, paying for it, and the tickets."""
 
-import hashlib
 import math
 from typing import Any, Final
 
-from msgspec import Struct, json
+from msgspec import Struct
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,7 +13,7 @@ from holdfast.core.refusals import Refusal
 from holdfast.core.states import Status
 from holdfast.payments.files import FILE_MAX
 from holdfast.tickets.calendar import calendar_file
-from holdfast.web.api import Api, ApiError
+from holdfast.web.api import Api, ApiError, key_of
 from holdfast.web.site import Ask, Site, answer_json, go_up
 from holdfast.web.things import Booking, BookingList, Event, Payment, Problem, Ticket
 from holdfast.web.wording import of_scripts, refusal, say
@@ -78,7 +77,7 @@ async def pay(ask: Ask) -> Response:
     body = {"provider": form.get("provider", ""), "return_url": back}
     try:
         path = f"/v1/bookings/{booking.id}/payments"
-        payment = await api.post(path, Payment, body, key=_key(form.get("key", ""), body))
+        payment = await api.post(path, Payment, body, key=key_of(form, body))
     except ApiError as error:
         return await _refused(ask, api, error)
     here = f"/b/{booking.id}"
@@ -225,10 +224,6 @@ def _can_extend(booking: Booking, event: Event) -> bool:
     if booking.status is not Status.HELD or booking.expires_at is None or booking.max_expires_at is None:
         return False
     return booking.max_expires_at > booking.expires_at and event.policy.extend_seconds > 0
-
-
-def _key(key: str, body: dict[str, str]) -> str:
-    return hashlib.sha256(key.encode() + b"\0" + json.encode(body)).hexdigest()
 
 
 def _can_cancel(booking: Booking) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import hashlib
 import secrets
 from collections import OrderedDict
 from typing import Any, Final
@@ -13,7 +12,7 @@ from starlette.routing import Route
 
 from holdfast import sql
 from holdfast.core.states import EventStatus
-from holdfast.web.api import ApiError
+from holdfast.web.api import ApiError, key_of
 from holdfast.web.assets import FOREVER, Asset, zippable
 from holdfast.web.site import Ask, Site, answer_json, go_up
 from holdfast.web.things import Availability, Booking, BookingList, Event, EventList, Pool, Problem, Seats
@@ -194,7 +193,7 @@ async def take_hold(ask: Ask) -> Response:
         body = {**_choice(form, event), **_buyer(ask, form)}
         api = await ask.customer()
         path = f"/v1/events/{event.id}/holds"
-        booking = await api.post(path, Booking, body, key=_key(form, body))
+        booking = await api.post(path, Booking, body, key=key_of(form, body))
     except ApiError as error:
         return await _refused(ask, event, revision, error, of_best="best_pool" in form)
     if ask.wants_json:
@@ -260,7 +259,3 @@ def _whole(text: str) -> int:
 def _buyer(ask: Ask, form: dict[str, str]) -> dict[str, str]:
     email = form.get("email", "").strip()
     return {"language": ask.language} | ({"email": email} if email else {})
-
-
-def _key(form: dict[str, str], body: dict[str, Any]) -> str:
-    return hashlib.sha256(form.get("key", "").encode() + b"\0" + json.encode(body)).hexdigest()

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from holdfast.core.layout import BookedItem
 from holdfast.core.model import Policy
-from holdfast.core.money import PaymentOutcome, PaymentStatus
+from holdfast.core.money import PaymentStatus
 from holdfast.core.states import EventStatus, Status
 
 
@@ -75,7 +75,7 @@ class Availability(Struct, frozen=True):
     pools: list[PoolLeft]
 
 
-class Seat(Struct, frozen=True, array_like=False):
+class Seat(Struct, frozen=True):
     label: str
     pool: str
     row: str
@@ -92,8 +92,6 @@ class Payment(Struct, frozen=True):
     id: str
     provider: str
     status: PaymentStatus
-    outcome: PaymentOutcome | None
-    amount: int
     checkout_url: str | None
     reason: str | None
     created_at: datetime
