@@ -286,6 +286,18 @@ def test_a_server_may_be_asked_to_stop_while_its_processes_start(
     assert "Killing" not in "".join(capfd.readouterr())
 
 
+def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> None:
+    serve = f"serve('127.0.0.1', {free_port()}, 1, with_worker=False, app='nowhere:create_app')"
+    with subprocess.Popen([sys.executable, "-c", f"from holdfast.server import serve; {serve}"]) as process:
+        # By then it has begun anew more than once.
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(END_SECONDS) == 0
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("moment", ["while it starts", "while it serves"])
 def test_processes_whose_server_was_killed_end_by_themselves(database: str, moment: str) -> None:
     with _started(database_url=database) as server:

@@ -44,8 +44,10 @@ def serve(
     _allow_many_files()
     background = _Background() if with_worker else None
     try:
-        while not _serve_once(host, port, workers, app):
-            time.sleep(RESTART_SECONDS)
+        while not _Server.was_asked_to_stop:
+            _serve_once(host, port, workers, app)
+            if not _Server.was_asked_to_stop:
+                time.sleep(RESTART_SECONDS)
     finally:
         if background:
             background.stop()
@@ -61,6 +63,13 @@ def _allow_many_files() -> None:
 class _Server(MPServer):
     """A process of Granian's that is asked to stop while it still starts may hang, and one that serves cuts off those
     who watch the live feed. So we interrupt it first, which our application hears at any time, and stops in order."""
+
+    # Of all of them: a signal may come after one has given up and before the next has begun.
+    was_asked_to_stop = False
+
+    def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
+        _Server.was_asked_to_stop = True
+        super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _stop_workers(self) -> None:
         self._interrupt_workers()
@@ -81,8 +90,8 @@ class _Server(MPServer):
             time.sleep(LOOK_SECONDS)
 
 
-def _serve_once(host: str, port: int, workers: int, app: str) -> bool:
-    """Whether it ended because it was asked to. Granian also gives up when a process dies soon after its start."""
+def _serve_once(host: str, port: int, workers: int, app: str) -> None:
+    """Until it is asked to stop. Granian also gives up when a process dies soon after its start."""
     server = _Server(
         app,
         factory=True,
@@ -103,7 +112,6 @@ def _serve_once(host: str, port: int, workers: int, app: str) -> bool:
     except SystemExit:
         if server.interrupt_signal:
             raise
-    return server.interrupt_signal
 
 
 class _Background:
