@@ -9,15 +9,15 @@ from typing import Any
 
 import asyncpg
 
-from holdfast import db, ids
+from holdfast.api.booking_handlers import request_key
+from holdfast.api.call import Access, ApiResponse, Call, Operation, Resource
+from holdfast.api.requests import HoldNew
+from holdfast.api.responses import BookingView, Health, booking_view
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Line
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
-from holdfast.http.bookings import request_key
-from holdfast.http.operation import About, Answer, Call, Operation, Who
-from holdfast.http.requests import HoldNew
-from holdfast.http.views import BookingView, Health, booking_view
+from holdfast.runtime import db, ids
 
 CONNECTIONS = 16
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -60,17 +60,17 @@ _layouts: dict[bytes, Layout] = {}
 _pools: dict[str, asyncio.Task[Any]] = {}
 
 
-async def bare(call: Call) -> Answer:
+async def bare(call: Call) -> ApiResponse:
     """Neither token nor body: what the server can do at all."""
-    return Answer(Health(status="ok"), 201)
+    return ApiResponse(Health(status="ok"), 201)
 
 
-async def no_op(call: Call) -> Answer:
+async def no_op(call: Call) -> ApiResponse:
     """The same request and the same answer as a hold, with nothing in between."""
     return await _answer(call, _event(call), MOMENT, MOMENT, 1)
 
 
-async def for_update(call: Call) -> Answer:
+async def for_update(call: Call) -> ApiResponse:
     """One transaction for each request, which locks the event's row."""
     event, booking, key = _event(call), ids.new_id(), request_key(call)
     pool = await _pool(call)
@@ -85,21 +85,30 @@ async def for_update(call: Call) -> Answer:
             raise RefusedError(Refusal.SOLD_OUT)
         now, version = left["now"], row["version"] + 1
         await connection.execute(
-            _INSERTS, event, booking, call.by.org, call.body.user, 100, now, now + timedelta(minutes=10), key, version
+            _INSERTS,
+            event,
+            booking,
+            call.caller.org,
+            call.body.user,
+            100,
+            now,
+            now + timedelta(minutes=10),
+            key,
+            version,
         )
         await connection.execute(_LINE, event, booking, 100)
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
-        await connection.execute(_FACT, event, version, now, booking, call.by.actor)
+        await connection.execute(_FACT, event, version, now, booking, call.caller.actor)
         await connection.execute("UPDATE event SET version = $2 WHERE id = $1", event, version)
     return await _answer(call, booking, now, now + timedelta(minutes=10), version)
 
 
-async def guarded(call: Call) -> Answer:
+async def guarded(call: Call) -> ApiResponse:
     """One statement for each request, whose guard is in its WHERE clause."""
     event, booking = _event(call), ids.new_id()
     pool = await _pool(call)
     row = await pool.fetchrow(
-        _GUARDED, event, booking, call.by.org, call.body.user, 100, request_key(call), call.by.actor
+        _GUARDED, event, booking, call.caller.org, call.body.user, 100, request_key(call), call.caller.actor
     )
     if row is None:
         raise RefusedError(Refusal.SOLD_OUT)
@@ -107,13 +116,13 @@ async def guarded(call: Call) -> Answer:
 
 
 def _event(call: Call) -> bytes:
-    event = ids.parse_event(call.path["id"])
+    event = ids.parse_event_id(call.path["id"])
     assert event is not None
     return event
 
 
 async def _pool(call: Call) -> Any:
-    url = call.house.settings.database_url
+    url = call.services.settings.database_url
     assert url is not None
     if url not in _pools:
         _pools[url] = asyncio.create_task(_open(url))
@@ -121,17 +130,17 @@ async def _pool(call: Call) -> Any:
 
 
 async def _open(url: str) -> Any:
-    return await asyncpg.create_pool(url, min_size=1, max_size=CONNECTIONS, init=db.speak_bytes)
+    return await asyncpg.create_pool(url, min_size=1, max_size=CONNECTIONS, init=db.register_uuid_codec)
 
 
-async def _answer(call: Call, booking: bytes, now: Any, expires_at: Any, version: int) -> Answer:
+async def _answer(call: Call, booking: bytes, now: Any, expires_at: Any, version: int) -> ApiResponse:
     event = _event(call)
     if event not in _layouts:
-        _layouts.update(await call.house.desk.layouts(call.house.pool, {event: 2}))
+        _layouts.update(await call.services.engine.layouts(call.services.pool, {event: 2}))
     made = Booking(
         id=booking,
         event=event,
-        org=call.by.org,
+        org=call.caller.org,
         user=call.body.user,
         status=Status.HELD,
         lines=(Line(0, 0, None, 1, 100),),
@@ -146,17 +155,17 @@ async def _answer(call: Call, booking: bytes, now: Any, expires_at: Any, version
         fingerprint=booking,
         version=version,
     )
-    return Answer(booking_view(made, _layouts[event], now), 201)
+    return ApiResponse(booking_view(made, _layouts[event], now), 201)
 
 
-def _baseline(name: str, function: Any, who: Who, **more: Any) -> Operation:
+def _baseline(name: str, function: Any, who: Access, **more: Any) -> Operation:
     return Operation(
         name=name,
         method="POST",
         path=f"/bench/{name}/{{id}}",
         summary="Only for measuring.",
         who=who,
-        about=About.EVENT,
+        about=Resource.EVENT,
         function=function,
         status=201,
         **more,
@@ -164,8 +173,8 @@ def _baseline(name: str, function: Any, who: Who, **more: Any) -> Operation:
 
 
 BASELINES = (
-    _baseline("bare", bare, Who.PUBLIC, gives=Health),
-    _baseline("no_op", no_op, Who.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
-    _baseline("for_update", for_update, Who.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
-    _baseline("guarded", guarded, Who.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
+    _baseline("bare", bare, Access.PUBLIC, gives=Health),
+    _baseline("no_op", no_op, Access.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
+    _baseline("for_update", for_update, Access.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
+    _baseline("guarded", guarded, Access.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
 )

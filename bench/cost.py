@@ -9,12 +9,12 @@ from typing import Any
 
 import uvloop
 
-from holdfast import db, ids
-from holdfast.core.commands import Done, Place, PoolItem
-from holdfast.core.offers import EventNew, PoolNew, TariffNew
+from holdfast.core.commands import Accepted, PlaceHold, PoolItem
+from holdfast.core.event_schemas import EventNew, PoolNew, TariffNew
 from holdfast.core.states import EventStatus
-from holdfast.desk.desk import Desk
-from holdfast.desk.events import create_event, set_status
+from holdfast.engine.engine import Engine
+from holdfast.engine.event_editor import create_event, set_status
+from holdfast.runtime import db, ids
 
 SMALL = 1_000
 TURNS = 400
@@ -61,7 +61,7 @@ async def _costs(url: str, large: int) -> dict[str, Any]:
     for name in ("booking", "line", "journal", "pool", "event"):
         await connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
     events = [await _filled(connection, org, size) for size in (SMALL, large)]
-    desk = Desk(url, lanes=1)
+    desk = Engine(url, lanes=1)
     desk.start()
     bare, least, small, big = await _interleaved(
         [
@@ -131,9 +131,9 @@ async def _least(connection: Any, event: bytes, org: bytes) -> None:
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
 
 
-async def _hold(desk: Desk, event: bytes, org: bytes) -> None:
+async def _hold(desk: Engine, event: bytes, org: bytes) -> None:
     outcome = await desk.submit(
-        Place(
+        PlaceHold(
             event=event,
             org=org,
             booking=ids.new_id(),
@@ -144,4 +144,4 @@ async def _hold(desk: Desk, event: bytes, org: bytes) -> None:
             items=(PoolItem("places", 1),),
         )
     )
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Accepted), outcome

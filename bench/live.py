@@ -15,7 +15,7 @@ from tests.crowd import arush, hold_request
 from tests.house import Org, Server, fresh_database, make_template, publish, serving, show, sql
 from tests.sockets import Audience, Seen
 
-from holdfast import embedded, ids
+from holdfast.runtime import embedded, ids
 
 SEATS_IN_ROW = 100
 PATIENT = {"hold_seconds": 3600, "max_hold_seconds": 7200, "avoid_orphans": False}
@@ -47,7 +47,9 @@ def measure(server: Server, org: Org, sockets: int, holds_per_second: int, secon
         began = time.monotonic()
         took = asyncio.run(_place(server, org, event, labels, holds_per_second, holds_per_second * seconds))
         spent = time.monotonic() - began
-        facts = sql(server.database_url, "SELECT number, at FROM journal WHERE event_id = $1", ids.parse_event(event))
+        facts = sql(
+            server.database_url, "SELECT number, at FROM journal WHERE event_id = $1", ids.parse_event_id(event)
+        )
         busy = _megabytes(server)
         seen = audience.see_until(max(fact["number"] for fact in facts))
     at = {fact["number"]: fact["at"].timestamp() for fact in facts}

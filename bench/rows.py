@@ -15,8 +15,8 @@ import httpx
 import uvloop
 from msgspec import Struct
 
-from holdfast import db, embedded
-from holdfast.access import Role, create_key, create_org
+from holdfast.runtime import db, embedded
+from holdfast.runtime.credentials import Role, create_key, create_org
 
 HERE = Path(__file__).parent
 MANY_EVENTS = 1000

@@ -4,11 +4,11 @@ import os
 import sys
 
 from bench.baselines import BASELINES
-from holdfast.http.app import App
-from holdfast.http.operations import OPERATIONS
-from holdfast.logs import configure_logs
-from holdfast.server import serve
-from holdfast.settings import Settings
+from holdfast.api.app import App
+from holdfast.api.operations import OPERATIONS
+from holdfast.runtime.logs import configure_logs
+from holdfast.runtime.server import serve
+from holdfast.runtime.settings import Settings
 
 
 def create_app() -> App:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from hypothesis import settings
 
-from holdfast import embedded
+from holdfast.runtime import embedded
 from tests.house import Org, Server, fresh_database, make_template, serving
 
 # No test is about speed, and a busy machine may stop for a moment.

@@ -21,8 +21,8 @@ import asyncpg
 import httpx
 import psutil
 
-from holdfast import db
-from holdfast.access import Role, create_key, create_org
+from holdfast.runtime import db
+from holdfast.runtime.credentials import Role, create_key, create_org
 
 T = TypeVar("T")
 # Whoever looks more often keeps the server from starting.

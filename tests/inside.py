@@ -17,15 +17,15 @@ from typing import Any, ParamSpec
 import msgspec
 import psutil
 
-from holdfast import db, ids
-from holdfast.access import create_org
-from holdfast.core.commands import Act, Command, Done, Place, PoolItem, SeatItem
+from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
-from holdfast.core.offers import EventNew
+from holdfast.core.event_schemas import EventNew
 from holdfast.core.states import EventStatus, Verb
-from holdfast.desk.batch import run_batch
-from holdfast.desk.events import create_event, set_status
-from holdfast.desk.layouts import Layouts
+from holdfast.engine.batch import run_batch
+from holdfast.engine.event_editor import create_event, set_status
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db, ids
+from holdfast.runtime.credentials import create_org
 from tests.house import show
 
 P = ParamSpec("P")
@@ -63,7 +63,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return ids.event_text(self.id)
+        return ids.format_event_id(self.id)
 
 
 async def new_org(connection: db.Connection) -> bytes:
@@ -84,10 +84,10 @@ def one_pool(capacity: int, price: int = 100) -> list[dict[str, Any]]:
     return [{"code": "places", "capacity": capacity, "tariffs": [{"code": "full", "price": price}]}]
 
 
-def place(event: Event, *seats: str, pool: str = "places", details: str | None = None, user: str = "") -> Place:
+def place(event: Event, *seats: str, pool: str = "places", details: str | None = None, user: str = "") -> PlaceHold:
     """A hold of these seats, or of one unit of the pool."""
     booking = ids.new_id()
-    return Place(
+    return PlaceHold(
         event=event.id,
         org=event.org,
         booking=booking,
@@ -100,14 +100,14 @@ def place(event: Event, *seats: str, pool: str = "places", details: str | None =
     )
 
 
-def act(event: Event, booking: bytes, verb: Verb) -> Act:
-    return Act(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
+def act(event: Event, booking: bytes, verb: Verb) -> ActOnBooking:
+    return ActOnBooking(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
 
 
 async def serve(connection: db.Connection, commands: Sequence[Command]) -> list[Outcome]:
     """Run the commands in batches of bearable size."""
     outcomes: list[Outcome] = []
-    layouts = Layouts()
+    layouts = LayoutCache()
     for at in range(0, len(commands), BATCH):
         outcomes += await run_batch(connection, layouts, commands[at : at + BATCH])
     return outcomes
@@ -116,8 +116,8 @@ async def serve(connection: db.Connection, commands: Sequence[Command]) -> list[
 async def hold_many(connection: db.Connection, event: Event, count: int) -> list[bytes]:
     """The bookings of so many holds of one unit each."""
     outcomes = await serve(connection, [place(event) for _ in range(count)])
-    assert all(isinstance(outcome, Done) for outcome in outcomes)
-    return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Done)]
+    assert all(isinstance(outcome, Accepted) for outcome in outcomes)
+    return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
 
 
 async def move_clock(connection: db.Connection, seconds: int) -> None:

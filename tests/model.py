@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
-from holdfast.core.commands import Act, BestAvailable, Command, Done, Place, PoolItem, SeatItem
+from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
-from holdfast.core.offers import PolicyChange
+from holdfast.core.event_schemas import PolicyChange
 from holdfast.core.refusals import Refusal
 
 START = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
@@ -91,7 +91,7 @@ class Model:
         self.policy = policy
         self.now = START
         self.event = "draft"
-        self.facts = 1
+        self.entries = 1
         self.capacity = FLOOR_CAPACITY
         self.blocked: set[str] = set()
         self.bookings: dict[bytes, Entry] = {}
@@ -129,19 +129,19 @@ class Model:
 
     def move(self, entry: Entry, status: str) -> None:
         entry.status = status
-        self.facts += 1
+        self.entries += 1
 
     def batch(self, commands: Sequence[Command], outcomes: Sequence[Outcome]) -> list[object]:
         """What should be answered: a booking's id, or the refusal. Outcomes are looked at only for which of the best
         available seats were given, which the model leaves to the engine as long as they are free."""
         self.expire()
         return [
-            self.place(command, outcome) if isinstance(command, Place) else self.act(command)
+            self.place(command, outcome) if isinstance(command, PlaceHold) else self.act(command)
             for command, outcome in zip(commands, outcomes, strict=True)
-            if isinstance(command, Place | Act)
+            if isinstance(command, PlaceHold | ActOnBooking)
         ]
 
-    def place(self, command: Place, outcome: Outcome) -> object:
+    def place(self, command: PlaceHold, outcome: Outcome) -> object:
         earlier = self.keys.get(command.request_key)
         if earlier is not None and self.bookings[earlier].body == command.fingerprint:
             return earlier
@@ -156,7 +156,7 @@ class Model:
         self.add(command, units)
         return command.booking
 
-    def objection(self, command: Place) -> Refusal | None:
+    def objection(self, command: PlaceHold) -> Refusal | None:
         labels = {item.label for item in command.items if isinstance(item, SeatItem)}
         wanted = command.best.quantity if command.best else sum(quantity for _, quantity in _units(command.items))
         theirs = [e for e in self.bookings.values() if e.user == command.user and e.status in ALIVE]
@@ -172,7 +172,7 @@ class Model:
         }
         return next((refusal for refusal, stands in objections.items() if stands), None)
 
-    def has_best(self, best: BestAvailable | None) -> bool:
+    def has_best(self, best: BestSeats | None) -> bool:
         free = self.free()
         if best is None:
             return True
@@ -184,8 +184,8 @@ class Model:
     def free(self) -> set[str]:
         return set(LABELS) - self.taken(*TAKING)[0] - self.blocked
 
-    def best(self, best: BestAvailable, outcome: Outcome) -> list[tuple[str | None, int]]:
-        assert isinstance(outcome, Done), "there were seats enough"
+    def best(self, best: BestSeats, outcome: Outcome) -> list[tuple[str | None, int]]:
+        assert isinstance(outcome, Accepted), "there were seats enough"
         given = [LABELS[line.seat] for line in outcome.booking.lines if line.seat is not None]
         assert len(given) == best.quantity
         assert set(given) <= self.free()
@@ -193,7 +193,7 @@ class Model:
         assert not best.adjacent or (len(rows) == 1 and numbers[-1] - numbers[0] == best.quantity - 1)
         return [(label, 1) for label in given]
 
-    def add(self, command: Place, units: list[tuple[str | None, int]]) -> None:
+    def add(self, command: PlaceHold, units: list[tuple[str | None, int]]) -> None:
         tariffs = [item for item in command.items if isinstance(item, PoolItem)]
         subtotal = sum(SEAT_PRICE for seat, _ in units if seat) + sum(
             PRICES[t.tariff or ""] * t.quantity for t in tariffs
@@ -203,7 +203,7 @@ class Model:
         assert isinstance(hold, int)
         assert isinstance(longest, int)
         self.keys[command.request_key] = command.booking
-        self.facts += 1
+        self.entries += 1
         self.bookings[command.booking] = Entry(
             user=command.user,
             status="confirmed" if at_once else "held",
@@ -214,7 +214,7 @@ class Model:
             body=command.fingerprint,
         )
 
-    def act(self, command: Act) -> object:
+    def act(self, command: ActOnBooking) -> object:
         entry = self.bookings.get(command.booking)
         if entry is None or command.owner not in (None, entry.user):
             return Refusal.NOT_FOUND
@@ -252,7 +252,7 @@ class Model:
         seconds = self.policy.extend_seconds
         assert isinstance(seconds, int)
         until = min(max(entry.expires_at, self.now + timedelta(seconds=seconds)), entry.max_expires_at)
-        self.facts += until != entry.expires_at
+        self.entries += until != entry.expires_at
         entry.expires_at = until
         return id_
 

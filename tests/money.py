@@ -10,19 +10,29 @@ from typing import Any, Final
 
 from msgspec import Struct, json, structs
 
-from holdfast import db, ids, sql
-from holdfast.core.book import Book
-from holdfast.core.commands import Command, Done, Pay, Receipt, Remedy, Resolve, Settle, Submit
+from holdfast import sql
+from holdfast.core.commands import (
+    Accepted,
+    Command,
+    Receipt,
+    Remedy,
+    ResolvePayment,
+    SettlePayment,
+    StartPayment,
+    SubmitReceipt,
+)
 from holdfast.core.decide import Outcome, decide
+from holdfast.core.event_state import EventState
 from holdfast.core.model import Booking
-from holdfast.core.money import RECEIPT, News, Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import Verb
-from holdfast.desk.desk import Desk
+from holdfast.engine.engine import Engine
 from holdfast.payments.inbox import Inbox
-from holdfast.payments.provider import Ask, Notice, NoticeError, Provider, Standing, Started
+from holdfast.payments.provider import CheckoutRequest, Notice, NoticeError, Provider, ProviderStatus, StartedCheckout
 from holdfast.payments.reconciler import Reconciler
 from holdfast.payments.refunds import Refunds
+from holdfast.runtime import db, ids
 from tests import inside, paper
 from tests.inside import ACTOR, Event, lane_connection, new_event
 
@@ -54,49 +64,49 @@ def payment(name: str, status: PaymentStatus = PaymentStatus.STARTED, **changes:
     return structs.replace(made, **changes)
 
 
-def paying(name: str, of: str = "it", **changes: Any) -> Pay:
+def paying(name: str, of: str = "it", **changes: Any) -> StartPayment:
     given: dict[str, Any] = {
         "payment": paper.id_of(name),
         "provider": "gateway",
         "request_key": paper.id_of(f"k {name}"),
         "fingerprint": paper.id_of(f"f {name}"),
     }
-    return Pay(**{**_on_paper(of, "the buyer"), **given, **changes})
+    return StartPayment(**{**_on_paper(of, "the buyer"), **given, **changes})
 
 
-def told(name: str, news: News = News.CAPTURED, of: str = "it", **changes: Any) -> Settle:
+def told(name: str, news: PaymentResult = PaymentResult.CAPTURED, of: str = "it", **changes: Any) -> SettlePayment:
     """The provider's word about a payment, which is of the right sum unless it is changed."""
-    given: dict[str, Any] = {"payment": paper.id_of(name), "news": news, "amount": 3000, "currency": "EUR"}
-    return Settle(**{**_on_paper(of, "provider:gateway"), **given, **changes})
+    given: dict[str, Any] = {"payment": paper.id_of(name), "result": news, "amount": 3000, "currency": "EUR"}
+    return SettlePayment(**{**_on_paper(of, "provider:gateway"), **given, **changes})
 
 
-def resolving(name: str, remedy: Remedy, of: str = "it", **changes: Any) -> Resolve:
+def resolving(name: str, remedy: Remedy, of: str = "it", **changes: Any) -> ResolvePayment:
     given: dict[str, Any] = {"payment": paper.id_of(name), "remedy": remedy}
-    return Resolve(**{**_on_paper(of, "the clerk"), **given, **changes})
+    return ResolvePayment(**{**_on_paper(of, "the clerk"), **given, **changes})
 
 
-def handing_in(name: str, of: str = "it", **changes: Any) -> Submit:
+def handing_in(name: str, of: str = "it", **changes: Any) -> SubmitReceipt:
     receipt = Receipt(id=paper.id_of(f"r {name}"), hash=name.encode().rjust(32, b"."), file_ref=name)
     given: dict[str, Any] = {"payment": paper.id_of(name), "receipt": receipt}
-    return Submit(**{**_on_paper(of, "the buyer"), **given, **changes})
+    return SubmitReceipt(**{**_on_paper(of, "the buyer"), **given, **changes})
 
 
 def _on_paper(of: str, actor: str) -> dict[str, Any]:
     return {"event": paper.EVENT, "org": paper.ORG, "booking": paper.id_of(of), "actor": actor}
 
 
-def answer(open_book: Book, command: Command) -> Outcome:
+def answer(open_book: EventState, command: Command) -> Outcome:
     (outcome,) = decide(open_book, [command])
     return outcome
 
 
-def done(open_book: Book, command: Command) -> Done:
+def done(open_book: EventState, command: Command) -> Accepted:
     outcome = answer(open_book, command)
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Accepted), outcome
     return outcome
 
 
-def refusal(open_book: Book, command: Command) -> Refusal:
+def refusal(open_book: EventState, command: Command) -> Refusal:
     outcome = answer(open_book, command)
     assert isinstance(outcome, Refused), outcome
     return outcome.refusal
@@ -126,7 +136,7 @@ class Word(Struct, frozen=True, kw_only=True):
     """What the gateway below writes into a notice."""
 
     id: str
-    news: News | None = News.CAPTURED
+    result: PaymentResult | None = PaymentResult.CAPTURED
     ref: str | None = None
     payment: str | None = None
     amount: int | None = None
@@ -139,8 +149,8 @@ class Gateway:
     the payment it is next asked about, for ever."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Ask] = {}
-        self.news: dict[str, News | None] = {}
+        self.asked: dict[str, CheckoutRequest] = {}
+        self.result: dict[str, PaymentResult | None] = {}
         self.sums: dict[str, tuple[int, str]] = {}
         self.refunds: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
@@ -148,25 +158,25 @@ class Gateway:
         self.curses = False
         self.cursed: str | None = None
 
-    async def start(self, ask: Ask) -> Started:
+    async def start(self, ask: CheckoutRequest) -> StartedCheckout:
         ref = f"gw_{ask.payment.rpartition('_')[2]}"
         self.asked[ref] = ask
-        self.news.setdefault(ref, None)
+        self.result.setdefault(ref, None)
         self.sums.setdefault(ref, (ask.amount, ask.currency))
-        return Started(ref, f"https://gateway.example/{ref}")
+        return StartedCheckout(ref, f"https://gateway.example/{ref}")
 
     def capture(self, ref: str, amount: int | None = None) -> None:
-        self.news[ref] = News.CAPTURED
+        self.result[ref] = PaymentResult.CAPTURED
         if amount is not None:
             self.sums[ref] = (amount, self.sums[ref][1])
 
-    async def look_up(self, ref: str) -> Standing:
+    async def look_up(self, ref: str) -> ProviderStatus:
         self._called("look_up", ref)
         return self._standing(ref)
 
-    async def close(self, ref: str) -> Standing:
+    async def close(self, ref: str) -> ProviderStatus:
         self._called("close", ref)
-        self.news[ref] = self.news[ref] or News.FAILED
+        self.result[ref] = self.result[ref] or PaymentResult.FAILED
         return self._standing(ref)
 
     async def refund(self, ref: str, key: str) -> None:
@@ -191,8 +201,8 @@ class Gateway:
         if self.troubles[name]:
             raise self.troubles[name].pop(0)
 
-    def _standing(self, ref: str) -> Standing:
-        return Standing(self.news[ref], *self.sums[ref])
+    def _standing(self, ref: str) -> ProviderStatus:
+        return ProviderStatus(self.result[ref], *self.sums[ref])
 
 
 class Till:
@@ -204,28 +214,28 @@ class Till:
         self.pool = pool
         self.event = event
         self.gateway = Gateway()
-        self.desk = Desk(database, 1)
-        self.desk.start()
+        self.engine = Engine(database, 1)
+        self.engine.start()
         self.set_up({"gateway": self.gateway})
 
     def set_up(self, providers: Mapping[str, Provider]) -> None:
-        self.inbox = Inbox(self.pool, self.desk, providers)
-        self.refunds = Refunds(self.pool, self.desk, providers)
-        self.reconciler = Reconciler(self.pool, self.desk, providers)
+        self.inbox = Inbox(self.pool, self.engine, providers)
+        self.refunds = Refunds(self.pool, self.engine, providers)
+        self.reconciler = Reconciler(self.pool, self.engine, providers)
 
-    async def restart_desk(self) -> None:
-        await self.desk.close()
-        self.desk = Desk(self.database, 1)
-        self.desk.start()
+    async def restart_engine(self) -> None:
+        await self.engine.close()
+        self.engine = Engine(self.database, 1)
+        self.engine.start()
         self.set_up({"gateway": self.gateway})
 
     async def hold(self, *seats: str, user: str = "u-1", email: str | None = "buyer@example.org") -> Booking:
         command = structs.replace(inside.place(self.event, *seats, user=user), email=email)
         return (await self.do(command)).booking
 
-    async def do(self, command: Command) -> Done:
-        outcome = await self.desk.submit(command)
-        assert isinstance(outcome, Done), outcome
+    async def do(self, command: Command) -> Accepted:
+        outcome = await self.engine.submit(command)
+        assert isinstance(outcome, Accepted), outcome
         return outcome
 
     async def act(self, booking: Booking, verb: Verb) -> Booking:
@@ -234,7 +244,7 @@ class Till:
     async def begin(self, booking: Booking, *, ask: bool = True) -> Payment:
         """A payment of the booking; if the provider is not asked, it stays without a reference."""
         new = ids.new_id()
-        command = Pay(
+        command = StartPayment(
             event=self.event.id,
             org=self.event.org,
             booking=booking.id,
@@ -252,23 +262,23 @@ class Till:
         await self.pool.execute(sql.payments.set_started, self.event.id, new, started.ref, started.checkout_url)
         return structs.replace(begun, provider_ref=started.ref)
 
-    def _ask(self, begun: Payment) -> Ask:
+    def _ask(self, begun: Payment) -> CheckoutRequest:
         id_ = self.text(begun)
-        return Ask(payment=id_, amount=begun.amount, currency=begun.currency, description="", return_url="")
+        return CheckoutRequest(payment=id_, amount=begun.amount, currency=begun.currency, description="", return_url="")
 
     def text(self, of: Payment) -> str:
-        return ids.payment_text(self.event.id, of.id)
+        return ids.format_payment_id(self.event.id, of.id)
 
-    async def tell(self, of: Payment, news: News = News.CAPTURED, **changes: Any) -> bool:
+    async def tell(self, of: Payment, news: PaymentResult = PaymentResult.CAPTURED, **changes: Any) -> bool:
         """What the gateway would tell of the payment, by its own name of it."""
         given: dict[str, Any] = {"ref": of.provider_ref, "amount": of.amount, "currency": of.currency}
-        word = Word(**{"id": secrets.token_hex(8), "news": news, **given, **changes})
+        word = Word(**{"id": secrets.token_hex(8), "result": news, **given, **changes})
         return await self.inbox.receive("gateway", {"signed": "by the gateway"}, json.encode(word))
 
-    async def settle(self, of: Payment, booking: Booking, news: News = News.CAPTURED) -> Payment:
+    async def settle(self, of: Payment, booking: Booking, news: PaymentResult = PaymentResult.CAPTURED) -> Payment:
         """The same without the way through the inbox."""
-        command = Settle(
-            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, news=news,
+        command = SettlePayment(
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, result=news,
             amount=of.amount, currency=of.currency,
         )  # fmt: skip
         settled = (await self.do(command)).payment
@@ -276,7 +286,7 @@ class Till:
         return settled
 
     async def resolve(self, of: Payment, booking: Booking, remedy: Remedy) -> Payment:
-        command = Resolve(
+        command = ResolvePayment(
             event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, remedy=remedy
         )
         resolved = (await self.do(command)).payment
@@ -297,7 +307,7 @@ class Till:
         status: str = await self.connection.fetchval("SELECT status FROM booking WHERE id = $1", booking.id)
         return status
 
-    async def facts(self, booking: Booking) -> list[str]:
+    async def entries(self, booking: Booking) -> list[str]:
         rows = await self.connection.fetch("SELECT kind FROM journal WHERE booking_id = $1 ORDER BY number", booking.id)
         return [row["kind"] for row in rows]
 
@@ -337,6 +347,6 @@ async def till(database: str, **changes: Any) -> AsyncIterator[Till]:
         try:
             yield opened
         finally:
-            await opened.desk.close()
+            await opened.engine.close()
             async with asyncio.timeout(10):
                 await pool.close()

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import structs
 
-from holdfast.core.book import Book
-from holdfast.core.commands import Act, Done, Place, PoolItem, SeatItem
+from holdfast.core.commands import Accepted, ActOnBooking, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import decide
+from holdfast.core.event_state import EventState
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Counter, Line, Policy, Pool, Seat, Tariff
 from holdfast.core.refusals import Refusal, Refused
@@ -107,7 +107,7 @@ def free_of_charge(made: Booking) -> Booking:
     return structs.replace(made, lines=lines, subtotal=0, tax=0, total=0)
 
 
-def book(layout: Layout | None = None, bookings: Iterable[Booking] = (), now: datetime = NOW) -> Book:
+def book(layout: Layout | None = None, bookings: Iterable[Booking] = (), now: datetime = NOW) -> EventState:
     """The open book of an event with these bookings and no others."""
     layout = layout or show()
     there = list(bookings)
@@ -119,7 +119,7 @@ def book(layout: Layout | None = None, bookings: Iterable[Booking] = (), now: da
             counters[line.pool].sold += line.quantity if one.status in FILLS_SOLD else 0
             if line.seat is not None and one.status in FILLS_HELD + FILLS_SOLD:
                 taken[line.seat] = one.id
-    return Book(layout, now, VERSION, counters, {one.id: one for one in there}, taken)
+    return EventState(layout, now, VERSION, counters, {one.id: one for one in there}, taken)
 
 
 def _capacity(layout: Layout, pool: Pool) -> int:
@@ -128,7 +128,7 @@ def _capacity(layout: Layout, pool: Pool) -> int:
     return sum(seat.pool == pool.number and not seat.blocked for seat in layout.seats)
 
 
-def place(name: str, *items: SeatItem | PoolItem, **changes: Any) -> Place:
+def place(name: str, *items: SeatItem | PoolItem, **changes: Any) -> PlaceHold:
     given: dict[str, Any] = {
         "event": EVENT,
         "org": ORG,
@@ -139,39 +139,39 @@ def place(name: str, *items: SeatItem | PoolItem, **changes: Any) -> Place:
         "fingerprint": id_of(f"of {name}"),
         "items": items,
     }
-    return Place(**{**given, **changes})
+    return PlaceHold(**{**given, **changes})
 
 
-def act(name: str, verb: Verb, **changes: Any) -> Act:
+def act(name: str, verb: Verb, **changes: Any) -> ActOnBooking:
     given: dict[str, Any] = {"event": EVENT, "org": ORG, "booking": id_of(name), "verb": verb, "actor": "the clerk"}
-    return Act(**{**given, **changes})
+    return ActOnBooking(**{**given, **changes})
 
 
-def granted(open_book: Book, command: Place | Act) -> Booking:
+def granted(open_book: EventState, command: PlaceHold | ActOnBooking) -> Booking:
     return yes(open_book, command).booking
 
 
-def yes(open_book: Book, command: Place | Act) -> Done:
+def yes(open_book: EventState, command: PlaceHold | ActOnBooking) -> Accepted:
     (outcome,) = decide(open_book, [command])
-    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome, Accepted), outcome
     return outcome
 
 
-def refused(open_book: Book, command: Place | Act) -> Refused:
+def refused(open_book: EventState, command: PlaceHold | ActOnBooking) -> Refused:
     (outcome,) = decide(open_book, [command])
     assert isinstance(outcome, Refused), outcome
     return outcome
 
 
-def refusal(open_book: Book, command: Place | Act) -> Refusal:
+def refusal(open_book: EventState, command: PlaceHold | ActOnBooking) -> Refusal:
     return refused(open_book, command).refusal
 
 
-def counts(open_book: Book, pool: int = STANDING) -> tuple[int, int]:
+def counts(open_book: EventState, pool: int = STANDING) -> tuple[int, int]:
     """What is held and what is sold of a pool."""
     return open_book.counters[pool].held, open_book.counters[pool].sold
 
 
-def is_untouched(open_book: Book) -> bool:
+def is_untouched(open_book: EventState) -> bool:
     """Whether there is nothing to save."""
-    return not (open_book.facts or open_book.created or open_book.changed or open_book.shifts)
+    return not (open_book.entries or open_book.created or open_book.changed or open_book.shifts)

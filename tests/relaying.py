@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast import db, ids
-from holdfast.deliveries.channel import Channel, Delivery
-from holdfast.deliveries.relay import Relay
-from holdfast.deliveries.webhook import Webhooks
-from holdfast.orphans import be_a_parent, end_with_parent
+from holdfast.notifications.channel import Channel, Delivery
+from holdfast.notifications.relay import Relay
+from holdfast.notifications.webhook_channel import WebhookChannel
+from holdfast.runtime import db, ids
+from holdfast.runtime.process_lifetime import end_with_parent, set_parent_pid
 
 EVENT = ids.new_id()
 
@@ -192,7 +192,7 @@ async def a_relay(
 ) -> AsyncIterator[Relay]:
     """A relay that does what it is told to, with webhooks to wherever they go."""
     pool = await db.create_pool(url, 4)
-    webhooks = Webhooks(pool, allow_private=True)
+    webhooks = WebhookChannel(pool, allow_private=True)
     relay = Relay(pool, {"webhook": webhooks, **(channels or {})}, send_seconds=send_seconds)
     try:
         yield relay
@@ -218,7 +218,7 @@ async def relaying(
 
 
 def start_process(url: str, notes: Path, send_seconds: float = 25) -> "subprocess.Popen[bytes]":
-    be_a_parent()
+    set_parent_pid()
     return subprocess.Popen([sys.executable, "-m", "tests.relaying", url, str(send_seconds), str(notes)])
 
 

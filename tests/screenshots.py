@@ -12,10 +12,11 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from holdfast import embedded, sql
-from holdfast.access import Role, create_key
-from holdfast.db import Connection
-from holdfast.demo import ORG, fill_demo
+from holdfast import sql
+from holdfast.demo.data import ORG, fill_demo
+from holdfast.runtime import embedded
+from holdfast.runtime.credentials import Role, create_key
+from holdfast.runtime.db import Connection
 from tests.browser import chromium
 from tests.buyer import PHONE
 from tests.house import Server, fresh_database, hold, make_template, run, serving
@@ -53,7 +54,7 @@ def demo() -> Iterator[tuple[Server, httpx.Client]]:
 
 
 async def sales_key(connection: Connection) -> str:
-    row = await connection.fetchrow(sql.access.org_by_slug, ORG)
+    row = await connection.fetchrow(sql.credentials.org_by_slug, ORG)
     return await create_key(connection, row["id"], Role.SALES)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from holdfast import ids
+from holdfast.runtime import ids
 from tests.house import Server, hold, sql, wait_until
 from tests.inside import audit
 
@@ -113,10 +113,10 @@ def shopping(server: Server, key: str, event: str) -> Iterator[Shoppers]:
 def _check(url: str, event: str, shoppers: Shoppers) -> None:
     """Everything acknowledged is there as acknowledged, there is nothing else, and no unit is taken twice."""
     assert shoppers.surprises == []
-    id_ = ids.parse_event(event)
+    id_ = ids.parse_event_id(event)
     assert id_ is not None
     rows = sql(url, "SELECT id, status FROM booking WHERE event_id = $1", id_)
-    assert {ids.booking_text(id_, row["id"]): row["status"] for row in rows} == shoppers.acknowledged
+    assert {ids.format_booking_id(id_, row["id"]): row["status"] for row in rows} == shoppers.acknowledged
     seats = sql(url, "SELECT seat FROM line WHERE event_id = $1 AND live AND seat IS NOT NULL", id_)
     assert len({row["seat"] for row in seats}) == len(seats)
     assert audit(database_url=url) == {"ok": True, "events": 1, "findings": []}

@@ -5,14 +5,14 @@ from datetime import datetime
 import pytest
 from msgspec import Struct, json
 
-from holdfast import db, ids
-from holdfast.core.offers import EventChange
+from holdfast.core.event_schemas import EventChange
 from holdfast.core.states import EventStatus, Verb
-from holdfast.desk.batch import sweep
-from holdfast.desk.events import change_event, set_status
-from holdfast.desk.layouts import Layouts
-from holdfast.worker import auditor
-from holdfast.worker.auditor import audit_event
+from holdfast.engine import auditor
+from holdfast.engine.auditor import audit_event
+from holdfast.engine.batch import sweep
+from holdfast.engine.event_editor import change_event, set_status
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db, ids
 from tests.house import run, serving, sql
 from tests.inside import (
     ACTOR,
@@ -87,7 +87,7 @@ async def test_an_event_that_has_ended_has_nothing_wrong_with_it(database: str, 
     async with lane_connection(database) as connection:
         event = (await _busy_event(connection)).event
         await set_status(connection, event.org, event.id, status, ACTOR)
-        while await sweep(connection, Layouts(), [event.id]):
+        while await sweep(connection, LayoutCache(), [event.id]):
             pass
         assert (await audit_event(connection, event.id))[0] == []
 
@@ -189,7 +189,7 @@ async def test_the_auditor_finds(database: str, corruption: str) -> None:
         bookings = {name: getattr(busy, name) for name in ("held", "confirmed", "expired", "cancelled", "refunded")}
         await connection.execute(statements.format(**{name: id_.hex() for name, id_ in bookings.items()}))
         findings, version = await audit_event(connection, busy.event.id)
-        named = {name: ids.booking_text(busy.event.id, id_) for name, id_ in bookings.items()}
+        named = {name: ids.format_booking_id(busy.event.id, id_) for name, id_ in bookings.items()}
         assert [(finding.what, finding.subject) for finding in findings] == [
             (what, subject.format(version=version, **named))
         ]

@@ -14,11 +14,11 @@ import jwt
 import pytest
 from msgspec import Struct
 
-from holdfast import db, ids
 from holdfast import sql as statements
-from holdfast.access import AUDIENCE, Role, create_key
-from holdfast.http.operation import About, Operation
-from holdfast.http.operations import OPERATIONS
+from holdfast.api.call import Operation, Resource
+from holdfast.api.operations import OPERATIONS
+from holdfast.runtime import db, ids
+from holdfast.runtime.credentials import AUDIENCE, Role, create_key
 from tests import things
 from tests.answers import accepted, problem, refused
 from tests.house import Org, Server, hold, publish, run, show, sql, wait_until
@@ -125,7 +125,7 @@ class Stage(Struct, frozen=True):
     other: Org
     clients: dict[str, httpx.Client]
     other_admin: httpx.Client
-    unchanged: dict[tuple[About, str, str], str]
+    unchanged: dict[tuple[Resource, str, str], str]
 
     @property
     def admin(self) -> httpx.Client:
@@ -163,7 +163,7 @@ def target(stage: Stage, operation: Operation, kind: str) -> str:
         return ABSENT[operation.about]
     owner = stage.other_admin if kind == "foreign" else stage.admin
     make = READY.get(operation.name)
-    if make is None and operation.about in (About.EVENT, About.ENDPOINT):
+    if make is None and operation.about in (Resource.EVENT, Resource.ENDPOINT):
         return things.thing(owner, operation.about)
     user = "u-2" if kind == "fellow" else "u-1"
     return make(owner, user) if make else things.thing(owner, operation.about, user)
@@ -215,15 +215,15 @@ def version(stage: Stage, operation: Operation, id_: str) -> Any:
     if operation.about not in ABSENT:
         return None
     path = {
-        About.EVENT: f"/v1/events/{id_}",
-        About.BOOKING: f"/v1/bookings/{id_}",
-        About.PAYMENT: f"/v1/payments/{id_}",
-        About.RECEIPT: f"/v1/receipts/{id_}",
-        About.TICKET: f"/v1/tickets/{id_}/qr.svg",
-        About.ENDPOINT: f"/v1/webhook-endpoints/{id_}",
+        Resource.EVENT: f"/v1/events/{id_}",
+        Resource.BOOKING: f"/v1/bookings/{id_}",
+        Resource.PAYMENT: f"/v1/payments/{id_}",
+        Resource.RECEIPT: f"/v1/receipts/{id_}",
+        Resource.TICKET: f"/v1/tickets/{id_}/qr.svg",
+        Resource.ENDPOINT: f"/v1/webhook-endpoints/{id_}",
     }[operation.about]
     seen = [client.get(path) for client in (stage.admin, stage.other_admin)]
-    has_version = operation.about in (About.EVENT, About.BOOKING)
+    has_version = operation.about in (Resource.EVENT, Resource.BOOKING)
     return [a.json()["version"] if has_version else a.content for a in seen if a.status_code == 200]
 
 
@@ -267,7 +267,7 @@ def test_what_another_org_owns_looks_exactly_like_what_is_absent(
     assert set(foreign.headers) == set(absent.headers) == set(garbage.headers)
 
 
-@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.about is About.BOOKING], ids=lambda o: o.name)
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.about is Resource.BOOKING], ids=lambda o: o.name)
 def test_what_another_customer_owns_looks_exactly_like_what_is_absent(stage: Stage, operation: Operation) -> None:
     fellow = ask(stage.customer, operation, unchanged_target(stage, operation, "fellow"))
     absent = ask(stage.customer, operation, ABSENT[operation.about])
@@ -331,7 +331,9 @@ def test_a_key_of_another_org_cannot_replay_a_booking(stage: Stage) -> None:
     body = {"user": "u-1", "items": [{"seat": "A-1"}]}
     first = accepted(hold(stage.admin, event, key="same", **body), 201)
     stolen = hold(stage.other_admin, event, key="same", **body)
-    assert refused(stolen, 404, "not_found") == hold(stage.other_admin, ABSENT[About.EVENT], key="same", **body).json()
+    assert (
+        refused(stolen, 404, "not_found") == hold(stage.other_admin, ABSENT[Resource.EVENT], key="same", **body).json()
+    )
     again = hold(stage.admin, event, key="same", **body)
     assert accepted(again, 201)["id"] == first["id"]
     assert again.headers["idempotency-replayed"] == "true"
@@ -345,7 +347,7 @@ READ_WITHOUT_A_TOKEN: Final = ("get_event", "get_availability", "get_seats", "li
 def test_a_draft_does_not_exist_for_the_public_and_for_customers(stage: Stage, caller: str, name: str) -> None:
     draft = accepted(stage.admin.post("/v1/events", json=show()), 201)["id"]
     answer = ask(stage.clients[caller], BY_NAME[name], draft)
-    absent = ask(stage.clients[caller], BY_NAME[name], ABSENT[About.EVENT])
+    absent = ask(stage.clients[caller], BY_NAME[name], ABSENT[Resource.EVENT])
     assert answer.json() == absent.json()
     assert absent.status_code == (401 if (caller, name) == ("anonymous", "place_hold") else 404)
 
@@ -385,7 +387,7 @@ def test_a_revoked_key_is_refused(server: Server, stage: Stage) -> None:
         return [await create_key(connection, stage.org.id, Role.ADMIN) for _ in range(2)]
 
     def revoke(key: str) -> None:
-        sql(server.database_url, statements.access.revoke_key, stage.org.id, key[:12])
+        sql(server.database_url, statements.credentials.revoke_key, stage.org.id, key[:12])
 
     used, unused = run(make, server.database_url)
     with server.client({"Authorization": f"Bearer {used}"}) as client:
@@ -410,14 +412,14 @@ class Forger:
 
     def __init__(self, server: Server, stage: Stage) -> None:
         def secret(org: Org) -> bytes:
-            found: bytes = sql(server.database_url, statements.access.token_secret, org.id)[0][0]
+            found: bytes = sql(server.database_url, statements.credentials.token_secret, org.id)[0][0]
             return found
 
         self.expires_at = int(time.time()) + 600
         self.secret = secret(stage.org)
         self.other_secret = secret(stage.other)
-        self.kid = ids.org_text(stage.org.id)
-        self.other_kid = ids.org_text(stage.other.id)
+        self.kid = ids.format_org_id(stage.org.id)
+        self.other_kid = ids.format_org_id(stage.other.id)
 
     def token(self, *, secret: bytes | None = None, kid: str = "", **claims: Any) -> str:
         """A right token, but for what is given. A claim that is None is left out."""
@@ -479,7 +481,7 @@ FORGERIES: Final[dict[str, Callable[[Forger], str]]] = {
     "a_user_that_is_a_number": lambda f: f.token(sub=1),
     "no_audience": lambda f: f.token(aud=None),
     "another_audience": lambda f: f.token(aud="another-product"),
-    "an_org_that_is_not_there": lambda f: f.token(kid=ids.org_text(bytes(16))),
+    "an_org_that_is_not_there": lambda f: f.token(kid=ids.format_org_id(bytes(16))),
     "an_org_by_another_name": lambda f: f.token(kid=f.kid.upper()),
 }
 
@@ -531,18 +533,18 @@ CONTRADICTIONS: Final[dict[str, tuple[str, Any]]] = {
 def test_a_request_that_contradicts_itself_is_told_so_before_anything_else(
     stage: Stage, caller: str, name: str, body: Any
 ) -> None:
-    for id_ in (ABSENT[About.EVENT], "nothing"):
+    for id_ in (ABSENT[Resource.EVENT], "nothing"):
         refused(ask(stage.clients[caller], BY_NAME[name], id_, body), 422, "invalid_request")
 
 
 def test_a_hold_for_nobody_is_told_so_before_its_event_is_looked_for(stage: Stage) -> None:
-    for id_ in (ABSENT[About.EVENT], "nothing"):
+    for id_ in (ABSENT[Resource.EVENT], "nothing"):
         answer = ask(stage.admin, BY_NAME["place_hold"], id_, {"items": [{"seat": "A-1"}]})
         refused(answer, 422, "invalid_request")
 
 
 def test_a_customer_who_names_another_is_told_so_before_the_event_is_looked_for(stage: Stage) -> None:
-    for id_ in (ABSENT[About.EVENT], "nothing"):
+    for id_ in (ABSENT[Resource.EVENT], "nothing"):
         body = {"user": "u-2", "items": [{"seat": "A-1"}]}
         refused(ask(stage.customer, BY_NAME["place_hold"], id_, body), 403, "forbidden")
 
@@ -556,6 +558,6 @@ def test_the_public_may_not_learn_whether_a_booking_exists(stage: Stage) -> None
     booking = target(stage, BY_NAME["get_booking"], "own")
     anonymous = stage.clients["anonymous"]
     exists = anonymous.get(f"/v1/bookings/{booking}")
-    absent = anonymous.get(f"/v1/bookings/{ABSENT[About.BOOKING]}")
+    absent = anonymous.get(f"/v1/bookings/{ABSENT[Resource.BOOKING]}")
     refused(exists, 401, "unauthorized")
     assert exists.content == absent.content

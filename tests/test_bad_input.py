@@ -11,9 +11,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from holdfast import ids
-from holdfast.http.operation import About, Operation
-from holdfast.http.operations import OPERATIONS
+from holdfast.api.call import Operation, Resource
+from holdfast.api.operations import OPERATIONS
+from holdfast.runtime import ids
 from tests.answers import accepted, problem, refused
 from tests.house import Org, Server, hold, publish, show
 from tests.rude import chunks, head, say
@@ -25,12 +25,12 @@ DEEP: Final = 100_000
 DEPTHS: Final = (*range(50, 940, 100), *range(940, 970), 980, 1000)
 JSON: Final = {"Content-Type": "application/json"}
 # Ids as they should be, of nothing.
-NO_EVENT: Final = ids.event_text(bytes(16))
-NO_BOOKING: Final = ids.booking_text(bytes(16), bytes(16))
-NO_ORG: Final = ids.org_text(bytes(16))
+NO_EVENT: Final = ids.format_event_id(bytes(16))
+NO_BOOKING: Final = ids.format_booking_id(bytes(16), bytes(16))
+NO_ORG: Final = ids.format_org_id(bytes(16))
 
 Body = dict[str, Any]
-Named = dict[About, str]
+Named = dict[Resource, str]
 
 WITH_BODY: Final = [operation for operation in OPERATIONS if operation.takes]
 WITH_QUERY: Final = [operation for operation in OPERATIONS if operation.query]
@@ -78,14 +78,16 @@ def booking(admin: httpx.Client) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def named(admin: httpx.Client, event: str, booking: str) -> Named:
-    made = {about: thing(admin, about) for about in (About.PAYMENT, About.RECEIPT, About.TICKET, About.ENDPOINT)}
+    made = {
+        about: thing(admin, about) for about in (Resource.PAYMENT, Resource.RECEIPT, Resource.TICKET, Resource.ENDPOINT)
+    }
     return {
         **made,
-        About.EVENT: event,
-        About.BOOKING: booking,
-        About.PROVIDER: "sandbox",
-        About.ORG: "",
-        About.NOTHING: "",
+        Resource.EVENT: event,
+        Resource.BOOKING: booking,
+        Resource.PROVIDER: "sandbox",
+        Resource.ORG: "",
+        Resource.NOTHING: "",
     }
 
 
@@ -927,7 +929,7 @@ def test_a_length_that_is_none_is_refused_and_has_no_effect(
 
 def test_a_length_shorter_than_the_body_cuts_it(server: Server, org: Org, named: Named) -> None:
     headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Content-Length: 12"]
-    path = f"/v1/bookings/{named[About.BOOKING]}/cancel".encode()
+    path = f"/v1/bookings/{named[Resource.BOOKING]}/cancel".encode()
     answer = say(server.port, head("POST", path, headers), REASON)
     assert answer is None or problem(answer)["code"] == "invalid_request"
 

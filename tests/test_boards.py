@@ -10,9 +10,10 @@ import httpx
 import pytest
 from msgspec import json
 
-from holdfast import db, ids, sql
-from holdfast.http import boards
-from holdfast.http.boards import Board, Boards
+from holdfast import sql
+from holdfast.live import live_event
+from holdfast.live.live_event import LiveEvent, LiveEvents
+from holdfast.runtime import db, ids
 from tests.crowd import Reply, arush, hold_request, request
 from tests.house import Org, Server, hold, publish, show, wait_until
 
@@ -43,16 +44,16 @@ async def shown_by_database(pool: db.Pool, event: bytes) -> Shown:
     return seats, pools
 
 
-def shown_by(board: Board) -> Shown:
-    assert board.picture is not None
-    seats = json.decode(board.picture.seats_answer())
-    available = json.decode(board.picture.availability_answer())
+def shown_by(board: LiveEvent) -> Shown:
+    assert board.snapshot is not None
+    seats = json.decode(board.snapshot.seats_answer())
+    available = json.decode(board.snapshot.availability_answer())
     assert seats["version"] == available["version"] == board.version
-    assert board.picture.taken == {seat["label"]: seat["state"] for seat in seats["seats"] if seat["state"] != "free"}
+    assert board.snapshot.taken == {seat["label"]: seat["state"] for seat in seats["seats"] if seat["state"] != "free"}
     return seats["seats"], available["pools"]
 
 
-async def is_true(pool: db.Pool, board: Board) -> bool:
+async def is_true(pool: db.Pool, board: LiveEvent) -> bool:
     """Whether the database said the same before and after the board was read; if so, the board must say it too."""
     before = await shown_by_database(pool, board.event)
     await board.refresh()
@@ -113,7 +114,7 @@ class Shop:
 
 
 def named(event: str) -> bytes:
-    found = ids.parse_event(event)
+    found = ids.parse_event_id(event)
     assert found is not None
     return found
 
@@ -123,7 +124,7 @@ def test_a_board_says_what_the_database_says_whatever_happens(server: Server, ad
 
     async def follow() -> int:
         async with reading(server) as pool:
-            board = Board(pool, named(shop.event))
+            board = LiveEvent(pool, named(shop.event))
             checks = 0
             for number in range(100):
                 shop.act()
@@ -138,13 +139,13 @@ def test_a_board_says_what_the_database_says_whatever_happens(server: Server, ad
 def test_a_board_that_is_far_behind_is_true_again(
     server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "FACTS_MAX", 3)
+    monkeypatch.setattr(live_event, "ENTRIES_MAX", 3)
     event = publish(admin, show(policy={"avoid_orphans": False, "max_units_per_user": None}))
     labels = list(LABELS)
 
     async def follow() -> None:
         async with reading(server) as pool:
-            board = Board(pool, named(event))
+            board = LiveEvent(pool, named(event))
             for count in (0, 2, 3, 4, 8):
                 for label in labels[:count]:
                     hold(admin, event, items=[{"seat": label}])
@@ -208,10 +209,10 @@ def test_all_processes_give_the_same_answer_and_tag_for_the_same_version(server:
         assert len({(answer.headers["etag"], answer.content) for answer in answers}) == 1
 
 
-def run_with_boards(server: Server, work: Callable[[Boards], Awaitable[None]]) -> None:
+def run_with_boards(server: Server, work: Callable[[LiveEvents], Awaitable[None]]) -> None:
     async def run() -> None:
         async with reading(server) as pool:
-            await work(Boards(pool))
+            await work(LiveEvents(pool))
 
     asyncio.run(run())
 
@@ -219,10 +220,10 @@ def run_with_boards(server: Server, work: Callable[[Boards], Awaitable[None]]) -
 def test_boards_that_nobody_watches_are_forgotten_the_longest_unasked_for_first(
     server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "EVENTS_MAX", 2)
+    monkeypatch.setattr(live_event, "EVENTS_MAX", 2)
     first, second, third = [named(publish(admin, show())) for _ in range(3)]
 
-    async def ask(kept: Boards) -> None:
+    async def ask(kept: LiveEvents) -> None:
         watched, forgotten = await kept.get(first), await kept.get(second)
         assert watched is not None
         assert kept.watch(watched)
@@ -242,10 +243,10 @@ def test_boards_that_nobody_watches_are_forgotten_the_longest_unasked_for_first(
 def test_there_is_a_limit_to_the_seats_that_can_be_watched(
     server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "SEATS_MAX", 60)
+    monkeypatch.setattr(live_event, "SEATS_MAX", 60)
     first, second = [named(publish(admin, show())) for _ in range(2)]
 
-    async def ask(kept: Boards) -> None:
+    async def ask(kept: LiveEvents) -> None:
         watched, refused = await kept.get(first), await kept.get(second)
         assert watched is not None
         assert refused is not None
@@ -258,7 +259,7 @@ def test_there_is_a_limit_to_the_seats_that_can_be_watched(
 
 
 def test_an_event_that_does_not_exist_leaves_no_board(server: Server) -> None:
-    async def ask(kept: Boards) -> None:
+    async def ask(kept: LiveEvents) -> None:
         assert await kept.get(ids.new_id()) is None
         assert not kept._kept
 

@@ -9,15 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.branding import (
-    DARK_SURFACES,
-    LIGHT_SURFACES,
-    Palette,
-    contrast,
-    logo_path,
-    palette,
-    stylesheet,
-)
+from holdfast.api.branding import DARK_SURFACES, LIGHT_SURFACES, Palette, contrast, logo_path, palette, stylesheet
 
 STYLE = Path(holdfast.__file__).parent / "web" / "static" / "holdfast.css"
 # What WCAG 2 asks for text of any size.

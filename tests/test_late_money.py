@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast import ids
-from holdfast.core.commands import Place, PoolItem
+from holdfast.core.commands import PlaceHold, PoolItem
 from holdfast.core.model import Booking
-from holdfast.core.money import News, Payment
+from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import EventStatus, Verb
-from holdfast.desk.events import set_status
-from holdfast.worker.auditor import audit_all
+from holdfast.engine.auditor import audit_all
+from holdfast.engine.event_editor import set_status
+from holdfast.runtime import ids
 from tests import inside
 from tests.inside import ACTOR, in_a_loop
 from tests.money import HALL, Till, till
@@ -72,7 +72,7 @@ async def pay_late(
 async def check_revived(stage: Till, booking: Booking, money: Payment) -> None:
     assert await stage.status(booking) == "confirmed"
     assert await stage.stands(money) == ("succeeded", "revived")
-    facts = await stage.facts(booking)
+    facts = await stage.entries(booking)
     assert facts == ["held", "payment.started", "expired", "payment.succeeded", "confirmed"]
     heard = await told(stage, booking)
     assert heard["mail"] == ["booking.expired", "booking.confirmed"]
@@ -91,7 +91,7 @@ async def check_refunded(stage: Till, booking: Booking, money: Payment, status: 
     assert await stage.refunds.run_once() == 0
     assert await stage.stands(money) == ("refunded", "refunded")
     assert list(stage.gateway.refunds.values()) == [money.provider_ref]
-    facts = await stage.facts(booking)
+    facts = await stage.entries(booking)
     assert facts == ["held", "payment.started", status, "payment.refund_due", "payment.refunded"]
     heard = await told(stage, booking)
     assert heard["mail"] == [f"booking.{status}", "payment.refund_due"]
@@ -99,7 +99,7 @@ async def check_refunded(stage: Till, booking: Booking, money: Payment, status: 
     assert (await audit_all(stage.connection))[1] == []
 
 
-def someone(stage: Till, *seats: str, user: str = "u-2", quantity: int = 1) -> Place:
+def someone(stage: Till, *seats: str, user: str = "u-2", quantity: int = 1) -> PlaceHold:
     command = inside.place(stage.event, *seats, user=user)
     return command if seats else structs.replace(command, items=(PoolItem("places", quantity),))
 
@@ -118,7 +118,7 @@ def takes(*seats: str, user: str = "u-2", quantity: int = 1, verb: Verb | None =
 def is_over(status: EventStatus) -> Meanwhile:
     async def end(stage: Till) -> None:
         await set_status(stage.connection, stage.event.org, stage.event.id, status, ACTOR)
-        await stage.desk.sweep(stage.event.id)
+        await stage.engine.sweep(stage.event.id)
 
     return end
 
@@ -200,7 +200,7 @@ async def test_the_buyer_has_booked_something_else_meanwhile(
 @in_a_loop
 async def test_the_hold_had_ended_before_its_event_did(database: str, status: EventStatus) -> None:
     async def end(stage: Till) -> None:
-        await stage.desk.sweep(stage.event.id)
+        await stage.engine.sweep(stage.event.id)
         await is_over(status)(stage)
 
     async with till(database) as stage:
@@ -289,7 +289,7 @@ async def test_a_failure_that_is_told_late_costs_nobody_anything(database: str) 
         booking = await stage.hold("A-1")
         money = await stage.begin(booking)
         await stage.wait(2 * HOLD_SECONDS)
-        await stage.tell(money, News.FAILED)
+        await stage.tell(money, PaymentResult.FAILED)
         assert await stage.stands(money) == ("failed", None)
         assert await stage.status(booking) == "expired"
         assert await stage.refunds.run_once() == 0

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.deliveries.channel import UndeliveredError
-from holdfast.deliveries.letters import Attachment, Item, Kind, Letter, compose, describe, is_address
-from holdfast.deliveries.texts import TEXTS, Wording
-from holdfast.words import LANGUAGES, language_of, moment, money
+from holdfast.i18n.formatting import LANGUAGES, language_of, moment, money
+from holdfast.notifications.channel import UndeliveredError
+from holdfast.notifications.email_texts import TEXTS, Wording
+from holdfast.notifications.emails import Attachment, Email, EmailItem, Kind, compose, describe, is_address
 from tests.test_smtp import Mailbox, mail_server, send
 
 SENDER = "tickets@example.net"
@@ -49,8 +49,8 @@ ATTACKS = [
 ]
 
 
-def letter(kind: Kind = Kind.CONFIRMED, **changes: Any) -> Letter:
-    usual = Letter(
+def letter(kind: Kind = Kind.CONFIRMED, **changes: Any) -> Email:
+    usual = Email(
         kind=kind,
         language="en",
         to="ana@example.org",
@@ -60,7 +60,7 @@ def letter(kind: Kind = Kind.CONFIRMED, **changes: Any) -> Letter:
         timezone="Europe/Madrid",
         address="Calle Mayor 12, Madrid",
         booking="bkg_7F3K92QX",
-        items=(Item("Stalls, A-5, Full price", 1, 3000), Item("Standing, Child", 2, 700)),
+        items=(EmailItem("Stalls, A-5, Full price", 1, 3000), EmailItem("Standing, Child", 2, 700)),
         subtotal=4400,
         tax=836,
         total=5236,

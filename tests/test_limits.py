@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from holdfast import db
+from holdfast.runtime import db
 from tests.house import Org, hold, publish, run, serving, show
 
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.core.book import Book
 from holdfast.core.commands import Command, Remedy, SeatItem
-from holdfast.core.decide import expire_due, wind_up
+from holdfast.core.decide import end_bookings, expire_due
+from holdfast.core.event_state import EventState
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking, Policy
-from holdfast.core.money import RECEIPT, News, Payment, PaymentOutcome, PaymentStatus
-from holdfast.core.pay import PAYMENTS_MAX
+from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
 from holdfast.core.refusals import Refusal
+from holdfast.core.settlement import PAYMENTS_MAX
 from holdfast.core.states import EventStatus, Status, Verb
 from tests.money import (
     answer,
@@ -56,8 +56,8 @@ NEWS = {
     "too much captured": told("money", amount=3001),
     "captured in another currency": told("money", currency="USD"),
     "captured, who knows how much": told("money", amount=None, currency=None),
-    "failed": told("money", News.FAILED),
-    "refunded": told("money", News.REFUNDED),
+    "failed": told("money", PaymentResult.FAILED),
+    "refunded": told("money", PaymentResult.REFUNDED),
 }
 WRONG = ["too little captured", "too much captured", "captured in another currency", "captured, who knows how much"]
 OPEN = ["started", "failed", "review of a silent provider"]
@@ -86,7 +86,7 @@ def is_sound(made: Booking) -> bool:
     return True
 
 
-def settled(open_book: Book, command: Command) -> Payment:
+def settled(open_book: EventState, command: Command) -> Payment:
     found = done(open_book, command).payment
     assert found is not None
     return found
@@ -110,9 +110,9 @@ def test_whatever_is_told_of_whatever_payment_has_an_answer(status: Status, kind
 def test_what_is_told_again_changes_nothing(status: Status, kind: str, news: str) -> None:
     open_book = book(bookings=[of(status, PAYMENTS[kind])])
     once = done(open_book, NEWS[news]).booking
-    written = len(open_book.facts)
+    written = len(open_book.entries)
     assert done(open_book, NEWS[news]).booking == once
-    assert len(open_book.facts) == written
+    assert len(open_book.entries) == written
     reopened = book(bookings=[once])
     assert done(reopened, NEWS[news]).booking == once
     assert is_untouched(reopened)
@@ -156,7 +156,7 @@ def test_money_that_comes_in_time_confirms_the_booking(status: Status, kind: str
     assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.SUCCEEDED, PaymentOutcome.FULFILLED)
     assert outcome.payment.captured_at == NOW
     assert counts(open_book, 0) == (0, 1)
-    assert {fact.kind for fact in open_book.facts} == {"payment.succeeded", "confirmed"}
+    assert {fact.kind for fact in open_book.entries} == {"payment.succeeded", "confirmed"}
 
 
 @pytest.mark.parametrize("kind", OPEN)
@@ -179,7 +179,7 @@ def test_money_for_a_booking_that_needs_none_goes_back(status: Status, kind: str
     assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REFUND_DUE, None)
     assert outcome.payment.captured_at == NOW
     assert outcome.payment.reason
-    assert [fact.kind for fact in open_book.facts] == ["payment.refund_due"]
+    assert [fact.kind for fact in open_book.entries] == ["payment.refund_due"]
     assert not open_book.shifts
 
 
@@ -211,14 +211,18 @@ def test_no_provider_has_a_say_about_a_receipt(status: Status, kind: str, news: 
 def test_a_failure_is_believed_only_of_a_payment_of_which_nothing_else_is_known(status: Status, kind: str) -> None:
     before = PAYMENTS[kind]
     open_book = book(bookings=[of(status, before)])
-    now = settled(open_book, told("money", News.FAILED))
+    now = settled(open_book, told("money", PaymentResult.FAILED))
     assert now.status is (PaymentStatus.FAILED if kind == "started" else before.status)
     assert open_book.bookings[id_of("it")].status is status
 
 
 @pytest.mark.parametrize("status", [Status.HELD, Status.EXPIRED])
-@pytest.mark.parametrize("order", [(News.FAILED, News.CAPTURED), (News.CAPTURED, News.FAILED)])
-def test_a_failure_and_a_success_are_a_success_in_whatever_order(status: Status, order: tuple[News, News]) -> None:
+@pytest.mark.parametrize(
+    "order", [(PaymentResult.FAILED, PaymentResult.CAPTURED), (PaymentResult.CAPTURED, PaymentResult.FAILED)]
+)
+def test_a_failure_and_a_success_are_a_success_in_whatever_order(
+    status: Status, order: tuple[PaymentResult, PaymentResult]
+) -> None:
     open_book = book(bookings=[of(status, PAYMENTS["started"])])
     for news in order:
         outcome = done(open_book, told("money", news))
@@ -232,7 +236,7 @@ def test_a_failure_and_a_success_are_a_success_in_whatever_order(status: Status,
 def test_money_that_the_provider_has_paid_back_is_back(status: Status, kind: str) -> None:
     before = of(status, PAYMENTS[kind])
     open_book = book(bookings=[before])
-    outcome = done(open_book, told("money", News.REFUNDED))
+    outcome = done(open_book, told("money", PaymentResult.REFUNDED))
     assert outcome.payment is not None
     assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REFUNDED, PaymentOutcome.REFUNDED)
     ends = kind == "succeeded" and status is Status.CONFIRMED
@@ -243,8 +247,8 @@ def test_money_that_the_provider_has_paid_back_is_back(status: Status, kind: str
 def test_nothing_is_kept_of_money_that_went_back_before_we_heard_that_it_had_come(status: Status) -> None:
     """Providers do not promise any order."""
     open_book = book(bookings=[of(status, PAYMENTS["started"])])
-    done(open_book, told("money", News.REFUNDED))
-    outcome = done(open_book, told("money", News.CAPTURED))
+    done(open_book, told("money", PaymentResult.REFUNDED))
+    outcome = done(open_book, told("money", PaymentResult.CAPTURED))
     assert outcome.payment is not None
     assert outcome.payment.status is not PaymentStatus.SUCCEEDED
     assert outcome.booking.status is not Status.CONFIRMED or status is Status.CONFIRMED
@@ -269,10 +273,10 @@ def test_every_remedy_has_an_answer_and_the_same_again_changes_nothing(
 ) -> None:
     open_book = book(bookings=[of(status, PAYMENTS[kind])])
     once = answer(open_book, resolving("money", remedy))
-    written = len(open_book.facts)
+    written = len(open_book.entries)
     again = answer(open_book, resolving("money", remedy))
     assert again == once
-    assert len(open_book.facts) == written
+    assert len(open_book.entries) == written
 
 
 @every_status
@@ -314,7 +318,7 @@ def test_a_remedy_does_what_it_says_or_is_refused(kind: str, remedy: Remedy) -> 
     if (kind, remedy) in BECOMES:
         found = settled(open_book, resolving("money", remedy, reason="because"))
         assert (found.status, found.reason) == (BECOMES[kind, remedy], "because")
-        assert [fact.kind for fact in open_book.facts] == [f"payment.{found.status}"]
+        assert [fact.kind for fact in open_book.entries] == [f"payment.{found.status}"]
     elif (kind, remedy) in STAYS:
         assert settled(open_book, resolving("money", remedy)) == PAYMENTS[kind]
         assert is_untouched(open_book)
@@ -329,7 +333,7 @@ def test_what_a_person_has_sent_back_through_the_provider_is_noted_once_it_is_ba
     for kind in ("review", "review of a silent provider"):
         open_book = book(bookings=[of(status, PAYMENTS[kind])])
         if settled(open_book, resolving("money", Remedy.REFUND)).status is PaymentStatus.REFUND_DUE:
-            back = settled(open_book, told("money", News.REFUNDED, amount=None, currency=None))
+            back = settled(open_book, told("money", PaymentResult.REFUNDED, amount=None, currency=None))
             assert back.status is PaymentStatus.REFUNDED, kind
 
 
@@ -386,7 +390,7 @@ def test_money_that_comes_at_the_moment_the_hold_ends_is_late_and_revives_it_eve
     open_book = book(show(policy=Policy(late_grace_seconds=0)), [held])
     outcome = done(open_book, told("money", amount=6000))
     assert is_revived(outcome.booking)
-    assert [fact.kind for fact in open_book.facts] == ["expired", "payment.succeeded", "confirmed"]
+    assert [fact.kind for fact in open_book.entries] == ["expired", "payment.succeeded", "confirmed"]
 
 
 @pytest.mark.parametrize("status", EventStatus)
@@ -475,7 +479,7 @@ def test_of_two_payments_of_a_booking_the_first_is_kept_and_the_second_goes_back
 
 def test_the_booking_stays_when_its_second_payment_is_back() -> None:
     open_book = book(bookings=[of(Status.HELD, payment("one"), payment("two"))])
-    for command in (told("one"), told("two"), told("two", News.REFUNDED)):
+    for command in (told("one"), told("two"), told("two", PaymentResult.REFUNDED)):
         it = done(open_book, command).booking
     assert it.status is Status.CONFIRMED
     assert [one.status for one in it.payments] == [PaymentStatus.SUCCEEDED, PaymentStatus.REFUNDED]
@@ -488,11 +492,11 @@ def test_the_money_of_a_booking_that_is_taken_back_goes_back_once(status: EventS
     if status is EventStatus.ACTIVE:
         done(open_book, act("it", Verb.REFUND))
     else:
-        wind_up(open_book)
+        end_bookings(open_book)
     it = open_book.bookings[id_of("it")]
     assert it.status is Status.REFUNDED
     assert [one.status for one in it.payments] == ["refund_due", "refunded", "failed"]
-    assert [fact.kind for fact in open_book.facts] == ["refunded", "payment.refund_due"]
+    assert [fact.kind for fact in open_book.entries] == ["refunded", "payment.refund_due"]
 
 
 # Beginning a payment.
@@ -503,7 +507,7 @@ def test_a_payment_is_of_what_the_booking_costs_and_is_not_captured() -> None:
     begun = settled(open_book, paying("money", return_url="https://shop.example/"))
     assert (begun.status, begun.outcome, begun.captured_at) == (PaymentStatus.STARTED, None, None)
     assert (begun.amount, begun.currency, begun.return_url) == (3000, "EUR", "https://shop.example/")
-    assert [fact.kind for fact in open_book.facts] == ["payment.started"]
+    assert [fact.kind for fact in open_book.entries] == ["payment.started"]
 
 
 def test_beginning_to_pay_extends_the_hold_once() -> None:
@@ -521,12 +525,12 @@ def test_beginning_to_pay_extends_no_further_than_a_hold_may_last() -> None:
 def test_a_payment_that_is_begun_again_with_the_same_key_is_the_same() -> None:
     open_book = book(bookings=[of(Status.HELD)])
     begun = settled(open_book, paying("money"))
-    written = len(open_book.facts)
+    written = len(open_book.entries)
     again = done(open_book, paying("money", payment=id_of("other")))
     assert (again.payment, again.replayed) == (begun, True)
     assert not done(open_book, paying("money")).replayed
     assert refusal(open_book, paying("money", fingerprint=id_of("other"))) is Refusal.IDEMPOTENCY_KEY_REUSED
-    assert len(open_book.facts) == written
+    assert len(open_book.entries) == written
 
 
 @every_status
@@ -596,7 +600,7 @@ def test_what_cost_nothing_and_ends_with_its_event_leaves_the_money_in_order(sta
     open_book = book(bookings=[free()])
     done(open_book, paying("money"))
     open_book = book(show(status=status), open_book.bookings.values())
-    assert wind_up(open_book) == 1
+    assert end_bookings(open_book) == 1
     check_money(open_book.bookings[id_of("it")])
 
 
@@ -605,7 +609,7 @@ def test_what_cost_nothing_and_ends_with_its_event_leaves_the_money_in_order(sta
 MANUAL = Policy(review="manual", review_seconds=3600)
 
 
-def reviewed(*bookings: Booking, now: datetime = NOW, policy: Policy = MANUAL) -> Book:
+def reviewed(*bookings: Booking, now: datetime = NOW, policy: Policy = MANUAL) -> EventState:
     return book(show(policy=policy), bookings, now=now)
 
 
@@ -681,7 +685,7 @@ def test_money_behind_a_receipt_that_is_never_reviewed_is_for_a_person(how: str)
         done(open_book, told("money"))
     else:
         open_book = book(show(policy=MANUAL, status=EventStatus.CANCELLED), [it])
-        wind_up(open_book)
+        end_bookings(open_book)
     it = open_book.bookings[id_of("it")]
     proof = it.payments[0]
     assert (proof.status, proof.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
@@ -735,7 +739,12 @@ VERBS = (Verb.SUBMIT, Verb.SETTLE)
 
 commands = st.one_of(
     st.builds(paying, st.sampled_from(NAMES), provider=st.sampled_from(["gateway", RECEIPT])),
-    st.builds(told, st.sampled_from(NAMES), st.sampled_from(News), amount=st.sampled_from([3000, 3000, 3000, 1, None])),
+    st.builds(
+        told,
+        st.sampled_from(NAMES),
+        st.sampled_from(PaymentResult),
+        amount=st.sampled_from([3000, 3000, 3000, 1, None]),
+    ),
     st.builds(resolving, st.sampled_from(NAMES), st.sampled_from(Remedy)),
     st.builds(handing_in, st.sampled_from(["paper", "more paper"])),
     st.builds(act, st.just("it"), st.sampled_from([verb for verb in Verb if verb not in VERBS])),

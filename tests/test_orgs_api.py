@@ -17,9 +17,9 @@ from msgspec import DecodeError
 from msgspec import json as documents
 
 from holdfast import sql as statements
-from holdfast.branding import LOGO_MAX
+from holdfast.api.branding import LOGO_MAX
+from holdfast.api.requests import ORIGIN, OrgChange
 from holdfast.core.refusals import RefusedError
-from holdfast.http.requests import ORIGIN, OrgChange
 from tests.answers import accepted, refused
 from tests.house import Org, Server, sql
 from tests.test_cli import holdfast
@@ -63,13 +63,13 @@ def test_a_logo_is_kept_as_what_it_is_whatever_it_is_called(
     digest = hashlib.sha256(file).hexdigest()
     assert answer["logo_url"] == f"{server.url}/logo/acme?v={digest[:12]}"
     assert answer == accepted(admin.get("/v1/org"))
-    (row,) = sql(server.database_url, statements.access.logo, "acme")
+    (row,) = sql(server.database_url, statements.credentials.logo, "acme")
     assert tuple(row) == (file, kind, digest)
-    (shown,) = sql(server.database_url, statements.access.org_shown_by_slug, "acme")
+    (shown,) = sql(server.database_url, statements.credentials.org_shown_by_slug, "acme")
     assert shown["logo_hash"] == digest
     assert accepted(admin.delete("/v1/org/logo"))["logo_url"] is None
     assert accepted(admin.delete("/v1/org/logo"))["logo_url"] is None
-    assert sql(server.database_url, statements.access.logo, "acme") == []
+    assert sql(server.database_url, statements.credentials.logo, "acme") == []
 
 
 def test_a_logo_of_256_kibibytes_is_taken_and_one_byte_more_is_not(admin: httpx.Client) -> None:

@@ -10,11 +10,11 @@ import httpx
 import jwt
 import pytest
 
-from holdfast import ids
-from holdfast.settings import Settings
+from holdfast.runtime import ids
+from holdfast.runtime.settings import Settings
 from holdfast.web.routes import page_routes
+from holdfast.web.session import COOKIE_CHARS_MAX
 from holdfast.web.site import Site
-from holdfast.web.visit import COOKIE_CHARS_MAX
 from tests.answers import accepted
 from tests.house import Org, Server, fresh_database, hold, publish, serving, show, sql
 from tests.shop import FRAMED, Page, first_look, from_here, look, page_of, send, send_file, take, visiting, went_to
@@ -119,7 +119,7 @@ def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[st
                 act(booking, "reject", reason=NASTY)
             found[name] = look(buyer, booking)
         expired = booked()
-        parsed = ids.parse_booking(_id(expired))
+        parsed = ids.parse_booking_id(_id(expired))
         assert parsed is not None
         sql(server.database_url, "UPDATE booking SET expires_at = now() WHERE event_id = $1 AND id = $2", *parsed)
         found["expired"] = look(buyer, expired)
@@ -265,7 +265,7 @@ def test_a_cookie_that_we_have_not_made_is_nobodys(server: Server, admin: httpx.
         assert _cookie(answer)[0] != forged, name
 
 
-ROUTES: Final = page_routes(Site(Settings(demo=True), None, None, ()))
+ROUTES: Final = page_routes(Site(Settings(demo=True), None, None, ()), (), None)
 POSTS: Final = [route.path for route in ROUTES if "POST" in (route.methods or ())]
 GETS: Final = [route.path for route in ROUTES if "GET" in (route.methods or ())]
 
@@ -449,7 +449,7 @@ def test_a_token_that_is_not_valid_lets_nobody_in(
     good = _token(admin, "eve")
     secret = sql(server.database_url, "SELECT token_secret FROM org WHERE slug = 'acme'")[0]["token_secret"]
     claims = jwt.decode(good, options={"verify_signature": False})
-    kid = {"kid": ids.org_text(org.id)}
+    kid = {"kid": ids.format_org_id(org.id)}
     tokens = {
         "expired": jwt.encode({**claims, "exp": 1_000_000_000}, secret, headers=kid),
         "cut off": good[:-3],
@@ -523,9 +523,9 @@ def test_only_sites_that_the_org_names_show_its_pages_in_a_frame(server: Server,
         accepted(clerk.patch("/v1/org", json={"frame_origins": origins}))
         event = publish(clerk, show())
     booking = take(buyer, event, **STANDING)
-    parsed = ids.parse_booking(_id(booking))
+    parsed = ids.parse_booking_id(_id(booking))
     assert parsed is not None
-    absent = f"/b/{ids.booking_text(parsed[0], bytes(16))}"
+    absent = f"/b/{ids.format_booking_id(parsed[0], bytes(16))}"
     for path in ("/o/framed", "/o/framed/bookings", f"/e/{event}", booking, absent):
         policy = buyer.get(path).headers["content-security-policy"]
         assert policy.endswith("; frame-ancestors https://theatre.example http://localhost:3000"), path

@@ -14,7 +14,7 @@ import zxingcpp
 from PIL import Image
 
 import holdfast
-from holdfast import ids
+from holdfast.runtime import ids
 from tests.answers import accepted
 from tests.house import Org, Server, fresh_database, publish, serving, show, sql, wait_until
 from tests.shop import Page, look, page_of, pay_in_sandbox, send, send_file, take, visiting, went_to
@@ -43,7 +43,7 @@ def comprador(server: Server) -> Iterator[httpx.Client]:
 
 def _run_out(server: Server, booking: str) -> None:
     """The time of a hold is over, without anybody waiting for it."""
-    named = ids.parse_booking(booking.removeprefix("/b/"))
+    named = ids.parse_booking_id(booking.removeprefix("/b/"))
     assert named is not None
     statement = "UPDATE booking SET expires_at = holdfast_now() - interval '1 second' WHERE event_id = $1 AND id = $2"
     sql(server.database_url, statement, *named)
@@ -88,12 +88,12 @@ def test_what_is_not_there_is_a_page_in_the_readers_language(
     server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
 ) -> None:
     draft = accepted(admin.post("/v1/events", json=show(title="Secret plans")), 201)["id"]
-    absent = ids.event_text(bytes(16))
+    absent = ids.format_event_id(bytes(16))
     paths = ["/o/nobody", "/o/nobody/bookings", f"/e/{absent}", f"/e/{draft}", "/e/x", f"/e/{draft}/layout.json"]
     paths += [
         "/b/x",
-        f"/b/{ids.booking_text(bytes(16), bytes(16))}",
-        f"/b/{ids.booking_text(bytes(16), bytes(16))}/state",
+        f"/b/{ids.format_booking_id(bytes(16), bytes(16))}",
+        f"/b/{ids.format_booking_id(bytes(16), bytes(16))}/state",
     ]
     for path in paths:
         assert _title(look(buyer, path, 404)) == "There is nothing here", path
@@ -106,9 +106,9 @@ def test_a_booking_is_shown_to_the_browser_that_made_it_and_to_no_other(
 ) -> None:
     event = publish(admin, reviewed_show(title="Private matters"))
     booking = take(buyer, event, **STANDING)
-    parsed = ids.parse_booking(_id(booking))
+    parsed = ids.parse_booking_id(_id(booking))
     assert parsed is not None
-    absent = f"/b/{ids.booking_text(parsed[0], bytes(16))}"
+    absent = f"/b/{ids.format_booking_id(parsed[0], bytes(16))}"
     accepted(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
     ticket = look(buyer, booking).links("/ticket.pdf")[0].partition("/tickets/")[2].partition("/")[0]
     own = take(comprador, event, **STANDING)

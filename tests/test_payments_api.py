@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from holdfast.http.operation import About
+from holdfast.api.call import Resource
 from tests import things
 from tests.answers import accepted, refused
 from tests.house import Server, hold, publish, show
@@ -15,7 +15,7 @@ def booking(admin: httpx.Client) -> str:
 
 
 def test_a_booking_that_is_not_there_is_told_before_a_provider_that_is_not(admin: httpx.Client, booking: str) -> None:
-    absent = things.ABSENT[About.BOOKING]
+    absent = things.ABSENT[Resource.BOOKING]
     refused(things.pay(admin, absent, provider="nobody"), 404, "not_found")
     refused(things.pay(admin, booking, provider="nobody"), 422, "unknown_provider")
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from holdfast.core.book import Book, OversoldError
-from holdfast.core.commands import BestAvailable, Done, Place, PoolItem, SeatItem
+from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import decide
-from holdfast.core.facts import PoolState
+from holdfast.core.event_state import EventState, OversoldError
+from holdfast.core.journal import PoolState
 from holdfast.core.model import Booking, Counter, Line, Policy
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import TIMED, EventStatus, Status, Verb
@@ -132,7 +132,7 @@ def test_a_pool_with_seats_is_not_sold_by_quantity() -> None:
 
 
 def test_a_pool_without_seats_has_no_best_ones() -> None:
-    best = BestAvailable("standing", 1, "full")
+    best = BestSeats("standing", 1, "full")
     assert refusal(book(), place("it", best=best)) is Refusal.INVALID_REQUEST
 
 
@@ -143,7 +143,7 @@ def test_a_hold_takes_its_units_and_is_one_fact() -> None:
     assert (placed.user, placed.cart_hash, placed.details) == ("user of it", b"cart", '{"a": 1}')
     assert (counts(open_book, STALLS), counts(open_book, STANDING)) == ((1, 0), (3, 0))
     assert open_book.taken == {2: placed.id}
-    (fact,) = open_book.facts
+    (fact,) = open_book.entries
     assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, "held", placed.id, "actor of it")
     assert fact.data.seats == {"A-3": "held"}
     assert fact.data.pools == {
@@ -166,7 +166,7 @@ def test_where_the_policy_confirms_at_once_units_are_sold_without_a_deadline() -
     placed = granted(open_book, place("it", *FAMILY))
     assert (placed.status, placed.expires_at, placed.max_expires_at) == (Status.CONFIRMED, None, None)
     assert (counts(open_book, STALLS), counts(open_book, STANDING)) == ((0, 1), (0, 3))
-    (fact,) = open_book.facts
+    (fact,) = open_book.entries
     assert (fact.kind, fact.data.seats) == ("confirmed", {"A-3": "sold"})
 
 
@@ -196,18 +196,18 @@ def test_a_blocked_seat_is_not_sold() -> None:
 def test_the_first_of_a_batch_gets_the_seat_and_the_second_does_not() -> None:
     open_book = book()
     first, second = decide(open_book, [place("first", SeatItem("A-1")), place("second", SeatItem("A-1"))])
-    assert isinstance(first, Done)
+    assert isinstance(first, Accepted)
     assert isinstance(second, Refused)
     assert second.refusal is Refusal.SEAT_TAKEN
-    assert len(open_book.facts) == 1
+    assert len(open_book.entries) == 1
 
 
 def test_a_batch_gives_exactly_what_is_left() -> None:
     open_book = book()
     orders = [place(f"{n}", PoolItem("standing", 3, "full")) for n in range(6)]
     outcomes = decide(open_book, orders)
-    assert [isinstance(outcome, Done) for outcome in outcomes] == [True, True, True, False, False, False]
-    assert isinstance(decide(open_book, [place("last", PoolItem("standing", 1, "full"))])[0], Done)
+    assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, True, False, False, False]
+    assert isinstance(decide(open_book, [place("last", PoolItem("standing", 1, "full"))])[0], Accepted)
     assert counts(open_book) == (STANDING_CAPACITY, 0)
 
 
@@ -238,7 +238,7 @@ def test_the_limit_itself_may_be_reached_but_not_passed() -> None:
 
 def test_the_limit_counts_the_best_available_seats_too() -> None:
     open_book = book(show(policy=Policy(max_units_per_user=3)))
-    best = BestAvailable("stalls", 2)
+    best = BestSeats("stalls", 2)
     orders = [place(f"{n}", best=best, user="ann") for n in range(2)]
     assert [_said(outcome) for outcome in decide(open_book, orders)] == [None, Refusal.LIMIT_REACHED]
 
@@ -268,16 +268,22 @@ def test_the_same_key_and_body_give_the_same_booking_again() -> None:
     again = yes(open_book, place("it", *FAMILY, booking=id_of("another id")))
     assert (first.replayed, again.replayed) == (False, True)
     assert again.booking == first.booking
-    assert len(open_book.facts) == 1
+    assert len(open_book.entries) == 1
     assert counts(open_book, STALLS) == (1, 0)
 
 
 def test_the_same_key_in_one_batch_makes_one_booking() -> None:
     open_book = book()
     outcomes = decide(open_book, [place("it", *FAMILY, booking=id_of(f"id {n}")) for n in range(5)])
-    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Done)] == [False, True, True, True, True]
-    assert {outcome.booking.id for outcome in outcomes if isinstance(outcome, Done)} == {id_of("id 0")}
-    assert len(open_book.facts) == 1
+    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Accepted)] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert {outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)} == {id_of("id 0")}
+    assert len(open_book.entries) == 1
 
 
 def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_replay() -> None:
@@ -344,7 +350,7 @@ class Scene(Struct):
         return _said(outcome)
 
 
-def _said(outcome: Done | Refused) -> Refusal | None:
+def _said(outcome: Accepted | Refused) -> Refusal | None:
     return outcome.refusal if isinstance(outcome, Refused) else None
 
 
@@ -453,13 +459,13 @@ def test_whoever_mends_one_flaw_after_the_other_is_told_the_next(flaw: Refusal) 
 
 
 BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
-    (Refusal.UNKNOWN_POOL, {"best": BestAvailable("balcony", 20, "senior")}),
-    (Refusal.INVALID_REQUEST, {"best": BestAvailable("standing", 20, "senior")}),
-    (Refusal.UNKNOWN_TARIFF, {"best": BestAvailable("stalls", 20, "senior")}),
-    (Refusal.ALREADY_BOOKED, {"best": BestAvailable("stalls", 20), "user": "user of other"}),
-    (Refusal.LIMIT_REACHED, {"best": BestAvailable("stalls", 20)}),
-    (Refusal.SOLD_OUT, {"best": BestAvailable("stalls", 9, adjacent=False)}),
-    (Refusal.SOLD_OUT, {"best": BestAvailable("stalls", 5)}),
+    (Refusal.UNKNOWN_POOL, {"best": BestSeats("balcony", 20, "senior")}),
+    (Refusal.INVALID_REQUEST, {"best": BestSeats("standing", 20, "senior")}),
+    (Refusal.UNKNOWN_TARIFF, {"best": BestSeats("stalls", 20, "senior")}),
+    (Refusal.ALREADY_BOOKED, {"best": BestSeats("stalls", 20), "user": "user of other"}),
+    (Refusal.LIMIT_REACHED, {"best": BestSeats("stalls", 20)}),
+    (Refusal.SOLD_OUT, {"best": BestSeats("stalls", 9, adjacent=False)}),
+    (Refusal.SOLD_OUT, {"best": BestSeats("stalls", 5)}),
 ]
 
 
@@ -499,8 +505,8 @@ def test_a_seat_that_is_another_s_already_is_loud() -> None:
         decide(open_book, [act("it", Verb.CONFIRM)])
 
 
-def _best_of_the_stalls() -> Place:
-    return place("it", best=BestAvailable("stalls", 1))
+def _best_of_the_stalls() -> PlaceHold:
+    return place("it", best=BestSeats("stalls", 1))
 
 
 @given(
@@ -509,7 +515,7 @@ def _best_of_the_stalls() -> Place:
     )
 )
 def test_counters_are_at_all_times_the_sum_of_what_is_alive(orders: list[tuple[str, int, Verb | None]]) -> None:
-    open_book: Book = book()
+    open_book: EventState = book()
     for number, (tariff, quantity, verb) in enumerate(orders):
         decide(open_book, [place(f"{number}", PoolItem("standing", quantity, tariff))])
         if verb is not None:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from msgspec import Struct, json, structs
 
-from holdfast import db, sql
-from holdfast.core.commands import BestAvailable, Command, Pay, Settle, Transfer
-from holdfast.core.money import News
+from holdfast import sql
+from holdfast.core.commands import BestSeats, Command, SettlePayment, StartPayment, TransferBooking
+from holdfast.core.payment import PaymentResult
 from holdfast.core.states import Verb
-from holdfast.desk.batch import run_batch, sweep
-from holdfast.desk.layouts import Layouts
-from holdfast.ids import new_id
+from holdfast.engine.batch import run_batch, sweep
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db
+from holdfast.runtime.ids import new_id
 from tests.house import fresh_database, wait_until
 from tests.house import sql as query
 from tests.inside import Event, act, lane_connection, new_event, new_org, one_pool, place
@@ -25,7 +26,7 @@ from tests.inside import Event, act, lane_connection, new_event, new_org, one_po
 TINY, SMALL, LARGE = 28, 1_000, 100_000
 STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
 FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
-STATEMENTS = {text: name for name, text in vars(sql.desk).items()}
+STATEMENTS = {text: name for name, text in vars(sql.engine).items()}
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment that has its booking's id: of any four one is held, one confirmed, and two
@@ -162,15 +163,19 @@ async def _asked_by_batches(connection: db.Connection, event: Event) -> dict[str
     commands: list[Command] = [
         place(event, "A-1"),
         place(event, user="u17"),
-        structs.replace(place(event), items=(), best=BestAvailable("hall", 3)),
+        structs.replace(place(event), items=(), best=BestSeats("hall", 3)),
         act(event, held["id"], Verb.CONFIRM),
         act(event, other["id"], Verb.CANCEL),
-        Pay(**of_event, booking=third["id"], payment=new_id(), provider="x", request_key=b"k", fingerprint=b"f"),
-        Settle(**of_event, booking=expired, payment=expired, news=News.CAPTURED, amount=100, currency="EUR"),
-        Transfer(**of_event, booking=confirmed, generation=0, user="u18"),
+        StartPayment(
+            **of_event, booking=third["id"], payment=new_id(), provider="x", request_key=b"k", fingerprint=b"f"
+        ),
+        SettlePayment(
+            **of_event, booking=expired, payment=expired, result=PaymentResult.CAPTURED, amount=100, currency="EUR"
+        ),
+        TransferBooking(**of_event, booking=confirmed, generation=0, user="u18"),
     ]
-    await run_batch(recorder, Layouts(), commands)
-    await sweep(recorder, Layouts(), [event.id], sql.desk.lock_if_free)
+    await run_batch(recorder, LayoutCache(), commands)
+    await sweep(recorder, LayoutCache(), [event.id], sql.engine.lock_if_free)
     return recorder.asked
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import typer
 
-from holdfast.cli import app, keys, orgs
+from holdfast.api.call import Operation
+from holdfast.api.operations import OPERATIONS
 from holdfast.core.model import PRESETS, Policy
 from holdfast.core.refusals import Refusal
-from holdfast.http.docs import docs_page
-from holdfast.http.operation import Operation
-from holdfast.http.operations import OPERATIONS
-from holdfast.settings import Settings
+from holdfast.runtime.cli import app, keys, orgs
+from holdfast.runtime.settings import Settings
+from holdfast.web.api_docs import docs_page
 from tests.house import Server, serving, sql
 
 ROOT = Path(__file__).parent.parent

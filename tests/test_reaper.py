@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack
 import pytest
 from msgspec import structs
 
-from holdfast import db, sql
-from holdfast.core.commands import Done, PoolItem
+from holdfast import sql
+from holdfast.core.commands import Accepted, PoolItem
 from holdfast.core.states import EventStatus
-from holdfast.desk.batch import WIND_UP_MAX
-from holdfast.desk.events import set_status
-from holdfast.desk.opening import DUE_MAX
-from holdfast.worker.auditor import audit_all
+from holdfast.engine.auditor import audit_all
+from holdfast.engine.batch import ENDINGS_MAX
+from holdfast.engine.event_editor import set_status
+from holdfast.engine.load import DUE_MAX
+from holdfast.runtime import db
 from holdfast.worker.reaper import FIRST, Reaper
 from tests.inside import (
     ACTOR,
@@ -36,7 +37,7 @@ REAPERS = 6
 async def _reap_all(connection: db.Connection) -> int:
     """Pass after pass until there is nothing left to end. Returns how many bookings one reaper has ended."""
     reaper, ended = Reaper(), 0
-    while await connection.fetch(sql.work.events_to_sweep, 1, FIRST):
+    while await connection.fetch(sql.worker.events_to_sweep, 1, FIRST):
         ended += await reaper.run_once(connection)
     return ended
 
@@ -82,7 +83,7 @@ async def test_a_reaper_leaves_a_locked_event_alone_and_ends_the_others(database
             await hold_many(connection, event, 5)
         await move_clock(connection, HOUR)
         async with other.transaction():
-            await other.fetch(sql.desk.lock, [locked.id])
+            await other.fetch(sql.engine.lock, [locked.id])
             await connection.execute("SET lock_timeout = '1ms'")
             assert await Reaper().run_once(connection) == 5
             assert await _statuses(connection, locked) == {"held": 5}
@@ -113,7 +114,7 @@ async def test_a_full_event_whose_holds_are_all_due_is_for_sale_as_a_whole_witho
         await move_clock(connection, HOUR)
         everything = structs.replace(place(event), items=(PoolItem("places", capacity),))
         (outcome,) = await serve(connection, [everything])
-        assert isinstance(outcome, Done)
+        assert isinstance(outcome, Accepted)
         assert await _statuses(connection, event) == {"expired": capacity, "held": 1}
         assert await _taken(connection, event) == (capacity, 0)
         await _check_nothing_is_wrong(connection)
@@ -131,14 +132,14 @@ async def test_a_full_event_whose_holds_are_all_due_is_for_sale_as_a_whole_witho
 async def test_an_event_with_more_bookings_than_one_batch_takes_is_wound_up_over_several(
     database: str, over: EventStatus, price: int, ended: str
 ) -> None:
-    count = 2 * WIND_UP_MAX + 100
+    count = 2 * ENDINGS_MAX + 100
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(count, price), policy={"confirm_at_once": True})
         await hold_many(connection, event, count)
         await set_status(connection, event.org, event.id, over, ACTOR)
         reaper = Reaper()
         passes = [await reaper.run_once(connection) for _ in range(4)]
-        assert passes == [WIND_UP_MAX, WIND_UP_MAX, 100, 0]
+        assert passes == [ENDINGS_MAX, ENDINGS_MAX, 100, 0]
         assert await _statuses(connection, event) == {ended: count}
         assert await _taken(connection, event) == (0, count if over is EventStatus.COMPLETED else 0)
         await _check_nothing_is_wrong(connection)
@@ -146,7 +147,7 @@ async def test_an_event_with_more_bookings_than_one_batch_takes_is_wound_up_over
 
 @in_a_loop
 async def test_reapers_that_run_at_once_wind_up_a_cancelled_event_exactly_once(database: str) -> None:
-    count = WIND_UP_MAX + 100
+    count = ENDINGS_MAX + 100
     async with AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(lane_connection(database)) for _ in range(REAPERS)]
         event = await new_event(connections[0], pools=one_pool(count), policy={"confirm_at_once": True})

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from holdfast.payments.files import CONTENT_TYPES, FILE_MAX, UploadError, content_type, uploaded_file
+from holdfast.payments.receipt_files import CONTENT_TYPES, FILE_MAX, UploadError, content_type, uploaded_file
 
 BOUNDARY = "limit"
 HEADER = f"multipart/form-data; boundary={BOUNDARY}"

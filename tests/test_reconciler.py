@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.core.model import Booking
-from holdfast.core.money import News, Payment
+from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
+from holdfast.engine.auditor import audit_all
 from holdfast.payments.due import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
 from holdfast.payments.reconciler import LONGEST_WAIT_SECONDS, UNKNOWN
-from holdfast.worker.auditor import audit_all
 from tests.answers import accepted
 from tests.house import Org, serving, sql, wait_until
 from tests.inside import in_a_loop
@@ -64,7 +64,7 @@ async def test_money_of_which_no_notice_came_confirms_the_booking_in_time(databa
         assert await stage.reconciler.run_once() == 1
         assert await stage.stands(money) == ("succeeded", "fulfilled")
         assert await stage.status(booking) == "confirmed"
-        assert await stage.facts(booking) == ["held", "payment.started", "payment.succeeded", "confirmed"]
+        assert await stage.entries(booking) == ["held", "payment.started", "payment.succeeded", "confirmed"]
         assert await stage.reconciler.run_once() == 0
 
 
@@ -114,7 +114,7 @@ async def test_a_hold_that_ends_has_its_checkout_closed_at_once(database: str) -
     async with till(database, policy={"hold_seconds": 30}) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         await stage.wait(30)
-        await stage.desk.sweep(stage.event.id)
+        await stage.engine.sweep(stage.event.id)
         assert await stage.status(booking) == "expired"
         assert await stage.reconciler.run_once() == 1
         assert stage.gateway.calls == [("close", ref)]
@@ -187,7 +187,7 @@ async def test_a_provider_that_is_silent_is_asked_ever_more_seldom_and_after_a_d
         silence = await stage.now() - start
         assert UNKNOWN < silence <= UNKNOWN + timedelta(seconds=LONGEST_WAIT_SECONDS)
         assert await stage.stands(money) == ("review", "review")
-        assert (await stage.facts(booking))[-1] == "payment.review"
+        assert (await stage.entries(booking))[-1] == "payment.review"
         assert (await audit_all(stage.connection))[1] == []
         await stage.wait(DAY)
         assert await stage.reconciler.run_once() == 0
@@ -220,9 +220,9 @@ async def test_a_provider_that_is_not_set_up_any_more_is_silent(database: str) -
         assert stage.gateway.calls == [("close", ref)]
 
 
-@pytest.mark.parametrize("news", [News.CAPTURED, News.FAILED])
+@pytest.mark.parametrize("news", [PaymentResult.CAPTURED, PaymentResult.FAILED])
 @in_a_loop
-async def test_what_the_provider_says_after_a_person_was_asked_still_counts(database: str, news: News) -> None:
+async def test_what_the_provider_says_after_a_person_was_asked_still_counts(database: str, news: PaymentResult) -> None:
     async with till(database) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.troubles["close"] = [ProviderError("silent")] * 100
@@ -230,7 +230,7 @@ async def test_what_the_provider_says_after_a_person_was_asked_still_counts(data
         await stage.reconciler.run_once()
         assert await stage.stands(money) == ("review", "review")
         assert await stage.tell(money, news)
-        if news is News.CAPTURED:
+        if news is PaymentResult.CAPTURED:
             assert await stage.stands(money) == ("refund_due", None)
             await stage.refunds.run_once()
             assert await stage.stands(money) == ("refunded", "refunded")
@@ -247,9 +247,9 @@ async def test_a_notice_that_comes_while_the_provider_is_asked_counts_once(datab
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.capture(ref)
         await stage.tell(money)
-        facts = await stage.facts(booking)
+        facts = await stage.entries(booking)
         await stage.settle(money, booking)
-        assert await stage.facts(booking) == facts
+        assert await stage.entries(booking) == facts
         await stage.wait(61)
         assert await stage.reconciler.run_once() == 0
 
@@ -259,7 +259,7 @@ async def test_money_that_came_and_went_before_we_heard_of_it_comes_to_an_end(da
     """Somebody has paid it back at the provider, and no notice ever came. The provider is not asked for ever."""
     async with till(database) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
-        stage.gateway.news[ref] = News.REFUNDED
+        stage.gateway.result[ref] = PaymentResult.REFUNDED
         for _ in range(30):
             await stage.wait(7200)
             await stage.reconciler.run_once()
@@ -288,9 +288,9 @@ async def test_what_the_desk_has_no_room_for_is_asked_again(database: str) -> No
     async with till(database) as stage:
         _, money, _ = await open_payment(stage, "A-1")
         await stage.wait(60)
-        await stage.desk.close()
+        await stage.engine.close()
         await stage.reconciler.run_once()
-        await stage.restart_desk()
+        await stage.restart_engine()
         assert await stage.stands(money) == ("started", None)
         await stage.wait(LEASE_SECONDS + 1)
         await stage.reconciler.run_once()

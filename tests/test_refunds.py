@@ -12,15 +12,15 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast import db, ids
 from holdfast.core.commands import Remedy
 from holdfast.core.model import Booking
-from holdfast.core.money import News, Payment
+from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
+from holdfast.engine.auditor import audit_all
 from holdfast.payments.due import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
 from holdfast.payments.refunds import WAITS_SECONDS
-from holdfast.worker.auditor import audit_all
+from holdfast.runtime import db, ids
 from tests.answers import accepted, refused
 from tests.house import Org, Server, serving, sql, wait_until
 from tests.inside import in_a_loop, lane_connection, move_clock, until
@@ -56,7 +56,7 @@ async def test_money_goes_back_at_once_and_once(database: str) -> None:
         assert stage.gateway.refunds == {f"refund:{stage.text(money)}": money.provider_ref}
         await stage.wait(86_400)
         assert await stage.refunds.run_once() == 0
-        assert await stage.facts(booking) == [
+        assert await stage.entries(booking) == [
             "held", "payment.started", "cancelled", "payment.refund_due", "payment.refunded"
         ]  # fmt: skip
         assert (await audit_all(stage.connection))[1] == []
@@ -110,7 +110,7 @@ async def test_the_provider_that_will_not_is_a_matter_for_a_person_at_once(datab
         assert [entry["payment"] for entry in logs if entry["log_level"] == "error"] == [stage.text(money)]
         assert await stage.stands(money) == ("review", "review")
         assert "too old" in (await stage.row(money))["reason"]
-        assert (await stage.facts(booking))[-1] == "payment.review"
+        assert (await stage.entries(booking))[-1] == "payment.review"
         await stage.wait(86_400)
         assert await stage.refunds.run_once() == 0
         assert len(stage.gateway.calls_of("refund")) == 1
@@ -165,10 +165,10 @@ async def test_who_is_stopped_between_the_refund_and_the_note_leads_to_no_second
 async def test_a_note_that_the_desk_has_no_room_for_is_made_later(database: str) -> None:
     async with till(database) as stage:
         _, money = await owed(stage)
-        await stage.desk.close()
+        await stage.engine.close()
         assert await stage.refunds.run_once() == 1
         assert await stage.stands(money) == ("refund_due", None)
-        await stage.restart_desk()
+        await stage.restart_engine()
         await stage.wait(LEASE_SECONDS + 1)
         assert await stage.refunds.run_once() == 1
         assert await stage.stands(money) == ("refunded", "refunded")
@@ -202,7 +202,7 @@ async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database
 async def test_the_word_of_the_provider_that_it_is_back_is_enough(database: str) -> None:
     async with till(database) as stage:
         _, money = await owed(stage)
-        assert await stage.tell(money, News.REFUNDED)
+        assert await stage.tell(money, PaymentResult.REFUNDED)
         assert await stage.stands(money) == ("refunded", "refunded")
         assert await stage.refunds.run_once() == 0
         assert stage.gateway.calls_of("refund") == []
@@ -214,7 +214,7 @@ async def test_a_confirmed_booking_ends_if_the_provider_pays_its_money_back_by_i
         booking = await stage.hold("A-1")
         money = await stage.begin(booking)
         await stage.tell(money)
-        assert await stage.tell(money, News.REFUNDED)
+        assert await stage.tell(money, PaymentResult.REFUNDED)
         assert await stage.status(booking) == "refunded"
         assert await stage.stands(money) == ("refunded", "refunded")
         assert await stage.refunds.run_once() == 0
@@ -300,7 +300,7 @@ def test_the_money_behind_a_receipt_is_paid_back_by_hand_only(database: str) -> 
             accepted(admin.post(f"/v1/bookings/{booking}/approve"))
             accepted(admin.post(f"/v1/bookings/{booking}/refund"))
             (row,) = sql(database, "SELECT event_id, id FROM payment")
-            payment = {"id": ids.payment_text(row["event_id"], row["id"])}
+            payment = {"id": ids.format_payment_id(row["event_id"], row["id"])}
             wait_until(lambda: look(admin, payment) == ("review", "review"), SECONDS)
             refused(refund(admin, payment), 409, "not_refundable")
             accepted(refund(admin, payment, by_hand=True))

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast import db, sql
-from holdfast.deliveries.channel import Delivery, GoneError, UndeliveredError
-from holdfast.deliveries.relay import AILING_MAX, BACKOFF_SECONDS, CLAIM_MAX, PATIENCE_SECONDS, TARGETS_MAX, Relay
+from holdfast import sql
+from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
+from holdfast.notifications.relay import AILING_MAX, BACKOFF_SECONDS, CLAIM_MAX, PATIENCE_SECONDS, TARGETS_MAX, Relay
+from holdfast.runtime import db
 from tests.house import IS_LONG, free_port
 from tests.inside import in_a_loop, move_clock, until
 from tests.relaying import (
@@ -118,8 +119,8 @@ async def test_a_stream_arrives_in_order_though_attempts_fail_in_between(databas
 
 def test_without_the_look_at_earlier_rows_the_order_is_lost(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = "earlier.number < due.number"
-    assert guard in sql.deliveries.claim
-    monkeypatch.setattr(sql.deliveries, "claim", sql.deliveries.claim.replace(guard, "false"))
+    assert guard in sql.notifications.claim
+    monkeypatch.setattr(sql.notifications, "claim", sql.notifications.claim.replace(guard, "false"))
     receiver = asyncio.run(deliver_with_failures(database, streams=5, each=12))
     assert any(numbers != sorted(numbers) for numbers in receiver.numbers().values())
 
@@ -394,7 +395,7 @@ async def test_how_a_channel_fails_decides_what_becomes_of_the_row(
 async def test_only_an_endpoint_can_be_gone_as_a_whole(database: str) -> None:
     async with connected(database) as connection:
         await write(connection, "mail", channel="mail", each=5)
-        trouble = Trouble(GoneError("this buyer is"))
+        trouble = Trouble(TargetGoneError("this buyer is"))
         async with relaying(database, {"mail": trouble}):
             await until(lambda: all_done(connection))
         assert trouble.asked == 5

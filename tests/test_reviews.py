@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import ids
+from holdfast.runtime import ids
 from tests.answers import accepted, refused
 from tests.crowd import Reply, request, rush
 from tests.house import Org, Server, hold, publish, serving, sql, wait_until
@@ -37,9 +37,9 @@ def _proven(client: httpx.Client, event: str, user: str = "u-1") -> str:
 
 
 def _event_of(booking: str) -> str:
-    named = ids.parse_booking(booking)
+    named = ids.parse_booking_id(booking)
     assert named is not None
-    return ids.event_text(named[0])
+    return ids.format_event_id(named[0])
 
 
 def _facts(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def _facts(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
 
 def _letters(server: Server, booking: str) -> list[tuple[str, str]]:
     """Kinds and bodies of what waits to be mailed about a booking."""
-    named = ids.parse_booking(booking)
+    named = ids.parse_booking_id(booking)
     assert named is not None
     rows = sql(
         server.database_url,
@@ -87,7 +87,7 @@ def test_of_an_approval_and_a_rejection_at_the_same_moment_one_counts_and_the_ot
         decided[winner] += 1
     statuses = Counter(
         row["status"]
-        for row in sql(server.database_url, "SELECT status FROM booking WHERE event_id = $1", ids.parse_event(event))
+        for row in sql(server.database_url, "SELECT status FROM booking WHERE event_id = $1", ids.parse_event_id(event))
     )
     assert statuses == decided
     assert set(decided) == {"confirmed", "rejected"}, "one side always won, so there was no race"
@@ -96,7 +96,7 @@ def test_of_an_approval_and_a_rejection_at_the_same_moment_one_counts_and_the_ot
     facts = sql(
         server.database_url,
         "SELECT booking_id, count(*) FROM journal WHERE event_id = $1 AND kind IN ('confirmed', 'rejected') GROUP BY 1",
-        ids.parse_event(event),
+        ids.parse_event_id(event),
     )
     assert [row["count"] for row in facts] == [1] * ROUNDS
     assert audit(database_url=server.database_url)["ok"]

@@ -24,19 +24,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast import db, sql
-from holdfast.core.money import News
+from holdfast import sql
+from holdfast.core.payment import PaymentResult
 from holdfast.payments.provider import (
-    Ask,
+    CheckoutRequest,
     Notice,
     NoticeError,
     Provider,
     ProviderError,
     ProviderRefusedError,
-    Standing,
-    Started,
+    ProviderStatus,
+    StartedCheckout,
 )
 from holdfast.payments.sandbox import LEASE_SECONDS, RETRY_SECONDS, Action, Sandbox
+from holdfast.runtime import db
 from tests.house import free_port
 from tests.inside import in_a_loop, move_clock, until
 
@@ -44,9 +45,9 @@ KEY = b"a key of thirty-two bytes for us"
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 PAYMENT = "pay_0190c7a1"
 REF = "sbx_0190c7a1"
-PAID = Standing(News.CAPTURED, 3000, "EUR")
-ENDED = Standing(News.FAILED, 3000, "EUR")
-OPEN = Standing(None)
+PAID = ProviderStatus(PaymentResult.CAPTURED, 3000, "EUR")
+ENDED = ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
+OPEN = ProviderStatus(None)
 HOUR = 3600
 
 
@@ -123,7 +124,7 @@ async def stage(database: str, routes: Sequence[BaseRoute] = ()) -> AsyncIterato
         await pool.close()
 
 
-def ask(payment: str = PAYMENT, **changes: Any) -> Ask:
+def ask(payment: str = PAYMENT, **changes: Any) -> CheckoutRequest:
     given: dict[str, Any] = {
         "amount": 3000,
         "currency": "EUR",
@@ -131,7 +132,7 @@ def ask(payment: str = PAYMENT, **changes: Any) -> Ask:
         "return_url": "https://shop.example/thanks",
         "expires_at": datetime.now(UTC) + timedelta(seconds=HOUR),
     }
-    return Ask(payment=payment, **{**given, **changes})
+    return CheckoutRequest(payment=payment, **{**given, **changes})
 
 
 def sign(body: bytes, *, id_: str = "msg_1", seconds: str | None = None, key: bytes = KEY) -> dict[str, str]:
@@ -160,7 +161,7 @@ def test_the_sandbox_is_a_provider() -> None:
 async def test_a_payment_asked_for_again_is_the_same_payment(database: str) -> None:
     async with stage(database) as at:
         started = await asyncio.gather(*(at.sandbox.start(ask()) for _ in range(8)))
-        assert set(started) == {Started(REF, f"{at.shop.url}/sandbox/checkout/{REF}")}
+        assert set(started) == {StartedCheckout(REF, f"{at.shop.url}/sandbox/checkout/{REF}")}
         await at.sandbox.act(REF, Action.PAY)
         assert await at.sandbox.start(ask()) == started[0]
         assert await at.sandbox.look_up(REF) == PAID
@@ -170,14 +171,14 @@ async def test_a_payment_asked_for_again_is_the_same_payment(database: str) -> N
 @pytest.mark.parametrize(
     ("action", "standing", "news"),
     [
-        (Action.PAY, PAID, [News.CAPTURED]),
-        (Action.FAIL, ENDED, [News.FAILED]),
-        (Action.PAY_TWICE, PAID, [News.CAPTURED, News.CAPTURED]),
+        (Action.PAY, PAID, [PaymentResult.CAPTURED]),
+        (Action.FAIL, ENDED, [PaymentResult.FAILED]),
+        (Action.PAY_TWICE, PAID, [PaymentResult.CAPTURED, PaymentResult.CAPTURED]),
     ],
 )
 @in_a_loop
 async def test_what_the_buyer_does_is_in_the_books_at_once_and_is_told(
-    database: str, action: Action, standing: Standing, news: list[News]
+    database: str, action: Action, standing: ProviderStatus, news: list[PaymentResult]
 ) -> None:
     async with stage(database) as at:
         await at.sandbox.start(ask())
@@ -185,7 +186,7 @@ async def test_what_the_buyer_does_is_in_the_books_at_once_and_is_told(
         await at.sandbox.act(REF, action)
         assert await at.sandbox.look_up(REF) == standing
         assert await at.sandbox.send_due() == len(news)
-        assert [notice.news for notice in at.shop.notices] == news
+        assert [notice.result for notice in at.shop.notices] == news
         assert len({notice.id for notice in at.shop.notices}) == len(news)
         for notice in at.shop.notices:
             assert (notice.ref, notice.payment, notice.amount, notice.currency) == (REF, PAYMENT, 3000, "EUR")
@@ -251,7 +252,7 @@ async def test_a_late_payment_is_captured_after_the_holds_end_although_it_was_cl
         assert await at.sandbox.look_up(REF) == PAID
         assert await at.sandbox.close(REF) == PAID
         assert await at.sandbox.send_due() == 1
-        assert [notice.news for notice in at.shop.notices] == [News.CAPTURED]
+        assert [notice.result for notice in at.shop.notices] == [PaymentResult.CAPTURED]
         assert await at.sandbox.look_up(REF) == PAID
 
 
@@ -403,15 +404,15 @@ async def test_what_a_sender_took_to_its_grave_is_sent_by_the_next(database: str
         assert await at.sandbox.send_due() == 0
         await at.move_clock(int(LEASE_SECONDS) + 10)
         assert await at.sandbox.send_due() == 1
-        assert [notice.news for notice in at.shop.notices] == [News.CAPTURED]
+        assert [notice.result for notice in at.shop.notices] == [PaymentResult.CAPTURED]
 
 
 def test_a_signed_notice_is_understood() -> None:
     body = told("payment.succeeded", payment=PAYMENT, card="one more field")
-    known = Notice(id="msg_1", news=News.CAPTURED, ref=REF, payment=PAYMENT, amount=3000, currency="EUR")
+    known = Notice(id="msg_1", result=PaymentResult.CAPTURED, ref=REF, payment=PAYMENT, amount=3000, currency="EUR")
     assert verify(sign(body), body) == known
     failed = told("payment.failed")
-    assert verify(sign(failed), failed).news is News.FAILED
+    assert verify(sign(failed), failed).result is PaymentResult.FAILED
 
 
 def test_of_several_signatures_one_has_to_fit() -> None:
@@ -424,7 +425,7 @@ def test_of_several_signatures_one_has_to_fit() -> None:
 
 @pytest.mark.parametrize("body", [b'{"type": "payout.made"}', b'{"type": "refund.made", "data": {"amount": "much"}}'])
 def test_a_notice_about_something_else_is_no_news(body: bytes) -> None:
-    assert verify(sign(body), body) == Notice(id="msg_1", news=None)
+    assert verify(sign(body), body) == Notice(id="msg_1", result=None)
 
 
 @pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])

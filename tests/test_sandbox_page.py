@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from holdfast import db
-from holdfast.core.money import News
-from holdfast.http.sandbox import sandbox_routes
-from holdfast.payments.provider import ProviderError, Standing
+from holdfast.core.payment import PaymentResult
+from holdfast.payments.provider import ProviderError, ProviderStatus
 from holdfast.payments.sandbox import Action, ChargeStatus, Sandbox
+from holdfast.runtime import db
+from holdfast.web.sandbox_pages import sandbox_routes
 from tests.browser import chromium
 from tests.house import fresh_database, wait_until
 from tests.test_sandbox import SECRET, Shop, ask
@@ -76,8 +76,8 @@ class Place:
         assert charge is not None
         return charge.status
 
-    def news(self, ref: str) -> list[News | None]:
-        return [notice.news for notice in self.shop.notices if notice.ref == ref]
+    def result(self, ref: str) -> list[PaymentResult | None]:
+        return [notice.result for notice in self.shop.notices if notice.ref == ref]
 
 
 async def _return(request: Request) -> Response:
@@ -129,13 +129,13 @@ def page(browser: Browser, place: Place) -> Iterator[Page]:
 @pytest.mark.parametrize(
     ("button", "status", "news"),
     [
-        ("Pay €30.00", ChargeStatus.PAID, [News.CAPTURED]),
-        ("Decline", ChargeStatus.FAILED, [News.FAILED]),
-        ("Pay twice", ChargeStatus.PAID, [News.CAPTURED, News.CAPTURED]),
+        ("Pay €30.00", ChargeStatus.PAID, [PaymentResult.CAPTURED]),
+        ("Decline", ChargeStatus.FAILED, [PaymentResult.FAILED]),
+        ("Pay twice", ChargeStatus.PAID, [PaymentResult.CAPTURED, PaymentResult.CAPTURED]),
     ],
 )
 def test_a_button_does_what_it_says_and_leads_back_to_the_shop(
-    place: Place, page: Page, button: str, status: ChargeStatus, news: list[News]
+    place: Place, page: Page, button: str, status: ChargeStatus, news: list[PaymentResult]
 ) -> None:
     ref, url = place.start()
     page.goto(url)
@@ -143,8 +143,8 @@ def test_a_button_does_what_it_says_and_leads_back_to_the_shop(
     expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
     assert page.url == f"{place.shop.url}/thanks?payment={ref.replace('sbx', 'pay')}"
     assert place.status(ref) is status
-    wait_until(lambda: len(place.news(ref)) == len(news), 10)
-    assert place.news(ref) == news
+    wait_until(lambda: len(place.result(ref)) == len(news), 10)
+    assert place.result(ref) == news
     assert len({notice.id for notice in place.shop.notices if notice.ref == ref}) == len(news)
 
 
@@ -156,9 +156,9 @@ def test_a_late_payment_arrives_as_late_as_the_buyer_says(place: Place, page: Pa
     expect(page.get_by_role("heading", name="On its way")).to_be_visible()
     place.run(place.sandbox.close(ref))
     wait_until(lambda: place.status(ref) is ChargeStatus.PAID, 10)
-    assert place.news(ref) == []
+    assert place.result(ref) == []
     assert place.run(place.sandbox.send_due()) == 1
-    assert place.news(ref) == [News.CAPTURED]
+    assert place.result(ref) == [PaymentResult.CAPTURED]
     page.reload()
     expect(page.get_by_role("heading", name="Paid")).to_be_visible()
 
@@ -181,7 +181,7 @@ def test_a_gateway_that_never_answers_leaves_shop_and_buyer_without_news(place: 
     expect(page.get_by_role("heading", name="No answer")).to_be_visible()
     with pytest.raises(ProviderError):
         place.run(place.sandbox.look_up(ref))
-    assert place.news(ref) == []
+    assert place.result(ref) == []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_what_became_of_a_payment_is_shown_and_nothing_is_left_to_press(
 def test_a_buyer_who_comes_too_late_is_told_that_the_checkout_has_expired(place: Place, page: Page) -> None:
     ref, url = place.start()
     page.goto(url)
-    assert place.run(place.sandbox.close(ref)) == Standing(News.FAILED, 3000, "EUR")
+    assert place.run(place.sandbox.close(ref)) == ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
     page.get_by_role("button", name="Pay €30.00").click()
     expect(page.get_by_role("alert")).to_have_text("This checkout has expired.")
     expect(page.get_by_role("heading", name="Checkout expired")).to_be_visible()

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast import db
+from holdfast.runtime import db
 from tests.crowd import hold_request, rush, tally
 from tests.house import Org, database_of, publish, serving, show, sql, wait_until
 from tests.inside import audit, holdfast, is_running, postmaster_of, stop_postgres

@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from holdfast.http.openapi import openapi_document
-from holdfast.http.operation import About, Operation
-from holdfast.http.operations import OPERATIONS
+from holdfast.api.call import Operation, Resource
+from holdfast.api.openapi import openapi_document
+from holdfast.api.operations import OPERATIONS
 from tests import things
 from tests.answers import accepted
 from tests.house import Org, Server, hold, publish, show
@@ -62,7 +62,7 @@ class Supply:
 
     def __init__(self, admin: httpx.Client) -> None:
         self._admin = admin
-        self._kept = {about: thing(admin, about) for about in About}
+        self._kept = {about: thing(admin, about) for about in Resource}
 
     def id_for(self, operation: Operation) -> str:
         if operation.method == "GET" or operation.name in LASTING:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from holdfast.core.commands import BestAvailable, SeatItem
+from holdfast.core.commands import BestSeats, SeatItem
 from holdfast.core.decide import decide
 from holdfast.core.layout import Layout
 from holdfast.core.model import Policy, Pool, Seat, Tariff
@@ -20,8 +20,8 @@ from tests.paper import act, book, booking, granted, grid, place, refused, seat_
 AVOIDING = Policy(avoid_orphans=True)
 
 
-def best(quantity: int, *, adjacent: bool = True) -> BestAvailable:
-    return BestAvailable("stalls", quantity, adjacent=adjacent)
+def best(quantity: int, *, adjacent: bool = True) -> BestSeats:
+    return BestSeats("stalls", quantity, adjacent=adjacent)
 
 
 def given_to(layout: Layout, quantity: int, taken: Iterable[str] = (), *, adjacent: bool = True) -> list[str]:
@@ -120,9 +120,9 @@ def test_the_best_seats_cost_what_their_tariff_says() -> None:
 
 def test_a_row_that_runs_through_two_pools_is_two_rows() -> None:
     layout = two_pools([structs.replace(seat, pool=int(seat.number > 2)) for seat in grid("A", 6)], AVOIDING)
-    placed = granted(book(layout), place("it", best=BestAvailable("circle", 2)))
+    placed = granted(book(layout), place("it", best=BestSeats("circle", 2)))
     assert [line.seat for line in placed.lines] == [3, 4]
-    assert refused(book(layout), place("it", best=BestAvailable("circle", 4))).refusal is Refusal.SOLD_OUT
+    assert refused(book(layout), place("it", best=BestSeats("circle", 4))).refusal is Refusal.SOLD_OUT
     assert granted(book(layout), place("it", SeatItem("A-2"), SeatItem("A-4")))
 
 

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from holdfast.deliveries import smtp
-from holdfast.deliveries.channel import UndeliveredError
-from holdfast.deliveries.smtp import Smtp, SmtpUrlError
+from holdfast.notifications import smtp
+from holdfast.notifications.channel import UndeliveredError
+from holdfast.notifications.smtp import Smtp, SmtpUrlError
 from tests.house import free_port
 
 BUYER = "ana.buyer@example.org"

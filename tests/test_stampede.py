@@ -14,18 +14,18 @@ import httpx
 import psutil
 import pytest
 
-from holdfast import db, ids
 from holdfast.core.model import Policy
 from holdfast.core.seating import orphans
-from holdfast.settings import Settings
-from holdfast.stampede.buyers import Buyer, Shop
-from holdfast.stampede.client import Client
-from holdfast.stampede.hall import Hall, Offer, Pool, Seat, Tariff
-from holdfast.stampede.launch import launch
-from holdfast.stampede.record import SILENT_SECONDS, StampedeError, latest
-from holdfast.stampede.report import Item, Report, State, Tally, Told, percentile_ms, total
-from holdfast.stampede.verdict import Claim, Recount, Stock, judge
-from holdfast.worker.auditor import Finding
+from holdfast.demo.stampede.buyers import Buyer, Shop
+from holdfast.demo.stampede.client import Client
+from holdfast.demo.stampede.hall import Hall, HallPool, HallSeat, HallTariff, Offer
+from holdfast.demo.stampede.launch import launch
+from holdfast.demo.stampede.record import SILENT_SECONDS, StampedeError, latest
+from holdfast.demo.stampede.report import Report, SoldItem, State, Tally, Told, percentile_ms, total
+from holdfast.demo.stampede.verdict import CountedClaim, CountedStock, Recount, judge
+from holdfast.engine.auditor import Finding
+from holdfast.runtime import db, ids
+from holdfast.runtime.settings import Settings
 from tests.answers import accepted
 from tests.house import Server, free_port, hold, publish, run, show, sql, wait_until
 from tests.inside import in_a_loop
@@ -67,7 +67,7 @@ def row_of(server: Server, event: str) -> Any:
 
 
 def parsed(event: str) -> bytes:
-    found = ids.parse_event(event)
+    found = ids.parse_event_id(event)
     assert found is not None
     return found
 
@@ -79,7 +79,9 @@ def has_come(server: Server, event: str) -> bool:
 
 def herds_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """The processes of its buyers."""
-    return [child for child in psutil.Process(process.pid).children() if "holdfast.stampede.rush" in child.cmdline()]
+    return [
+        child for child in psutil.Process(process.pid).children() if "holdfast.demo.stampede.rush" in child.cmdline()
+    ]
 
 
 def test_everything_is_taken_and_nothing_twice(server: Server, admin: httpx.Client) -> None:
@@ -168,7 +170,7 @@ def test_whoever_stops_it_stops_all_of_it(server: Server, admin: httpx.Client) -
     ("event", "url", "told"),
     [
         ("the concert", None, "not the id of an event"),
-        (ids.event_text(bytes(16)), None, "no such event"),
+        (ids.format_event_id(bytes(16)), None, "no such event"),
         ("draft", None, "The event is draft"),
         ("published", f"http://127.0.0.1:{free_port()}", "No server answers"),
         ("published", "ftp://127.0.0.1", "begin with http://"),
@@ -187,7 +189,7 @@ def test_what_cannot_be_rushed_is_told_without_a_trace(
     assert told in complaints
     assert "Traceback" not in complaints
     assert report == {}
-    assert not ids.parse_event(event) or row_of(server, event) is None
+    assert not ids.parse_event_id(event) or row_of(server, event) is None
 
 
 # For pages.
@@ -267,7 +269,7 @@ def test_one_that_a_page_has_started_ends_with_the_pages_process(server: Server,
     event = publish(admin, house_of())
     page = f"""
 import time
-from holdfast.settings import Settings
+from holdfast.runtime.settings import Settings
 from tests.test_stampede import launched
 launched(Settings.from_environment(), {event!r}, {server.url!r}, buyers=400, seconds=40)
 time.sleep(600)
@@ -326,7 +328,7 @@ async def test_a_buyer_asks_again_with_the_same_key_until_there_is_an_answer() -
     moody = MoodyServer()
     async with await asyncio.start_server(moody.answer, "127.0.0.1") as server:
         client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        hall = Hall(Offer((Pool("standing", 10, False, (Tariff("full"),)),)))
+        hall = Hall(Offer((HallPool("standing", 10, False, (HallTariff("full"),)),)))
         shop = Shop(client, asyncio.Semaphore(1), "ev_1", hall, Tally(), [], [])
         await Buyer("somebody", "token", shop).buy()
         client.close()
@@ -339,11 +341,11 @@ async def test_a_buyer_asks_again_with_the_same_key_until_there_is_an_answer() -
 @pytest.mark.parametrize("attempt", range(30))
 def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: int) -> None:
     layout = seated(grid("ABC", 12), policy=Policy(avoid_orphans=True))
-    hall = Hall(Offer((Pool("stalls", 36, True, (Tariff("full"),)),)))
+    hall = Hall(Offer((HallPool("stalls", 36, True, (HallTariff("full"),)),)))
     free = [True] * len(layout.seats)
     while any(free):
         seats = zip(layout.seats, free, strict=True)
-        hall.look([Seat(s.label, "stalls", s.row, s.place, "free" if is_free else "held") for s, is_free in seats])
+        hall.look([HallSeat(s.label, "stalls", s.row, s.place, "free" if is_free else "held") for s, is_free in seats])
         quantity = random.randint(1, 4)
         while (picked := hall.pick(quantity, careful=True)) is None:
             quantity -= 1
@@ -361,14 +363,14 @@ def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: 
 
 def told(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> Told:
     ends_at = None if until is None else NOW + timedelta(minutes=until)
-    return Told(id_, (Item("stalls", seat, 1),), NOW + timedelta(minutes=minute), ends_at)
+    return Told(id_, (SoldItem("stalls", seat, 1),), NOW + timedelta(minutes=minute), ends_at)
 
 
 def found(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -> Recount:
     """What is there, of ten seats."""
-    lines = tuple(Claim(booking, f"buyer of {booking}", Item("stalls", seat, 1)) for booking, seat in claims)
+    lines = tuple(CountedClaim(booking, f"buyer of {booking}", SoldItem("stalls", seat, 1)) for booking, seat in claims)
     return Recount(
-        NOW + timedelta(minutes=minute), (Stock("stalls", len(claims) if taken is None else taken, 10),), lines
+        NOW + timedelta(minutes=minute), (CountedStock("stalls", len(claims) if taken is None else taken, 10),), lines
     )
 
 

@@ -21,17 +21,18 @@ from hypothesis.stateful import (
 )
 from msgspec import Struct, json, structs
 
-from holdfast import db, sql
-from holdfast.access import create_org
-from holdfast.core.commands import Act, BestAvailable, Command, Done, Place, PoolItem, SeatItem
+from holdfast import sql
+from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
-from holdfast.core.offers import EventChange, EventNew, PolicyChange, PoolChange, PoolNew, SeatGrid, TariffNew
+from holdfast.core.event_schemas import EventChange, EventNew, PolicyChange, PoolChange, PoolNew, SeatGrid, TariffNew
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import EventStatus, Verb
-from holdfast.desk import events
-from holdfast.desk.desk import Desk
-from holdfast.ids import new_id
-from holdfast.worker.auditor import audit_event
+from holdfast.engine import event_editor
+from holdfast.engine.auditor import audit_event
+from holdfast.engine.engine import Engine
+from holdfast.runtime import db
+from holdfast.runtime.credentials import create_org
+from holdfast.runtime.ids import new_id
 from holdfast.worker.reaper import Reaper
 from tests.house import fresh_database
 from tests.model import (
@@ -67,7 +68,7 @@ class Order(Struct, frozen=True):
 
     user: str
     items: tuple[SeatItem | PoolItem, ...] = ()
-    best: BestAvailable | None = None
+    best: BestSeats | None = None
 
 
 class Deed(Struct, frozen=True):
@@ -98,7 +99,7 @@ baskets = st.one_of(
 ).map(tuple)
 orders = st.builds(Order, users, baskets)
 best_orders = st.builds(
-    Order, users, best=st.builds(BestAvailable, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
+    Order, users, best=st.builds(BestSeats, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
 )
 deeds = st.builds(Deed, which, st.sampled_from(Verb), st.sampled_from([None, None, True, False]))
 agains = st.builds(Again, which, st.booleans())
@@ -122,7 +123,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.orders: list[Place] = []
+        self.orders: list[PlaceHold] = []
         self.refused: set[bytes] = set()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -164,14 +165,14 @@ class Life(RuleBasedStateMachine):
                 PoolNew(code="floor", capacity=FLOOR_CAPACITY, tariffs=tariffs),
             ],
         )
-        self.event = await events.create_event(self.watcher, org, offer, "the org")
+        self.event = await event_editor.create_event(self.watcher, org, offer, "the org")
         await self._start_desk()
 
     async def _start_desk(self) -> None:
         self.wire = Wire(self.url)
-        self.desk = Desk(await self.wire.open(), lanes=1)
+        self.engine = Engine(await self.wire.open(), lanes=1)
         before = asyncio.all_tasks()
-        self.desk.start()
+        self.engine.start()
         self.desk_tasks = asyncio.all_tasks() - before
 
     async def _crash(self, waiting: Sequence["asyncio.Future[Outcome]"]) -> None:
@@ -191,7 +192,7 @@ class Life(RuleBasedStateMachine):
     def command(self, wish: Wish) -> Command:
         if isinstance(wish, Order):
             key, body = secrets.token_bytes(16), secrets.token_bytes(16)
-            order = Place(
+            order = PlaceHold(
                 event=self.event,
                 org=self.org,
                 booking=new_id(),
@@ -206,20 +207,22 @@ class Life(RuleBasedStateMachine):
             return order
         known = [order for order in self.orders if isinstance(wish, Again) or order.booking not in self.refused]
         if not known:
-            return Act(event=self.event, org=self.org, booking=new_id(), verb=Verb.CONFIRM, actor="a clerk")
+            return ActOnBooking(event=self.event, org=self.org, booking=new_id(), verb=Verb.CONFIRM, actor="a clerk")
         order = known[wish.which % len(known)]
         if isinstance(wish, Again):
             body = secrets.token_bytes(16) if wish.another_body else order.fingerprint
             return structs.replace(order, booking=new_id(), fingerprint=body)
         owner = {None: None, True: order.user, False: "somebody else"}[wish.by_owner]
-        return Act(event=self.event, org=self.org, booking=order.booking, verb=wish.verb, actor="a clerk", owner=owner)
+        return ActOnBooking(
+            event=self.event, org=self.org, booking=order.booking, verb=wish.verb, actor="a clerk", owner=owner
+        )
 
     def ask(self, *wanted: Wish) -> None:
         commands = [self.command(wish) for wish in wanted]
         self.compare(commands, self.run(self._answers(commands)))
 
     def submit(self, commands: Sequence[Command]) -> list["asyncio.Future[Outcome]"]:
-        return [asyncio.ensure_future(self.desk.submit(command)) for command in commands]
+        return [asyncio.ensure_future(self.engine.submit(command)) for command in commands]
 
     async def _answers(self, commands: Sequence[Command]) -> list[Outcome]:
         return await asyncio.gather(*self.submit(commands))
@@ -230,14 +233,14 @@ class Life(RuleBasedStateMachine):
             expected = self.model.batch(commands, outcomes)
         assert [_gist(outcome) for outcome in outcomes] == expected
         for command, outcome in zip(commands, outcomes, strict=True):
-            if isinstance(outcome, Done):
+            if isinstance(outcome, Accepted):
                 self._check_answer(command, outcome)
         self.refused = {order.booking for order in self.orders} - set(self.model.bookings)
 
-    def _check_answer(self, command: Command, outcome: Done) -> None:
+    def _check_answer(self, command: Command, outcome: Accepted) -> None:
         entry = self.model.bookings[outcome.booking.id]
         assert (outcome.booking.user, outcome.booking.total) == (entry.user, entry.total)
-        assert outcome.replayed is (isinstance(command, Place) and command.booking != outcome.booking.id)
+        assert outcome.replayed is (isinstance(command, PlaceHold) and command.booking != outcome.booking.id)
         assert outcome.now == self.model.now
 
     @rule(order=orders)
@@ -345,7 +348,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        assert self.run(self.desk.sweep(self.event)) == self.model.sweep()
+        assert self.run(self.engine.sweep(self.event)) == self.model.sweep()
 
     @rule()
     def let_the_reaper_work(self) -> None:
@@ -372,12 +375,12 @@ class Life(RuleBasedStateMachine):
         self._set_status(EventStatus.CANCELLED, allowed={"draft", "active", "cancelled"})
 
     def _set_status(self, status: EventStatus, allowed: set[str]) -> None:
-        said = self.attempt(events.set_status(self.watcher, self.org, self.event, status, "the org"))
+        said = self.attempt(event_editor.set_status(self.watcher, self.org, self.event, status, "the org"))
         no = Refusal.EVENT_NOT_ON_SALE if self.model.event == "draft" else Refusal.EVENT_ENDED
         assert said is (None if self.model.event in allowed else no)
         if said is None and self.model.event != status:
             self.model.event = status.value
-            self.model.facts += 1
+            self.model.entries += 1
 
     @rule(capacity=st.integers(0, 9))
     def change_the_capacity(self, capacity: int) -> None:
@@ -405,10 +408,10 @@ class Life(RuleBasedStateMachine):
             self.model.blocked.clear()
 
     def _change(self, change: EventChange, objection: Refusal | bool) -> None:
-        said = self.attempt(events.change_event(self.watcher, self.org, self.event, change, "the org"))
+        said = self.attempt(event_editor.change_event(self.watcher, self.org, self.event, change, "the org"))
         expected = (objection or None) if self.model.event in ("draft", "active") else Refusal.EVENT_ENDED
         assert said is expected
-        self.model.facts += said is None
+        self.model.entries += said is None
 
     def attempt(self, work: Awaitable[None]) -> Refusal | None:
         async def attempted() -> Refusal | None:
@@ -460,7 +463,7 @@ class Life(RuleBasedStateMachine):
     def the_journal_has_a_fact_for_every_change_and_no_other(self) -> None:
         facts = "SELECT event.version, (SELECT count(*) FROM journal WHERE event_id = $1) FROM event WHERE id = $1"
         (row,) = self.run(self.watcher.fetch(facts, self.event))
-        assert tuple(row) == (self.model.facts, self.model.facts)
+        assert tuple(row) == (self.model.entries, self.model.entries)
 
     def teardown(self) -> None:
         try:
@@ -470,7 +473,7 @@ class Life(RuleBasedStateMachine):
             self.runner.close()
 
     async def _end(self) -> None:
-        await self.desk.close()
+        await self.engine.close()
         await self.wire.close()
         findings, _ = await audit_event(self.watcher, self.event)
         await self.watcher.close()

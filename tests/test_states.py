@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.core.book import SYSTEM, Shift
-from holdfast.core.commands import Done, SeatItem
-from holdfast.core.decide import decide, wind_up
-from holdfast.core.facts import EXTENDED, PoolState, SeatState
+from holdfast.core.commands import Accepted, SeatItem
+from holdfast.core.decide import decide, end_bookings
+from holdfast.core.event_state import SYSTEM, CounterShift
+from holdfast.core.journal import EXTENDED, PoolState, SeatState
 from holdfast.core.model import Booking, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import (
@@ -111,7 +111,7 @@ def test_a_move_is_one_fact_that_tells_seats_and_pools_as_they_are_after_it(stat
     assert isinstance(target, Status)
     open_book = book(bookings=[claim_in(status)])
     moved = granted(open_book, act("it", verb, reason="because"))
-    (fact,) = open_book.facts
+    (fact,) = open_book.entries
     assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, target.value, moved.id, "the clerk")
     assert moved.version == open_book.version == VERSION + 1
     held, sold = taken_by(CLAIMS[target], 2)
@@ -127,7 +127,7 @@ def test_a_move_is_saved_as_the_difference_to_what_was_loaded(status: Status, ve
     open_book = book(bookings=[claim_in(status)])
     before = counts(open_book)
     granted(open_book, act("it", verb))
-    shift = open_book.shifts.get(STANDING, Shift())
+    shift = open_book.shifts.get(STANDING, CounterShift())
     assert (before[0] + shift.held, before[1] + shift.sold) == counts(open_book)
     assert open_book.changed == {id_of("it"): status}
     assert not open_book.created
@@ -143,9 +143,9 @@ def test_money_that_comes_twice_is_not_taken_twice() -> None:
 def test_the_same_move_again_answers_with_the_same_booking_and_writes_no_fact(status: Status, verb: Verb) -> None:
     open_book = book(bookings=[claim_in(status)])
     first, again = decide(open_book, [act("it", verb), act("it", verb)])
-    assert isinstance(first, Done)
+    assert isinstance(first, Accepted)
     assert first == again
-    assert len(open_book.facts) == 1
+    assert len(open_book.entries) == 1
 
 
 @cells(REPEATS)
@@ -176,7 +176,7 @@ def test_an_extension_moves_the_deadline_and_nothing_else(status: Status, verb: 
     open_book = book(bookings=[there])
     extended = granted(open_book, act("it", verb))
     assert extended == structs.replace(there, expires_at=after(300), version=VERSION + 1)
-    (fact,) = open_book.facts
+    (fact,) = open_book.entries
     assert (fact.kind, fact.booking.id, fact.actor) == (EXTENDED, there.id, "the clerk")
     assert (fact.data.seats, fact.data.pools) == ({}, {})
     assert not open_book.shifts
@@ -193,7 +193,7 @@ def test_an_extension_is_the_later_deadline_but_never_beyond_the_longest_hold(
     there = booking("it", Status.HELD, standing_line(1), expires_at=after(left), max_expires_at=after(limit))
     open_book = book(bookings=[there])
     assert granted(open_book, act("it", Verb.EXTEND)).expires_at == after(until)
-    assert len(open_book.facts) == (until != left)
+    assert len(open_book.entries) == (until != left)
 
 
 @given(
@@ -207,8 +207,8 @@ def test_extending_is_the_least_of_the_greatest(left: int, more: int, extend_sec
     open_book = book(show(policy=Policy(extend_seconds=extend_seconds)), [there])
     outcomes = decide(open_book, [act("it", Verb.EXTEND)] * times)
     expected = after(min(max(left, extend_seconds), left + more))
-    assert [outcome.booking.expires_at for outcome in outcomes if isinstance(outcome, Done)] == [expected] * times
-    assert len(open_book.facts) == (expected > after(left))
+    assert [outcome.booking.expires_at for outcome in outcomes if isinstance(outcome, Accepted)] == [expected] * times
+    assert len(open_book.entries) == (expected > after(left))
 
 
 def test_a_paid_booking_is_not_cancelled_but_has_to_be_refunded() -> None:
@@ -236,7 +236,7 @@ def test_a_buyer_is_answered_about_their_own_booking_as_staff_is(verb: Verb) -> 
 
 
 def _gist(outcome: object) -> object:
-    return outcome.booking if isinstance(outcome, Done) else outcome
+    return outcome.booking if isinstance(outcome, Accepted) else outcome
 
 
 @pytest.mark.parametrize("verb", Verb)
@@ -246,9 +246,9 @@ def test_what_is_due_expires_before_anything_is_asked_of_it(status: Status, verb
     open_book = book(bookings=[due])
     (outcome,) = decide(open_book, [act("it", verb)])
     expected = TRANSITIONS[Status.EXPIRED, verb]
-    said = outcome.booking.status if isinstance(outcome, Done) else outcome.refusal
+    said = outcome.booking.status if isinstance(outcome, Accepted) else outcome.refusal
     assert said is expected
-    first, *rest = open_book.facts
+    first, *rest = open_book.entries
     assert (first.kind, first.booking.id, first.actor) == (Status.EXPIRED.value, due.id, SYSTEM)
     assert first.data.seats == {"A-1": "free"}
     assert [fact.kind for fact in rest] == ([expected] if verb in REVIVING else [])
@@ -272,8 +272,8 @@ def test_the_seat_of_a_due_hold_is_free_for_the_next_buyer_at_once() -> None:
     due = booking("late", Status.HELD, seat_line("A-1"), expires_at=after(-1))
     open_book = book(bookings=[due])
     outcomes = decide(open_book, [act("late", Verb.CONFIRM), place("next", SeatItem("A-1"))])
-    assert isinstance(outcomes[1], Done)
-    assert [fact.kind for fact in open_book.facts] == ["expired", "held"]
+    assert isinstance(outcomes[1], Accepted)
+    assert [fact.kind for fact in open_book.entries] == ["expired", "held"]
     assert counts(open_book, STALLS) == (1, 0)
     assert open_book.taken == {0: id_of("next")}
 
@@ -284,9 +284,9 @@ def test_a_booking_can_be_placed_confirmed_and_given_up_in_one_batch() -> None:
         open_book,
         [place("it", SeatItem("A-1")), act("it", Verb.CONFIRM), act("it", Verb.REFUND), place("next", SeatItem("A-1"))],
     )
-    assert all(isinstance(outcome, Done) for outcome in outcomes)
-    assert [fact.kind for fact in open_book.facts] == ["held", "confirmed", "refunded", "held"]
-    assert [fact.number for fact in open_book.facts] == [VERSION + n for n in range(1, 5)]
+    assert all(isinstance(outcome, Accepted) for outcome in outcomes)
+    assert [fact.kind for fact in open_book.entries] == ["held", "confirmed", "refunded", "held"]
+    assert [fact.number for fact in open_book.entries] == [VERSION + n for n in range(1, 5)]
     assert open_book.created == {id_of("it"), id_of("next")}
     assert not open_book.changed
     assert counts(open_book, STALLS) == (1, 0)
@@ -310,26 +310,26 @@ def test_bookings_end_with_their_event(event: EventStatus, status: Status) -> No
     paid = booking("it", status, seat_line("A-1"), standing_line(2))
     open_book = book(show(status=event), [paid])
     ending = ENDINGS[event].get(status, status)
-    assert wind_up(open_book) == (ending is not status)
+    assert end_bookings(open_book) == (ending is not status)
     ended = open_book.bookings[paid.id]
     assert ended.status is ending
     assert counts(open_book, STANDING) == taken_by(CLAIMS[ending], 2)
-    assert [(fact.kind, fact.actor) for fact in open_book.facts] == [(ending.value, SYSTEM)] * (ending is not status)
+    assert [(fact.kind, fact.actor) for fact in open_book.entries] == [(ending.value, SYSTEM)] * (ending is not status)
     assert (ended.reason is not None) is (event is EventStatus.CANCELLED and ending is not status)
 
 
 @pytest.mark.parametrize("event", EventStatus)
 def test_winding_up_twice_ends_nothing_more(event: EventStatus) -> None:
     open_book = book(show(status=event), [booking(f"{s}", s, standing_line(1)) for s in Status])
-    wind_up(open_book)
-    facts = list(open_book.facts)
-    assert wind_up(open_book) == 0
-    assert open_book.facts == facts
+    end_bookings(open_book)
+    facts = list(open_book.entries)
+    assert end_bookings(open_book) == 0
+    assert open_book.entries == facts
 
 
 def test_a_free_booking_of_a_cancelled_event_has_nothing_to_refund() -> None:
     open_book = book(show(status=EventStatus.CANCELLED), [claim_in(Status.CONFIRMED)])
-    assert wind_up(open_book) == 1
+    assert end_bookings(open_book) == 1
     assert open_book.bookings[id_of("it")].status is Status.CANCELLED
     assert counts(open_book) == (0, 0)
 
@@ -339,7 +339,7 @@ def test_a_free_booking_of_a_cancelled_event_has_nothing_to_refund() -> None:
 def test_every_step_of_winding_up_is_in_the_table(event: EventStatus, status: Status) -> None:
     for there in (claim_in(status), booking("it", status, standing_line(1))):
         open_book = book(show(status=event), [there])
-        wind_up(open_book)
+        end_bookings(open_book)
         steps = {(status, open_book.bookings[there.id].status)} - {(status, status)}
         assert steps <= {(source, target) for source, target, _ in edges()}
 

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.payments.files import FILE_MAX
-from holdfast.payments.storage import Storage, StorageAddressError, StorageError, storage_at
+from holdfast.payments.receipt_files import FILE_MAX
+from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, storage_at
 from tests.house import free_port
 from tests.inside import in_a_loop
 
@@ -370,7 +370,7 @@ async def test_a_bucket_that_only_stumbles_is_given_up(bucket: Bucket, tmp_path:
 
 @in_a_loop
 async def test_half_an_answer_is_not_a_file(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.payments.storage.PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 2.0)
     storage = storage_at(bucket.address, tmp_path)
     await storage.put(_key(b"one"), b"one")
     bucket.cuts_answers = True
@@ -388,7 +388,7 @@ async def test_a_server_that_is_down_is_told(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.payments.storage.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         storage = storage_at(f"s3://receipts?endpoint=http://127.0.0.1:{port}&region={REGION}", tmp_path)

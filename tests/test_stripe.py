@@ -16,15 +16,15 @@ import pytest
 from msgspec import structs
 from stripe import HTTPClient
 
-from holdfast.core.money import News
+from holdfast.core.payment import PaymentResult
 from holdfast.payments.provider import (
-    Ask,
+    CheckoutRequest,
     Notice,
     NoticeError,
     Provider,
     ProviderError,
     ProviderRefusedError,
-    Standing,
+    ProviderStatus,
 )
 from holdfast.payments.stripe import Stripe
 from tests import stripe_sessions
@@ -36,9 +36,9 @@ from tests.stripe_sessions import KEY, SECRET, Signed, StripeSessions, sign
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 T = TypeVar("T")
-PAID = Standing(News.CAPTURED, 4200, "EUR")
-FAILED = Standing(News.FAILED)
-OPEN = Standing(None)
+PAID = ProviderStatus(PaymentResult.CAPTURED, 4200, "EUR")
+FAILED = ProviderStatus(PaymentResult.FAILED)
+OPEN = ProviderStatus(None)
 BUYER = "ada@example.org"
 
 
@@ -55,8 +55,8 @@ def asking(api: str | None, work: Callable[[Stripe], Awaitable[T]], key: str = K
     return asyncio.run(connected())
 
 
-def ask(**changes: Any) -> Ask:
-    plain = Ask(
+def ask(**changes: Any) -> CheckoutRequest:
+    plain = CheckoutRequest(
         payment="py_1",
         amount=4200,
         currency="EUR",
@@ -72,11 +72,11 @@ def started(stripe: StripeSessions, **changes: Any) -> str:
     return asking(stripe.url, lambda provider: provider.start(ask(**changes))).ref
 
 
-def looked_up(stripe: StripeSessions, ref: str) -> Standing:
+def looked_up(stripe: StripeSessions, ref: str) -> ProviderStatus:
     return asking(stripe.url, lambda provider: provider.look_up(ref))
 
 
-def closed(stripe: StripeSessions, ref: str) -> Standing:
+def closed(stripe: StripeSessions, ref: str) -> ProviderStatus:
     return asking(stripe.url, lambda provider: provider.close(ref))
 
 
@@ -188,7 +188,7 @@ def test_an_amount_is_the_same_money_at_stripe_and_back(
     assert stripe.sessions[ref]["amount_total"] == theirs
     told = [verified(notice) for notice in stripe.pay(ref)]
     assert [(notice.amount, notice.currency) for notice in told] == [(ours, currency)] * 2
-    assert looked_up(stripe, ref) == Standing(News.CAPTURED, ours, currency)
+    assert looked_up(stripe, ref) == ProviderStatus(PaymentResult.CAPTURED, ours, currency)
 
 
 @pytest.mark.parametrize(("currency", "amount"), [("KWD", 5124), ("TND", 1), ("MGA", 500)])
@@ -226,8 +226,8 @@ def test_what_costs_nothing_is_captured_once_the_buyer_is_through(stripe: Stripe
     stripe.sessions[ref]["payment_status"] = "no_payment_required"
     assert looked_up(stripe, ref) == OPEN
     told = verified(stripe.finish_for_free(ref))
-    assert looked_up(stripe, ref) == Standing(News.CAPTURED, 0, "EUR")
-    assert (told.news, told.amount) == (News.CAPTURED, 0)
+    assert looked_up(stripe, ref) == ProviderStatus(PaymentResult.CAPTURED, 0, "EUR")
+    assert (told.result, told.amount) == (PaymentResult.CAPTURED, 0)
     refund(stripe, ref)
     assert stripe.refunds == []
 
@@ -397,7 +397,7 @@ def test_a_notice_is_believed_if_stripe_has_signed_it(stripe: StripeSessions) ->
     assert of_session.id != of_intent.id
     for notice, carried in ((of_session, ref), (of_intent, None)):
         assert notice == Notice(
-            id=notice.id, news=News.CAPTURED, ref=carried, payment="py_1", amount=4200, currency="EUR"
+            id=notice.id, result=PaymentResult.CAPTURED, ref=carried, payment="py_1", amount=4200, currency="EUR"
         )
 
 
@@ -438,7 +438,7 @@ def test_a_notice_that_was_altered_on_the_way_is_not_believed() -> None:
 
 
 def test_a_notice_that_is_minutes_old_is_believed_and_an_older_one_is_not() -> None:
-    assert verified(sign(PING, at=time.time() - 240)) == Notice(id="evt_1", news=None)
+    assert verified(sign(PING, at=time.time() - 240)) == Notice(id="evt_1", result=None)
     with pytest.raises(NoticeError):
         verified(sign(PING, at=time.time() - 301))
 
@@ -475,16 +475,16 @@ def test_without_a_secret_nothing_is_believed(secret: str | None) -> None:
 
 def test_a_debit_is_told_when_it_ends(stripe: StripeSessions) -> None:
     good, bad = started(stripe), started(stripe, payment="py_2")
-    assert [verified(stripe.promise(ref)).news for ref in (good, bad)] == [None, None]
+    assert [verified(stripe.promise(ref)).result for ref in (good, bad)] == [None, None]
     paid, bounced = verified(stripe.settle(good)), verified(stripe.bounce(bad))
-    assert (paid.news, paid.ref, paid.amount) == (News.CAPTURED, good, 4200)
-    assert (bounced.news, bounced.ref, bounced.payment) == (News.FAILED, bad, "py_2")
+    assert (paid.result, paid.ref, paid.amount) == (PaymentResult.CAPTURED, good, 4200)
+    assert (bounced.result, bounced.ref, bounced.payment) == (PaymentResult.FAILED, bad, "py_2")
 
 
 def test_a_session_that_ran_out_has_failed(stripe: StripeSessions) -> None:
     ref = started(stripe)
     told = verified(stripe.run_out(ref))
-    assert told == Notice(id=told.id, news=News.FAILED, ref=ref, payment="py_1")
+    assert told == Notice(id=told.id, result=PaymentResult.FAILED, ref=ref, payment="py_1")
 
 
 INTENT = {"id": "pi_1", "amount": 4200, "currency": "eur", "metadata": TAGS}
@@ -512,11 +512,11 @@ SESSION = {"id": "cs_1", "status": "complete", "payment_status": "paid", "amount
     ids=lambda body: json.loads(body)["type"],
 )
 def test_what_is_about_something_else_is_no_news(elsewhere: bytes) -> None:
-    assert verified(sign(elsewhere)) == Notice(id="evt_1", news=None)
+    assert verified(sign(elsewhere)) == Notice(id="evt_1", result=None)
 
 
 def test_a_full_refund_is_told_if_it_carries_our_payment() -> None:
-    told = Notice(id="evt_1", news=News.REFUNDED, payment="py_1", amount=4200, currency="EUR")
+    told = Notice(id="evt_1", result=PaymentResult.REFUNDED, payment="py_1", amount=4200, currency="EUR")
     for body in (
         event("charge.refunded", **CHARGE, metadata=TAGS, refunded=True, amount_refunded=4200),
         event("refund.updated", **REFUND, metadata=TAGS, status="succeeded"),
@@ -529,12 +529,14 @@ def test_the_whole_way_from_the_start_to_the_refund(stripe: StripeSessions) -> N
         ref = (await provider.start(ask())).ref
         assert await provider.look_up(ref) == OPEN
         notices = [provider.verify(*signed) for signed in stripe.pay(ref)]
-        assert {(notice.news, notice.payment, notice.amount) for notice in notices} == {(News.CAPTURED, "py_1", 4200)}
+        assert {(notice.result, notice.payment, notice.amount) for notice in notices} == {
+            (PaymentResult.CAPTURED, "py_1", 4200)
+        }
         assert await provider.close(ref) == PAID
         await provider.refund(ref, "refund-py_1")
         await provider.refund(ref, "refund-py_1")
         told = provider.verify(*stripe.event("charge.refunded", stripe.charge(ref)))
-        assert (told.news, told.payment, told.amount) == (News.REFUNDED, "py_1", 4200)
+        assert (told.result, told.payment, told.amount) == (PaymentResult.REFUNDED, "py_1", 4200)
 
     asking(stripe.url, go)
     assert len(stripe.refunds) == 1
@@ -628,8 +630,8 @@ def test_notices_that_localstripe_signs_are_believed_and_others_are_not(local: L
         forged = local.intent(confirm=True)
         wait_until(lambda: forged in _by_intent(got), 30)
     told = verified(_by_intent(got)[paid])
-    assert told == Notice(id=told.id, news=News.CAPTURED, payment="py_1", amount=4200, currency="EUR")
-    assert verified(_by_intent(got)[declined]).news is None
+    assert told == Notice(id=told.id, result=PaymentResult.CAPTURED, payment="py_1", amount=4200, currency="EUR")
+    assert verified(_by_intent(got)[declined]).result is None
     with pytest.raises(NoticeError):
         verified(_by_intent(got)[forged])
 

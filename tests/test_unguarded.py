@@ -8,18 +8,19 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from holdfast import db, sql
-from holdfast.core.commands import Command, Done
+from holdfast import sql
+from holdfast.core.commands import Accepted, Command
 from holdfast.core.decide import Outcome, decide
 from holdfast.core.refusals import Refusal, Refused
-from holdfast.desk.layouts import Layouts
-from holdfast.desk.opening import Books, open_books
-from holdfast.desk.rows import LostUpdateError
-from holdfast.desk.saving import save
-from holdfast.worker.auditor import audit_event
+from holdfast.engine.auditor import audit_event
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.engine.load import LoadedBatch, load_batch
+from holdfast.engine.rows import LostUpdateError
+from holdfast.engine.save import save
+from holdfast.runtime import db
 from tests.inside import Event, in_a_loop, lane_connection, new_event, place, until, waits_for_a_lock
 
-UNLOCKED = sql.desk.lock.replace("FOR UPDATE", "")
+UNLOCKED = sql.engine.lock.replace("FOR UPDATE", "")
 CAPACITY = 10
 STOCK = [
     {"code": "hall", "seats": {"rows": ["A"], "numbers": CAPACITY}},
@@ -42,17 +43,17 @@ class Batch:
         self.connection = connection
         self._event = event
         self._commands = commands
-        self._opened: Books | None = None
+        self._build_batch: LoadedBatch | None = None
 
     async def open(self, lock: str) -> None:
         await self.connection.execute("BEGIN")
-        self._opened = await open_books(self.connection, Layouts(), {self._event.id: self._commands}, lock)
+        self._build_batch = await load_batch(self.connection, LayoutCache(), {self._event.id: self._commands}, lock)
 
     async def save(self) -> list[Outcome]:
-        assert self._opened is not None
-        outcomes = decide(self._opened.books[self._event.id], self._commands)
-        if any(isinstance(outcome, Done) for outcome in outcomes):
-            await save(self.connection, self._opened)
+        assert self._build_batch is not None
+        outcomes = decide(self._build_batch.states[self._event.id], self._commands)
+        if any(isinstance(outcome, Accepted) for outcome in outcomes):
+            await save(self.connection, self._build_batch)
         await self.connection.execute("COMMIT")
         return outcomes
 
@@ -85,25 +86,25 @@ def _all(event: Event, wants: str) -> list[Command]:
 
 
 def _bookings(outcomes: list[Outcome]) -> int:
-    return sum(isinstance(outcome, Done) for outcome in outcomes)
+    return sum(isinstance(outcome, Accepted) for outcome in outcomes)
 
 
 @pytest.fixture
 def versions_unchecked() -> Iterator[None]:
     """Batches that save an event without looking whether it is still the one they have read."""
-    guarded = sql.desk.save_new
-    sql.desk.save_new = guarded.replace("AND event.version = new.was", "")
-    assert sql.desk.save_new != guarded
+    guarded = sql.engine.save_new
+    sql.engine.save_new = guarded.replace("AND event.version = new.was", "")
+    assert sql.engine.save_new != guarded
     yield
-    sql.desk.save_new = guarded
+    sql.engine.save_new = guarded
 
 
 @pytest.mark.parametrize("wants", ["seats", "places"])
 @in_a_loop
 async def test_with_the_lock_the_second_batch_waits_and_gets_nothing(database: str, wants: str) -> None:
     async with _race(database, wants) as race:
-        await race.first.open(sql.desk.lock)
-        waiting = asyncio.create_task(race.second.open(sql.desk.lock))
+        await race.first.open(sql.engine.lock)
+        waiting = asyncio.create_task(race.second.open(sql.engine.lock))
         await until(lambda: waits_for_a_lock(race.first.connection, race.second.connection.get_server_pid()))
         won = await race.first.save()
         await waiting

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from holdfast import db, ids
-from holdfast.deliveries import webhook
-from holdfast.deliveries.addresses import NOT_FOUND, NOT_PUBLIC, check_url, is_public
-from holdfast.deliveries.channel import Delivery, GoneError, UndeliveredError
-from holdfast.deliveries.webhook import Webhooks
+from holdfast.notifications import webhook_channel
+from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
+from holdfast.notifications.webhook_addresses import NOT_FOUND, NOT_PUBLIC, check_url, is_public
+from holdfast.notifications.webhook_channel import WebhookChannel
+from holdfast.runtime import db, ids
 from tests.house import free_port
 from tests.inside import in_a_loop, until
 from tests.relaying import Answer, Request, new_endpoint, new_org, new_secret, receiving, status
@@ -35,7 +35,7 @@ PUBLIC = "93.184.216.34"
 class Hooks(msgspec.Struct, frozen=True):
     """The channel, and a database with one org."""
 
-    channel: Webhooks
+    channel: WebhookChannel
     pool: db.Pool
     org: bytes
 
@@ -69,7 +69,7 @@ class Hooks(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def hooks(database: str, *, allow_private: bool = True) -> AsyncIterator[Hooks]:
     pool = await db.create_pool(database, 2)
-    channel = Webhooks(pool, allow_private=allow_private)
+    channel = WebhookChannel(pool, allow_private=allow_private)
     try:
         yield Hooks(channel, pool, await new_org(pool))
     finally:
@@ -173,13 +173,13 @@ async def test_a_receiver_that_is_gone_and_an_endpoint_that_is_not_there_are_tol
 ) -> None:
     async with hooks(database) as tell, receiving(always(status(410))) as receiver:
         delivery = await tell.delivery(receiver.url)
-        with pytest.raises(GoneError, match="HTTP 410"):
+        with pytest.raises(TargetGoneError, match="HTTP 410"):
             await tell.channel.send(delivery)
         for strange in ({"target": "mail"}, {"target": ids.new_id().hex()}, {"org": ids.new_id()}):
-            with pytest.raises(GoneError, match="deleted or disabled"):
+            with pytest.raises(TargetGoneError, match="deleted or disabled"):
                 await tell.channel.send(msgspec.structs.replace(delivery, **strange))
         await tell.pool.execute("UPDATE webhook_endpoint SET enabled = false")
-        with pytest.raises(GoneError, match="deleted or disabled"):
+        with pytest.raises(TargetGoneError, match="deleted or disabled"):
             await tell.channel.send(delivery)
         assert len(receiver.requests) == 1
 
@@ -197,7 +197,7 @@ async def test_a_receiver_that_is_gone_and_an_endpoint_that_is_not_there_are_tol
 async def test_an_answer_counts_by_its_status_whatever_follows(
     database: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(webhook_channel, "ANSWER_SECONDS", 0.1)
     async with hooks(database) as tell, receiving(always(answer)) as receiver:
         for _ in range(2):
             await tell.send(receiver.url)
@@ -206,7 +206,7 @@ async def test_an_answer_counts_by_its_status_whatever_follows(
 
 @in_a_loop
 async def test_a_receiver_that_says_nothing_is_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "SEND_SECONDS", 0.3)
+    monkeypatch.setattr(webhook_channel, "SEND_SECONDS", 0.3)
 
     async def hang(_: Request) -> bytes:
         await asyncio.Event().wait()
@@ -509,6 +509,6 @@ def test_where_private_addresses_are_allowed_they_may_be_named() -> None:
 
 
 def test_what_is_sent_is_json_as_it_was_written() -> None:
-    message = webhook.Message("held", CREATED_AT, msgspec.Raw(b'{"b": 1, "a": 2.50}'))
+    message = webhook_channel.WebhookMessage("held", CREATED_AT, msgspec.Raw(b'{"b": 1, "a": 2.50}'))
     assert b'"data":{"b": 1, "a": 2.50}' in msgspec.json.encode(message)
     assert json.loads(msgspec.json.encode(message))["timestamp"] == "2027-03-05T19:00:00.250000Z"

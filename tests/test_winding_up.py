@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import psutil
 
-from holdfast import db, ids
-from holdfast.core.commands import Command, Done, Pay, Settle
-from holdfast.core.money import News
+from holdfast.core.commands import Accepted, Command, SettlePayment, StartPayment
+from holdfast.core.payment import PaymentResult
+from holdfast.runtime import db, ids
 from tests.answers import accepted, refused
 from tests.house import IS_LONG, Org, Server, hold, publish, run, serving, show, sql, wait_until
 from tests.inside import Event, audit, in_a_loop, lane_connection, move_clock, new_event, one_pool, place, serve
@@ -41,15 +41,18 @@ async def _sell(url: str, org: bytes, count: int) -> Event:
         await connection.executemany(
             "INSERT INTO sandbox_charge (ref, payment, amount, currency, description, status) "
             "VALUES ($1, $2, $3, 'EUR', '', 'paid')",
-            [(ref, ids.payment_text(event.id, payment.id), PRICE) for payment, ref in zip(paid, refs, strict=True)],
+            [
+                (ref, ids.format_payment_id(event.id, payment.id), PRICE)
+                for payment, ref in zip(paid, refs, strict=True)
+            ],
         )
         settled = [
-            Settle(
+            SettlePayment(
                 event=event.id,
                 org=event.org,
                 booking=each.booking.id,
                 payment=payment.id,
-                news=News.CAPTURED,
+                result=PaymentResult.CAPTURED,
                 actor="provider:sandbox",
                 amount=PRICE,
                 currency="EUR",
@@ -61,14 +64,14 @@ async def _sell(url: str, org: bytes, count: int) -> Event:
         return event
 
 
-async def _done(connection: db.Connection, commands: Sequence[Command]) -> list[Done]:
-    done = [outcome for outcome in await serve(connection, commands) if isinstance(outcome, Done)]
+async def _done(connection: db.Connection, commands: Sequence[Command]) -> list[Accepted]:
+    done = [outcome for outcome in await serve(connection, commands) if isinstance(outcome, Accepted)]
     assert len(done) == len(commands)
     return done
 
 
-def _pay(event: Event, booking: bytes) -> Pay:
-    return Pay(
+def _pay(event: Event, booking: bytes) -> StartPayment:
+    return StartPayment(
         event=event.id,
         org=event.org,
         booking=booking,
@@ -185,10 +188,10 @@ def test_no_ticket_of_an_event_that_was_called_off_opens_the_door_while_its_book
     with serving(database, workers=1) as server, server.client(org.headers()) as admin:
         accepted(admin.post(f"/v1/events/{event}/cancel"))
         waiting = sql(database, "SELECT id FROM booking WHERE status = 'confirmed' LIMIT 1")
-        named = ids.parse_event(event)
+        named = ids.parse_event_id(event)
         assert named is not None
         if waiting:
-            booking = ids.booking_text(named, waiting[0]["id"])
+            booking = ids.format_booking_id(named, waiting[0]["id"])
             (ticket,) = tickets(admin, booking)
             refused(check_in(admin, ticket["code"]), 409, "ticket_void")
             assert ticket["status"] == "void"
@@ -199,7 +202,7 @@ def test_an_event_that_was_called_off_with_its_process_is_wound_up_by_the_worker
     """The process that was asked dies before it has ended any booking."""
     org = Org(database)
     event = _sold(database, org, 600)
-    named = ids.parse_event(event)
+    named = ids.parse_event_id(event)
     sql(database, "UPDATE event SET status = 'cancelled', revision = revision + 1 WHERE id = $1", named)
     with serving(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
         wait_until(lambda: _progress(admin, event)["live"] == 0, WORK_SECONDS)

@@ -11,16 +11,16 @@ from typing import Any, Final
 import pytest
 
 import holdfast.web
+from holdfast.api.operations import OPERATIONS
 from holdfast.core.model import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import EventStatus, Status
-from holdfast.http.operations import OPERATIONS
-from holdfast.payments.providers import make_providers
-from holdfast.settings import Settings
+from holdfast.i18n.formatting import LANGUAGES
+from holdfast.payments.registry import make_providers
+from holdfast.runtime.settings import Settings
+from holdfast.web.api_types import Event, Problem
+from holdfast.web.page_texts import TEXTS, refusal, say
 from holdfast.web.rendering import LANGUAGE_NAMES, TONES
-from holdfast.web.things import Event, Problem
-from holdfast.web.wording import TEXTS, refusal, say
-from holdfast.words import LANGUAGES
 
 WEB: Final = Path(holdfast.web.__file__).parent
 TEMPLATES: Final = sorted((WEB / "templates").rglob("*.html"))

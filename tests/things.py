@@ -9,8 +9,8 @@ from typing import Any, Final
 import httpx
 from standardwebhooks import Webhook
 
-from holdfast import ids
-from holdfast.http.operation import About
+from holdfast.api.call import Resource
+from holdfast.runtime import ids
 from tests.answers import accepted
 from tests.house import SANDBOX_SECRET, hold, publish, show
 
@@ -20,12 +20,12 @@ PICTURE: Final = base64.b64decode(
 )
 
 ABSENT: Final = {
-    About.EVENT: ids.event_text(bytes(16)),
-    About.BOOKING: ids.booking_text(bytes(16), bytes(16)),
-    About.PAYMENT: ids.payment_text(bytes(16), bytes(16)),
-    About.RECEIPT: ids.receipt_text(bytes(16), bytes(16)),
-    About.TICKET: ids.ticket_text(bytes(16), bytes(16), 0, 0),
-    About.ENDPOINT: ids.endpoint_text(bytes(16)),
+    Resource.EVENT: ids.format_event_id(bytes(16)),
+    Resource.BOOKING: ids.format_booking_id(bytes(16), bytes(16)),
+    Resource.PAYMENT: ids.format_payment_id(bytes(16), bytes(16)),
+    Resource.RECEIPT: ids.format_receipt_id(bytes(16), bytes(16)),
+    Resource.TICKET: ids.format_ticket_id(bytes(16), bytes(16), 0, 0),
+    Resource.ENDPOINT: ids.format_endpoint_id(bytes(16)),
 }
 
 
@@ -127,25 +127,25 @@ def new_endpoint(client: httpx.Client) -> httpx.Response:
     return client.post("/v1/webhook-endpoints", json={"url": "http://127.0.0.1:9/hook"})
 
 
-def thing(client: httpx.Client, about: About, user: str = "u-1") -> str:
+def thing(client: httpx.Client, about: Resource, user: str = "u-1") -> str:
     """The id of a new thing of this kind, or what else stands in its place in a path."""
     match about:
-        case About.EVENT:
+        case Resource.EVENT:
             return publish(client, reviewed_show())
-        case About.BOOKING:
+        case Resource.BOOKING:
             return held(client, user)
-        case About.PAYMENT:
+        case Resource.PAYMENT:
             id_: str = started(client, user)["id"]
             return id_
-        case About.RECEIPT:
+        case Resource.RECEIPT:
             return receipt(client, user)
-        case About.TICKET:
+        case Resource.TICKET:
             return ticket(client, user)
-        case About.ENDPOINT:
+        case Resource.ENDPOINT:
             return endpoint(client)
-        case About.PROVIDER:
+        case Resource.PROVIDER:
             return "sandbox"
-        case About.ORG | About.NOTHING:
+        case Resource.ORG | Resource.NOTHING:
             return ""
 
 

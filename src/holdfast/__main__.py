@@ -1,3 +1,3 @@
-from holdfast.cli import app
+from holdfast.runtime.cli import app
 
 app()

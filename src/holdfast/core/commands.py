@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking
-from holdfast.core.money import News, Payment
-from holdfast.core.states import Verb, Word
+from holdfast.core.payment import Payment, PaymentResult
+from holdfast.core.states import FastStrEnum, Verb
 
 
 class SeatItem(Struct, frozen=True):
@@ -21,14 +21,14 @@ class PoolItem(Struct, frozen=True):
     tariff: str | None = None
 
 
-class BestAvailable(Struct, frozen=True):
+class BestSeats(Struct, frozen=True):
     pool: str
     quantity: int
     tariff: str | None = None
     adjacent: bool = True
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class PlaceHold(Struct, frozen=True, kw_only=True):
     """Take a hold: all of the items or none. To whom is not of the `staff`, drafts do not exist."""
 
     event: bytes
@@ -39,7 +39,7 @@ class Place(Struct, frozen=True, kw_only=True):
     request_key: bytes
     fingerprint: bytes
     items: tuple[SeatItem | PoolItem, ...] = ()
-    best: BestAvailable | None = None
+    best: BestSeats | None = None
     cart_hash: bytes | None = None
     details: str | None = None
     email: str | None = None
@@ -47,7 +47,7 @@ class Place(Struct, frozen=True, kw_only=True):
     staff: bool = True
 
 
-class Act(Struct, frozen=True, kw_only=True):
+class ActOnBooking(Struct, frozen=True, kw_only=True):
     """Do something to a booking. `owner` is set where only its own buyer may."""
 
     event: bytes
@@ -59,7 +59,7 @@ class Act(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Pay(Struct, frozen=True, kw_only=True):
+class StartPayment(Struct, frozen=True, kw_only=True):
     """Begin a payment of a hold. It is there before the buyer is sent to the provider."""
 
     event: bytes
@@ -85,7 +85,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     message_ref: str | None = None
 
 
-class Submit(Struct, frozen=True, kw_only=True):
+class SubmitReceipt(Struct, frozen=True, kw_only=True):
     """Hand in a receipt, which waits for review from then on. `payment` is the id of the payment that it proves, if
     none was begun yet."""
 
@@ -98,20 +98,20 @@ class Submit(Struct, frozen=True, kw_only=True):
     owner: str | None = None
 
 
-class Settle(Struct, frozen=True, kw_only=True):
+class SettlePayment(Struct, frozen=True, kw_only=True):
     """What a provider told about a payment."""
 
     event: bytes
     org: bytes
     booking: bytes
     payment: bytes
-    news: News
+    result: PaymentResult
     actor: str
     amount: int | None = None
     currency: str | None = None
 
 
-class Remedy(Word):
+class Remedy(FastStrEnum):
     """What can be done with money that cannot simply be kept."""
 
     REFUND = "refund"  # have the provider pay it back
@@ -119,7 +119,7 @@ class Remedy(Word):
     REVIEW = "review"  # leave it to a person
 
 
-class Resolve(Struct, frozen=True, kw_only=True):
+class ResolvePayment(Struct, frozen=True, kw_only=True):
     """Decide about money that was not settled as it should be."""
 
     event: bytes
@@ -131,7 +131,7 @@ class Resolve(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Transfer(Struct, frozen=True, kw_only=True):
+class TransferBooking(Struct, frozen=True, kw_only=True):
     """Hand a confirmed booking to another person. Tickets issued before are void. `generation` is the booking's own as
     whoever asks had it: what was handed on since, by this very command or another, is not handed on again."""
 
@@ -145,10 +145,10 @@ class Transfer(Struct, frozen=True, kw_only=True):
     language: str | None = None
 
 
-Command = Place | Act | Pay | Submit | Settle | Resolve | Transfer
+Command = PlaceHold | ActOnBooking | StartPayment | SubmitReceipt | SettlePayment | ResolvePayment | TransferBooking
 
 
-class Done(Struct, frozen=True):
+class Accepted(Struct, frozen=True):
     """The answer "yes". `replayed`: the booking or payment was made by an earlier request with the same key."""
 
     booking: Booking

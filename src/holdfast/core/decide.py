@@ -7,62 +7,72 @@ Refusals are found in the order of `refusals.py` and write nothing.
 from collections.abc import Sequence
 from typing import assert_never
 
-from holdfast.core.act import act, ended, moved
-from holdfast.core.book import SYSTEM, Book
-from holdfast.core.commands import Act, Command, Done, Pay, Place, Resolve, Settle, Submit, Transfer
-from holdfast.core.pay import pay, resolve, settle, submit
-from holdfast.core.place import place
+from holdfast.core.commands import (
+    Accepted,
+    ActOnBooking,
+    Command,
+    PlaceHold,
+    ResolvePayment,
+    SettlePayment,
+    StartPayment,
+    SubmitReceipt,
+    TransferBooking,
+)
+from holdfast.core.event_state import SYSTEM, EventState
+from holdfast.core.holds import place_hold
 from holdfast.core.refusals import Refused, RefusedError
+from holdfast.core.settlement import resolve_payment, settle_payment, start_payment, submit_receipt
 from holdfast.core.states import ENDINGS, Status
-from holdfast.core.transfer import transfer
+from holdfast.core.transfer import transfer_booking
+from holdfast.core.transitions import act_on_booking, end_with_event, transition
 
-Outcome = Done | Refused
+Outcome = Accepted | Refused
 
 
-def decide(book: Book, commands: Sequence[Command]) -> list[Outcome]:
+def decide(state: EventState, commands: Sequence[Command]) -> list[Outcome]:
     """One outcome for each command, in order. Holds that are due end first, so their units are free at once."""
-    expire_due(book)
-    return [_answer(book, command) for command in commands]
+    expire_due(state)
+    return [_answer(state, command) for command in commands]
 
 
-def expire_due(book: Book) -> int:
-    due = [booking for booking in book.bookings.values() if booking.is_due(book.now)]
+def expire_due(state: EventState) -> int:
+    due = [booking for booking in state.bookings.values() if booking.is_due(state.now)]
     for booking in due:
         late = booking.status is Status.PAYMENT_SUBMITTED
-        moved(book, booking, Status.EXPIRED, SYSTEM, "The receipt was not reviewed in time." if late else None)
+        transition(state, booking, Status.EXPIRED, SYSTEM, "The receipt was not reviewed in time." if late else None)
     return len(due)
 
 
-def wind_up(book: Book) -> int:
+def end_bookings(state: EventState) -> int:
     """End the bookings of an event that is over or called off, as far as they are in the book."""
-    if book.layout.status not in ENDINGS:
+    if state.layout.status not in ENDINGS:
         return 0
-    bookings = list(book.bookings.values())
-    return sum(ended(book, booking) is not booking for booking in bookings)
+    bookings = list(state.bookings.values())
+    return sum(end_with_event(state, booking) is not booking for booking in bookings)
 
 
-def _answer(book: Book, command: Command) -> Outcome:
+def _answer(state: EventState, command: Command) -> Outcome:
     try:
-        return _done(book, command)
+        return _done(state, command)
     except RefusedError as error:
         return error.refused
 
 
-def _done(book: Book, command: Command) -> Done:
+def _done(state: EventState, command: Command) -> Accepted:
     match command:
-        case Place():
-            return place(book, command)
-        case Act():
-            return act(book, command)
-        case Pay():
-            return pay(book, command)
-        case Submit():
-            return submit(book, command)
-        case Settle():
-            return settle(book, command)
-        case Resolve():
-            return resolve(book, command)
-        case Transfer():
-            return transfer(book, command)
+        case PlaceHold():
+            return place_hold(state, command)
+        case ActOnBooking():
+            return act_on_booking(state, command)
+        case StartPayment():
+            return start_payment(state, command)
+        case SubmitReceipt():
+            return submit_receipt(state, command)
+        case SettlePayment():
+            return settle_payment(state, command)
+        case ResolvePayment():
+            return resolve_payment(state, command)
+        case TransferBooking():
+            return transfer_booking(state, command)
         case _:
             assert_never(command)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.core.money import Payment
+from holdfast.core.payment import Payment
 from holdfast.core.states import Status
 
 

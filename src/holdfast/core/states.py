@@ -10,13 +10,13 @@ from typing import Final
 from holdfast.core.refusals import Refusal
 
 
-class Word(StrEnum):
+class FastStrEnum(StrEnum):
     """A word of a fixed vocabulary. It hashes like its text: tables are looked up with it on the way of every hold."""
 
     __hash__ = str.__hash__
 
 
-class Status(Word):
+class Status(FastStrEnum):
     HELD = "held"
     PAYMENT_SUBMITTED = "payment_submitted"
     CONFIRMED = "confirmed"
@@ -27,7 +27,7 @@ class Status(Word):
     COMPLETED = "completed"
 
 
-class Claim(Word):
+class Claim(FastStrEnum):
     """Which counter of its pools a booking fills. A transition moves units from one claim to the other."""
 
     NONE = "none"
@@ -35,7 +35,7 @@ class Claim(Word):
     SOLD = "sold"
 
 
-class Verb(Word):
+class Verb(FastStrEnum):
     """What can be asked of a booking that exists."""
 
     EXTEND = "extend"
@@ -164,7 +164,7 @@ REVIVING: Final = frozenset(
 )
 
 
-class EventStatus(Word):
+class EventStatus(FastStrEnum):
     """An event's life. That it is sold out is never stored: it follows from its pools."""
 
     DRAFT = "draft"

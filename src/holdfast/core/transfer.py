@@ -2,20 +2,20 @@
 
 from typing import Final
 
-from holdfast.core.act import ended, named
-from holdfast.core.book import Book
-from holdfast.core.commands import Done, Transfer
-from holdfast.core.place import check_user
+from holdfast.core.commands import Accepted, TransferBooking
+from holdfast.core.event_state import EventState
+from holdfast.core.holds import check_user
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import TRANSITIONS, Status, Verb
+from holdfast.core.transitions import end_with_event, find_booking
 
 # As many as a ticket's code has room for.
 GENERATIONS_MAX: Final = 65_535
 
 
-def transfer(book: Book, command: Transfer) -> Done:
+def transfer_booking(state: EventState, command: TransferBooking) -> Accepted:
     """To the one who has it already, nothing changes."""
-    booking = ended(book, named(book, command))
+    booking = end_with_event(state, find_booking(state, command))
     if booking.status is not Status.CONFIRMED:
         said = TRANSITIONS[booking.status, Verb.COMPLETE]
         raise RefusedError(said if isinstance(said, Refusal) else Refusal.ALREADY_COMPLETED)
@@ -24,6 +24,6 @@ def transfer(book: Book, command: Transfer) -> Done:
             raise RefusedError(Refusal.ALREADY_TRANSFERRED)
         if booking.generation >= GENERATIONS_MAX:
             raise RefusedError(Refusal.LIMIT_REACHED, "The booking was handed on too often.")
-        check_user(book, command.user, booking.lines)
-        booking = book.hand(booking, command.user, command.email, command.language, command.actor)
-    return Done(booking, book.layout, book.now)
+        check_user(state, command.user, booking.lines)
+        booking = state.transfer(booking, command.user, command.email, command.language, command.actor)
+    return Accepted(booking, state.layout, state.now)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import structlog
 
 from holdfast import sql
-from holdfast.core.money import PaymentStatus
-from holdfast.db import Pool
+from holdfast.core.payment import PaymentStatus
+from holdfast.runtime.db import Pool
 
 log = structlog.get_logger()
 

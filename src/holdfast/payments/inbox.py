@@ -10,14 +10,15 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast import ids, sql
-from holdfast.core.commands import Done, Settle
-from holdfast.core.money import News
+from holdfast import sql
+from holdfast.core.commands import Accepted, SettlePayment
+from holdfast.core.payment import PaymentResult
 from holdfast.core.refusals import Refusal
-from holdfast.db import Pool
-from holdfast.desk.desk import Desk
+from holdfast.engine.engine import Engine
 from holdfast.payments.due import subject
 from holdfast.payments.provider import Notice, Provider
+from holdfast.runtime import ids
+from holdfast.runtime.db import Pool
 
 log = structlog.get_logger()
 
@@ -31,9 +32,9 @@ UNMATCHED: Final = timedelta(minutes=10)
 
 
 class Inbox:
-    def __init__(self, pool: Pool, desk: Desk, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, pool: Pool, engine: Engine, providers: Mapping[str, Provider]) -> None:
         self._pool = pool
-        self._desk = desk
+        self._engine = engine
         self._providers = providers
         self._acting: set[asyncio.Task[None]] = set()
 
@@ -41,7 +42,7 @@ class Inbox:
         """Store what the provider tells; False if this was known. Raises `NoticeError` if it is not the provider's."""
         notice = self._providers[provider].verify(headers, body)
         row = await self._store(provider, notice, body)
-        if row is not None and notice.news is not None:
+        if row is not None and notice.result is not None:
             acting = asyncio.create_task(self._act(row))
             self._acting.add(acting)
             acting.add_done_callback(self._acting.discard)
@@ -61,7 +62,7 @@ class Inbox:
 
     async def _store(self, provider: str, notice: Notice, body: bytes) -> Any:
         return await self._pool.fetchrow(
-            sql.payments.insert_notice, provider, notice.id, body, notice.news, notice.ref, notice.payment,
+            sql.payments.insert_notice, provider, notice.id, body, notice.result, notice.ref, notice.payment,
             notice.amount, notice.currency, LEASE_SECONDS,
         )  # fmt: skip
 
@@ -78,7 +79,7 @@ class Inbox:
     async def _payment(self, row: Any) -> Any:
         """The payment that a notice is about: by our own id, if the provider carries it, and by its reference. Where
         the two name different payments it is about neither."""
-        ours = ids.parse_payment(row["payment"]) if row["payment"] else None
+        ours = ids.parse_payment_id(row["payment"]) if row["payment"] else None
         if ours is None:
             return await self._pool.fetchrow(sql.payments.payment_at_provider, row["provider"], row["provider_ref"])
         found = await self._pool.fetchrow(sql.payments.payment, *ours)
@@ -91,16 +92,16 @@ class Inbox:
             # The answer to our own question was lost; what it said is needed to pay back.
             place = payment["event_id"], payment["id"]
             await self._pool.execute(sql.payments.set_reference, *place, row["provider_ref"])
-        outcome = await self._desk.submit(
-            Settle(
+        outcome = await self._engine.submit(
+            SettlePayment(
                 **subject(payment),
-                news=News(row["news"]),
+                result=PaymentResult(row["news"]),
                 amount=row["amount"],
                 currency=row["currency"],
                 actor=f"provider:{row['provider']}",
             )
         )
-        if isinstance(outcome, Done):
+        if isinstance(outcome, Accepted):
             assert outcome.payment is not None
             await self._finish(row, outcome.payment.status)
         elif outcome.refusal is Refusal.NOT_FOUND:
@@ -116,7 +117,7 @@ class Inbox:
         await self._give_up(row)
 
     async def _give_up(self, row: Any) -> None:
-        log.error("notice_unmatched", provider=row["provider"], news=row["news"])
+        log.error("notice_unmatched", provider=row["provider"], result=row["news"])
         await self._finish(row, "unmatched")
 
     async def _finish(self, row: Any, result: str) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.core.money import News
+from holdfast.core.payment import PaymentResult
 
 
 class ProviderError(Exception):
@@ -21,7 +21,7 @@ class NoticeError(Exception):
     """A notice that is not the provider's own, is too old, or cannot be read."""
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class CheckoutRequest(Struct, frozen=True, kw_only=True):
     """What a buyer is to pay. `payment` is our own id of it, which the provider is to carry along."""
 
     payment: str
@@ -33,17 +33,17 @@ class Ask(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
 
-class Started(Struct, frozen=True):
+class StartedCheckout(Struct, frozen=True):
     """How the provider calls the payment, and where the buyer pays, if there is such a place."""
 
     ref: str
     checkout_url: str | None
 
 
-class Standing(Struct, frozen=True):
+class ProviderStatus(Struct, frozen=True):
     """What the provider knows of a payment. No news: it is still open, the buyer may pay or not."""
 
-    news: News | None
+    result: PaymentResult | None
     amount: int | None = None
     currency: str | None = None
 
@@ -53,7 +53,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     No news: it is about something else."""
 
     id: str
-    news: News | None
+    result: PaymentResult | None
     ref: str | None = None
     payment: str | None = None
     amount: int | None = None
@@ -61,13 +61,13 @@ class Notice(Struct, frozen=True, kw_only=True):
 
 
 class Provider(Protocol):
-    async def start(self, ask: Ask) -> Started:
+    async def start(self, request: CheckoutRequest) -> StartedCheckout:
         """Let the buyer pay. Asked again for the same `payment`, it answers the same."""
 
-    async def look_up(self, ref: str) -> Standing:
+    async def look_up(self, ref: str) -> ProviderStatus:
         """Where a payment stands."""
 
-    async def close(self, ref: str) -> Standing:
+    async def close(self, ref: str) -> ProviderStatus:
         """Make sure that an open payment cannot be paid any more, and tell where it stands after that."""
 
     async def refund(self, ref: str, key: str) -> None:

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast import ids
-from holdfast.core.commands import Remedy, Resolve, Settle
-from holdfast.core.money import News, PaymentStatus
-from holdfast.db import Pool
-from holdfast.desk.desk import Desk
-from holdfast.desk.saving_money import LOOK_SECONDS
+from holdfast.core.commands import Remedy, ResolvePayment, SettlePayment
+from holdfast.core.payment import PaymentResult, PaymentStatus
+from holdfast.engine.engine import Engine
+from holdfast.engine.save_payments import LOOK_SECONDS
 from holdfast.payments.due import claim, each, postpone, subject
-from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, Standing
+from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, ProviderStatus
+from holdfast.runtime import ids
+from holdfast.runtime.db import Pool
 
 log = structlog.get_logger()
 
@@ -28,9 +28,9 @@ UNKNOWN: Final = timedelta(days=1)
 
 
 class Reconciler:
-    def __init__(self, pool: Pool, desk: Desk, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, pool: Pool, engine: Engine, providers: Mapping[str, Provider]) -> None:
         self._pool = pool
-        self._desk = desk
+        self._engine = engine
         self._providers = providers
 
     async def run_once(self) -> int:
@@ -44,19 +44,21 @@ class Reconciler:
         except (ProviderError, ProviderRefusedError) as error:
             log.warning("provider_silent", provider=row["provider"], error=type(error).__name__)
             standing = None
-        if standing is None or standing.news is None:
+        if standing is None or standing.result is None:
             await self._wait(row)
             return
-        await self._desk.submit(
-            Settle(**subject(row), actor=ACTOR, news=standing.news, amount=standing.amount, currency=standing.currency)
+        await self._engine.submit(
+            SettlePayment(
+                **subject(row), actor=ACTOR, result=standing.result, amount=standing.amount, currency=standing.currency
+            )
         )
 
-    async def _standing(self, row: Any) -> Standing | None:
+    async def _standing(self, row: Any) -> ProviderStatus | None:
         """Where the payment stands. One that never got as far as the provider cannot be paid, as nobody was told where
         to; it has failed once the hold has ended."""
         if row["provider_ref"] is None:
             being_asked = row["now"] - row["created_at"] < ASKING
-            return None if row["held"] or being_asked else Standing(News.FAILED)
+            return None if row["held"] or being_asked else ProviderStatus(PaymentResult.FAILED)
         provider = self._providers.get(row["provider"])
         if provider is None:
             raise ProviderError
@@ -64,9 +66,9 @@ class Reconciler:
 
     async def _wait(self, row: Any) -> None:
         if row["now"] - max(row["created_at"], row["expires_at"]) > UNKNOWN:
-            log.error("payment_needs_a_person", payment=ids.payment_text(row["event_id"], row["id"]))
+            log.error("payment_needs_a_person", payment=ids.format_payment_id(row["event_id"], row["id"]))
             reason = "The provider has not told what became of it."
-            await self._desk.submit(Resolve(**subject(row), actor=ACTOR, remedy=Remedy.REVIEW, reason=reason))
+            await self._engine.submit(ResolvePayment(**subject(row), actor=ACTOR, remedy=Remedy.REVIEW, reason=reason))
             return
         due_at = _next_look(row["now"], row["expires_at"], row["attempts"])
         await postpone(self._pool, row, PaymentStatus.STARTED, due_at)

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast import ids
-from holdfast.core.commands import Remedy, Resolve, Settle
-from holdfast.core.money import RECEIPT, News, PaymentStatus
-from holdfast.db import Pool
-from holdfast.desk.desk import Desk
+from holdfast.core.commands import Remedy, ResolvePayment, SettlePayment
+from holdfast.core.payment import RECEIPT, PaymentResult, PaymentStatus
+from holdfast.engine.engine import Engine
 from holdfast.payments.due import claim, each, postpone, subject
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError
+from holdfast.runtime import ids
+from holdfast.runtime.db import Pool
 
 log = structlog.get_logger()
 
@@ -21,9 +21,9 @@ WAITS_SECONDS: Final = (2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800
 
 
 class Refunds:
-    def __init__(self, pool: Pool, desk: Desk, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, pool: Pool, engine: Engine, providers: Mapping[str, Provider]) -> None:
         self._pool = pool
-        self._desk = desk
+        self._engine = engine
         self._providers = providers
 
     async def run_once(self) -> int:
@@ -40,13 +40,15 @@ class Refunds:
             if row["amount"] > 0:
                 if provider is None:
                     raise ProviderError("not set up in this worker")
-                await provider.refund(row["provider_ref"], f"refund:{ids.payment_text(row['event_id'], row['id'])}")
+                await provider.refund(
+                    row["provider_ref"], f"refund:{ids.format_payment_id(row['event_id'], row['id'])}"
+                )
         except ProviderRefusedError as error:
             await self._leave_to_a_person(row, f"The provider does not pay it back: {error}")
         except ProviderError as error:
             await self._try_later(row, error)
         else:
-            await self._desk.submit(Settle(**subject(row), actor=ACTOR, news=News.REFUNDED))
+            await self._engine.submit(SettlePayment(**subject(row), actor=ACTOR, result=PaymentResult.REFUNDED))
 
     async def _try_later(self, row: Any, error: Exception) -> None:
         attempts = row["attempts"]
@@ -58,5 +60,5 @@ class Refunds:
         await postpone(self._pool, row, PaymentStatus.REFUND_DUE, due_at)
 
     async def _leave_to_a_person(self, row: Any, reason: str) -> None:
-        log.error("refund_needs_a_person", payment=ids.payment_text(row["event_id"], row["id"]))
-        await self._desk.submit(Resolve(**subject(row), actor=ACTOR, remedy=Remedy.REVIEW, reason=reason))
+        log.error("refund_needs_a_person", payment=ids.format_payment_id(row["event_id"], row["id"]))
+        await self._engine.submit(ResolvePayment(**subject(row), actor=ACTOR, remedy=Remedy.REVIEW, reason=reason))

@@ -18,10 +18,18 @@ from msgspec import Meta, Raw, Struct, convert, json
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from holdfast import sql
-from holdfast.core.money import News
-from holdfast.core.states import Word
-from holdfast.db import Connection, Pool
-from holdfast.payments.provider import Ask, Notice, NoticeError, ProviderError, ProviderRefusedError, Standing, Started
+from holdfast.core.payment import PaymentResult
+from holdfast.core.states import FastStrEnum
+from holdfast.payments.provider import (
+    CheckoutRequest,
+    Notice,
+    NoticeError,
+    ProviderError,
+    ProviderRefusedError,
+    ProviderStatus,
+    StartedCheckout,
+)
+from holdfast.runtime.db import Connection, Pool
 
 log = structlog.get_logger()
 
@@ -33,7 +41,7 @@ RETRY_SECONDS: Final = (1, 2, 5, 10, 30, 60, 300, 1800, 3600)
 
 SUCCEEDED: Final = "payment.succeeded"
 FAILED: Final = "payment.failed"
-_NEWS: Final = {SUCCEEDED: News.CAPTURED, FAILED: News.FAILED}
+_NEWS: Final = {SUCCEEDED: PaymentResult.CAPTURED, FAILED: PaymentResult.FAILED}
 
 _SIGNED_HEADERS: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
 # An id has no dot in it: dots separate what is signed.
@@ -46,7 +54,7 @@ Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
 
 
-class ChargeStatus(Word):
+class ChargeStatus(FastStrEnum):
     OPEN = "open"
     PAID = "paid"
     FAILED = "failed"
@@ -54,7 +62,7 @@ class ChargeStatus(Word):
     SILENT = "silent"
 
 
-class Action(Word):
+class Action(FastStrEnum):
     """What a buyer can make happen on the checkout page."""
 
     PAY = "pay"
@@ -64,7 +72,7 @@ class Action(Word):
     NEVER_ANSWER = "never_answer"
 
 
-class Charge(Struct, frozen=True, kw_only=True):
+class SandboxCharge(Struct, frozen=True, kw_only=True):
     """`late_at` is when a late payment is captured: it is under way as long as the charge is not paid."""
 
     ref: str
@@ -144,24 +152,24 @@ class Sandbox:
         self._webhook = Webhook(secret)
         self._public_url = public_url.rstrip("/")
 
-    async def start(self, ask: Ask) -> Started:
-        ref = f"sbx_{ask.payment.rpartition('_')[2]}"
+    async def start(self, request: CheckoutRequest) -> StartedCheckout:
+        ref = f"sbx_{request.payment.rpartition('_')[2]}"
         await self._pool.execute(
             sql.sandbox.insert_charge,
             ref,
-            ask.payment,
-            ask.amount,
-            ask.currency,
-            ask.description,
-            ask.return_url or None,
-            ask.expires_at,
+            request.payment,
+            request.amount,
+            request.currency,
+            request.description,
+            request.return_url or None,
+            request.expires_at,
         )
-        return Started(ref, f"{self._public_url}/sandbox/checkout/{ref}")
+        return StartedCheckout(ref, f"{self._public_url}/sandbox/checkout/{ref}")
 
-    async def look_up(self, ref: str) -> Standing:
+    async def look_up(self, ref: str) -> ProviderStatus:
         return _standing(await self._answering(ref))
 
-    async def close(self, ref: str) -> Standing:
+    async def close(self, ref: str) -> ProviderStatus:
         await self._pool.execute(sql.sandbox.set_status, ref, ChargeStatus.CLOSED)
         return _standing(await self._answering(ref))
 
@@ -187,10 +195,10 @@ class Sandbox:
             raise NoticeError("The signature or the body cannot be read.") from None
         return _read_notice(id_, body)
 
-    async def find(self, ref: str) -> Charge | None:
+    async def find(self, ref: str) -> SandboxCharge | None:
         return await _load(self._pool, ref)
 
-    async def act(self, ref: str, action: Action, delay_seconds: int = 0) -> Charge:
+    async def act(self, ref: str, action: Action, delay_seconds: int = 0) -> SandboxCharge:
         """Do what the buyer chose. A late payment is captured and told `delay_seconds` after the charge's end. Notices
         wait for `send_due`. Raises `ProviderRefusedError` if the charge takes no payment any more."""
         effect = _EFFECTS[action]
@@ -240,42 +248,42 @@ class Sandbox:
         seconds = [RETRY_SECONDS[min(notice.attempts, len(RETRY_SECONDS)) - 1] for notice in notices]
         await self._pool.execute(sql.sandbox.mark_notices, [notice.id for notice in notices], arrived, seconds)
 
-    async def _answering(self, ref: str) -> Charge:
+    async def _answering(self, ref: str) -> SandboxCharge:
         charge = _known(await self.find(ref))
         if charge.status is ChargeStatus.SILENT:
             raise ProviderError(_REFUSALS[ChargeStatus.SILENT])
         return charge
 
 
-async def _load(connection: Connection | Pool, ref: str) -> Charge | None:
+async def _load(connection: Connection | Pool, ref: str) -> SandboxCharge | None:
     row = await connection.fetchrow(sql.sandbox.charge, ref)
-    return convert(dict(row), Charge) if row else None
+    return convert(dict(row), SandboxCharge) if row else None
 
 
-def _known(charge: Charge | None) -> Charge:
+def _known(charge: SandboxCharge | None) -> SandboxCharge:
     if charge is None:
         raise ProviderRefusedError("There is no such payment.")
     return charge
 
 
-def _standing(charge: Charge) -> Standing:
+def _standing(charge: SandboxCharge) -> ProviderStatus:
     if charge.status is ChargeStatus.OPEN:
-        return Standing(None)
-    news = News.CAPTURED if charge.status is ChargeStatus.PAID else News.FAILED
-    return Standing(news, charge.amount, charge.currency)
+        return ProviderStatus(None)
+    result = PaymentResult.CAPTURED if charge.status is ChargeStatus.PAID else PaymentResult.FAILED
+    return ProviderStatus(result, charge.amount, charge.currency)
 
 
 def _read_notice(id_: str, body: bytes) -> Notice:
     try:
         envelope = json.decode(body, type=_Envelope)
         if envelope.type not in _NEWS:
-            return Notice(id=id_, news=None)
+            return Notice(id=id_, result=None)
         data = json.decode(envelope.data, type=_Data)
     except (ValueError, RecursionError):
         raise NoticeError("The body is not a notice of this gateway.") from None
     return Notice(
         id=id_,
-        news=_NEWS[envelope.type],
+        result=_NEWS[envelope.type],
         ref=data.provider_ref,
         payment=data.payment,
         amount=data.amount,

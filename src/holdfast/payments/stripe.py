@@ -14,15 +14,15 @@ import msgspec
 import stripe
 from msgspec import Raw, Struct, field
 
-from holdfast.core.money import News
+from holdfast.core.payment import PaymentResult
 from holdfast.payments.provider import (
-    Ask,
+    CheckoutRequest,
     Notice,
     NoticeError,
     ProviderError,
     ProviderRefusedError,
-    Standing,
-    Started,
+    ProviderStatus,
+    StartedCheckout,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Tags(Struct, frozen=True):
     payment: str | None = None
 
 
-class _Charge(Struct, frozen=True, kw_only=True):
+class _StripeCharge(Struct, frozen=True, kw_only=True):
     currency: str
     refunded: bool = False
     amount_refunded: int = 0
@@ -72,7 +72,7 @@ class _Intent(Struct, frozen=True, kw_only=True):
     amount: int
     currency: str
     amount_received: int | None = None
-    latest_charge: str | _Charge | None = None
+    latest_charge: str | _StripeCharge | None = None
     metadata: _Tags | None = None
 
     @property
@@ -81,14 +81,14 @@ class _Intent(Struct, frozen=True, kw_only=True):
 
     @property
     def refunded(self) -> bool:
-        return isinstance(self.latest_charge, _Charge) and self.latest_charge.refunded
+        return isinstance(self.latest_charge, _StripeCharge) and self.latest_charge.refunded
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ProviderStatus:
         if self.status == "succeeded":
             received = self.amount if self.amount_received is None else self.amount_received
             return _went_back(self, received) or _captured(received, self.currency)
-        return Standing(News.FAILED if self.status == "canceled" else None)
+        return ProviderStatus(PaymentResult.FAILED if self.status == "canceled" else None)
 
 
 class _Session(Struct, frozen=True, kw_only=True):
@@ -110,14 +110,14 @@ class _Session(Struct, frozen=True, kw_only=True):
         return self.status == "complete" and self.payment_status == "no_payment_required"
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ProviderStatus:
         if self.free:
             return _captured(0, self.currency)
         if self.payment_status == "paid":
             intent, total = self.payment_intent, self.amount_total
             back = _went_back(intent, total or 0) if isinstance(intent, _Intent) else None
             return back or _captured(total, self.currency)
-        return Standing(News.FAILED if self.status == "expired" or self._fell_through() else None)
+        return ProviderStatus(PaymentResult.FAILED if self.status == "expired" or self._fell_through() else None)
 
     def _fell_through(self) -> bool:
         """Whether a payment that was under way when the buyer left came to nothing. Nobody can pay it a second time.
@@ -138,7 +138,7 @@ class _Subject(Struct, frozen=True):
     raw: Raw = field(name="object", default=Raw(b"{}"))
 
 
-class _Event(Struct, frozen=True, kw_only=True):
+class _StripeEvent(Struct, frozen=True, kw_only=True):
     id: str
     type: str
     data: _Subject = _Subject()
@@ -164,20 +164,20 @@ class Stripe:
         """Gives the connections back."""
         await self._http.close_async()  # type: ignore[no-untyped-call]
 
-    async def start(self, ask: Ask) -> Started:
-        params = _session_params(ask)
+    async def start(self, request: CheckoutRequest) -> StartedCheckout:
+        params = _session_params(request)
         async with self._asking():
             made = await self._stripe.checkout.sessions.create_async(
-                params, {"idempotency_key": f"holdfast-{ask.payment}"}
+                params, {"idempotency_key": f"holdfast-{request.payment}"}
             )
             session = _read(made, _Session)
-        return Started(session.id, session.url)
+        return StartedCheckout(session.id, session.url)
 
-    async def look_up(self, ref: str) -> Standing:
+    async def look_up(self, ref: str) -> ProviderStatus:
         async with self._asking():
             return (await self._find(ref)).standing
 
-    async def close(self, ref: str) -> Standing:
+    async def close(self, ref: str) -> ProviderStatus:
         async with self._asking():
             try:
                 return (await self._shut(ref)).standing
@@ -197,7 +197,7 @@ class Stripe:
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         self._check_signature(headers.get("stripe-signature", ""), body)
         try:
-            return _notice(msgspec.json.decode(body, type=_Event))
+            return _notice(msgspec.json.decode(body, type=_StripeEvent))
         except msgspec.DecodeError as error:
             raise NoticeError(type(error).__name__) from None
 
@@ -248,28 +248,28 @@ class Stripe:
             raise NoticeError(type(error).__name__) from None
 
 
-def _session_params(ask: Ask) -> "SessionCreateParams":
+def _session_params(request: CheckoutRequest) -> "SessionCreateParams":
     params: SessionCreateParams = {
         "mode": "payment",
         "line_items": [
             {
                 "quantity": 1,
                 "price_data": {
-                    "currency": ask.currency.lower(),
-                    "unit_amount": _to_stripe(ask.amount, ask.currency),
-                    "product_data": {"name": ask.description},
+                    "currency": request.currency.lower(),
+                    "unit_amount": _to_stripe(request.amount, request.currency),
+                    "product_data": {"name": request.description},
                 },
             }
         ],
-        "client_reference_id": ask.payment,
-        "metadata": {"payment": ask.payment},
-        "payment_intent_data": {"metadata": {"payment": ask.payment}},
-        "success_url": ask.return_url,
-        "cancel_url": ask.return_url,
+        "client_reference_id": request.payment,
+        "metadata": {"payment": request.payment},
+        "payment_intent_data": {"metadata": {"payment": request.payment}},
+        "success_url": request.return_url,
+        "cancel_url": request.return_url,
     }
-    if ask.email is not None:
-        params["customer_email"] = ask.email
-    if ask.expires_at is not None and (expires_at := _expires_at(ask.expires_at)) is not None:
+    if request.email is not None:
+        params["customer_email"] = request.email
+    if request.expires_at is not None and (expires_at := _expires_at(request.expires_at)) is not None:
         params["expires_at"] = expires_at
     return params
 
@@ -291,10 +291,10 @@ def _from_stripe(amount: int, currency: str) -> int:
     return amount // 100 if currency in _IN_HUNDREDTHS else amount
 
 
-def _captured(amount: int | None, currency: str | None) -> Standing:
+def _captured(amount: int | None, currency: str | None) -> ProviderStatus:
     if amount is None or currency is None:
-        return Standing(News.CAPTURED)
-    return Standing(News.CAPTURED, _from_stripe(amount, currency.upper()), currency.upper())
+        return ProviderStatus(PaymentResult.CAPTURED)
+    return ProviderStatus(PaymentResult.CAPTURED, _from_stripe(amount, currency.upper()), currency.upper())
 
 
 def _intent_of(found: _Session | _Intent) -> _Intent | None:
@@ -307,19 +307,19 @@ def _intent_of(found: _Session | _Intent) -> _Intent | None:
     raise ProviderRefusedError("not_paid")
 
 
-def _notice(event: _Event) -> Notice:
+def _notice(event: _StripeEvent) -> Notice:
     match event.type:
         case "checkout.session.completed" | "checkout.session.async_payment_succeeded":
             session = _subject(event, _Session)
             return _told(event, session.standing, session.metadata, session.id)
         case "checkout.session.async_payment_failed" | "checkout.session.expired":
             session = _subject(event, _Session)
-            return _told(event, Standing(News.FAILED), session.metadata, session.id)
+            return _told(event, ProviderStatus(PaymentResult.FAILED), session.metadata, session.id)
         case "payment_intent.succeeded":
             intent = _subject(event, _Intent)
             return _told(event, intent.standing, intent.metadata)
         case "charge.refunded":
-            charge = _subject(event, _Charge)
+            charge = _subject(event, _StripeCharge)
             return _told(event, _refunded(charge.refunded, charge.amount_refunded, charge.currency), charge.metadata)
         case "refund.updated":
             # Only our own refunds carry our payment, and they always are of all that is left.
@@ -328,26 +328,26 @@ def _notice(event: _Event) -> Notice:
                 event, _refunded(refund.status == "succeeded", refund.amount, refund.currency), refund.metadata
             )
         case _:
-            return Notice(id=event.id, news=None)
+            return Notice(id=event.id, result=None)
 
 
-def _went_back(intent: _Intent, amount: int) -> Standing | None:
+def _went_back(intent: _Intent, amount: int) -> ProviderStatus | None:
     return _refunded(True, amount, intent.currency) if intent.refunded else None
 
 
-def _refunded(done: bool, amount: int, currency: str) -> Standing:
+def _refunded(done: bool, amount: int, currency: str) -> ProviderStatus:
     code = currency.upper()
-    return Standing(News.REFUNDED, _from_stripe(amount, code), code) if done else Standing(None)
+    return ProviderStatus(PaymentResult.REFUNDED, _from_stripe(amount, code), code) if done else ProviderStatus(None)
 
 
-def _told(event: _Event, standing: Standing, tags: _Tags | None, ref: str | None = None) -> Notice:
+def _told(event: _StripeEvent, standing: ProviderStatus, tags: _Tags | None, ref: str | None = None) -> Notice:
     """What can be tied to none of our payments is no news."""
     payment = _payment(tags)
-    if standing.news is None or payment is None:
-        return Notice(id=event.id, news=None)
+    if standing.result is None or payment is None:
+        return Notice(id=event.id, result=None)
     return Notice(
         id=event.id,
-        news=standing.news,
+        result=standing.result,
         ref=ref,
         payment=payment,
         amount=standing.amount,
@@ -363,7 +363,7 @@ def _is_intent(ref: str) -> bool:
     return ref.startswith("pi_")
 
 
-def _subject(event: _Event, kind: type[T]) -> T:
+def _subject(event: _StripeEvent, kind: type[T]) -> T:
     return msgspec.json.decode(event.data.raw, type=kind)
 
 

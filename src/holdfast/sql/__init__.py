@@ -15,17 +15,17 @@ def _load(file: str) -> SimpleNamespace:
     return SimpleNamespace(**{name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)})
 
 
-desk: Final = _load("desk.sql")
+engine: Final = _load("engine.sql")
 events: Final = _load("events.sql")
 reads: Final = _load("reads.sql")
-access: Final = _load("access.sql")
-work: Final = _load("work.sql")
-deliveries: Final = _load("deliveries.sql")
+credentials: Final = _load("credentials.sql")
+worker: Final = _load("worker.sql")
+notifications: Final = _load("notifications.sql")
 payments: Final = _load("payments.sql")
 tickets: Final = _load("tickets.sql")
-endpoints: Final = _load("endpoints.sql")
+webhook_endpoints: Final = _load("webhook_endpoints.sql")
 sandbox: Final = _load("sandbox.sql")
-web: Final = _load("web.sql")
+secrets: Final = _load("secrets.sql")
 stampede: Final = _load("stampede.sql")
 
 

@@ -18,7 +18,7 @@ SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id =
 -- name: tariffs_of
 SELECT event_id, pool, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
 
--- name: pulse
+-- name: event_version
 -- What tells a board whether it is current: the version, how many holds have run out since, and the facts after $2, at most
 -- $3 of them. Between two facts the number of holds that have run out only grows.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
@@ -137,7 +137,7 @@ SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(page) AS b
 FROM clock CROSS JOIN page JOIN event ON event.id = page.event_id
 ORDER BY page.id DESC
 
--- name: facts
+-- name: entries
 SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $1 AND number > $2 ORDER BY number LIMIT $3
 
 -- name: event_owner

@@ -7,20 +7,21 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from holdfast import ids, sql
+from holdfast import sql
 from holdfast.core.layout import Layout
 from holdfast.core.model import Booking
-from holdfast.db import Pool
-from holdfast.desk.desk import Desk
-from holdfast.desk.opening import BookingDocument
+from holdfast.engine.engine import Engine
+from holdfast.engine.load import BookingDocument
+from holdfast.runtime import ids
+from holdfast.runtime.db import Pool
+from holdfast.tickets.booking_tickets import Ticket
 from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, sign
 from holdfast.tickets.keys import signing_key
 from holdfast.tickets.printed import PrintedTicket
-from holdfast.tickets.ticket import Ticket
 
 
-class Sheet(Struct, frozen=True, kw_only=True):
+class BookingSheet(Struct, frozen=True, kw_only=True):
     """A booking with what is told of it to its buyer, on paper or in a letter."""
 
     booking: Booking
@@ -38,12 +39,12 @@ class Issued(Struct, frozen=True):
     code: str
 
 
-async def load_sheet(pool: Pool, desk: Desk, event: bytes, booking: bytes) -> Sheet | None:
+async def load_booking_sheet(pool: Pool, engine: Engine, event: bytes, booking: bytes) -> BookingSheet | None:
     row = await pool.fetchrow(sql.tickets.print, event, booking)
     if row is None:
         return None
-    layouts = await desk.layouts(pool, {event: row["revision"]})
-    return Sheet(
+    layouts = await engine.layouts(pool, {event: row["revision"]})
+    return BookingSheet(
         booking=json.decode(row["booking"], type=BookingDocument).booking(),
         layout=layouts[event],
         **{name: row[name] for name in ("title", "starts_at", "ends_at", "timezone", "address", "org_name")},
@@ -57,7 +58,7 @@ async def issue(pool: Pool, booking: Booking, tickets: Sequence[Ticket], generat
     return [Issued(ticket, _code(key, booking, ticket, which)) for ticket in tickets]
 
 
-async def print_tickets(sheet: Sheet, issued: list[Issued], language: str) -> bytes:
+async def print_tickets(sheet: BookingSheet, issued: list[Issued], language: str) -> bytes:
     """In a thread, because it takes a while; and what draws it is large, so it is imported with the first."""
     from holdfast.tickets.pdf import tickets_pdf
 
@@ -65,8 +66,8 @@ async def print_tickets(sheet: Sheet, issued: list[Issued], language: str) -> by
     return await asyncio.to_thread(tickets_pdf, printed, language)
 
 
-def calendar_of(sheet: Sheet, now: datetime) -> bytes:
-    booking = ids.booking_text(sheet.booking.event, sheet.booking.id)
+def calendar_of(sheet: BookingSheet, now: datetime) -> bytes:
+    booking = ids.format_booking_id(sheet.booking.event, sheet.booking.id)
     return calendar_file(
         uid=f"{booking}@holdfast",
         title=sheet.title,
@@ -84,7 +85,7 @@ def _code(key: Any, booking: Booking, ticket: Ticket, generation: int) -> str:
     return sign(key["private"], ref)
 
 
-def _printed(sheet: Sheet, issued: Issued, count: int, number: int) -> PrintedTicket:
+def _printed(sheet: BookingSheet, issued: Issued, count: int, number: int) -> PrintedTicket:
     return PrintedTicket(
         code=issued.code,
         event_title=sheet.title,

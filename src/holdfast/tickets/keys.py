@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast import sql
-from holdfast.db import Pool
+from holdfast.runtime.db import Pool
 from holdfast.tickets.codes import new_key
 
 

@@ -141,7 +141,7 @@ class _Sheet(FPDF):
         align: Align = Align.L,
     ) -> None:
         """In the first of the sizes in which the text fits into that many lines. Goes on below it."""
-        text = "".join(letter if ord(letter) in self._known else _BOX for letter in _tidy(text))
+        text = "".join(email if ord(email) in self._known else _BOX for email in _tidy(text))
         for pt in pts:
             self.set_font(_FONT, "B" if bold else "", pt)
             lines = self._lines(text, width_mm)

@@ -33,9 +33,9 @@ def qr_svg(code: str) -> bytes:
 
 
 def qr_png(code: str) -> bytes:
-    picture = io.BytesIO()
-    _make(code).save(picture, kind="png", scale=PNG_SCALE, border=QUIET_MODULES)
-    return picture.getvalue()
+    snapshot = io.BytesIO()
+    _make(code).save(snapshot, kind="png", scale=PNG_SCALE, border=QUIET_MODULES)
+    return snapshot.getvalue()
 
 
 def _make(code: str) -> segno.QRCode:

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from msgspec import json
 
 from holdfast.core.states import Status
+from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
 from holdfast.web.assets import ASSETS
-from holdfast.web.wording import say
-from holdfast.words import LANGUAGES, in_zone, moment, money
+from holdfast.web.page_texts import say
 
 if TYPE_CHECKING:
-    from holdfast.web.site import Ask
+    from holdfast.web.site import PageRequest
 
 LANGUAGE_NAMES: Final = {"en": "English", "es": "Español"}
 
@@ -41,8 +41,8 @@ _templates: Final = Environment(
 )
 
 
-def render(template: str, ask: "Ask", **context: object) -> str:
-    language = ask.language
+def render(template: str, page: "PageRequest", **context: object) -> str:
+    language = page.language
     return _templates.get_template(template).render(
         t=lambda key, **values: say(language, key, **values),
         money=lambda amount, currency: money(amount, currency, language),
@@ -56,11 +56,11 @@ def render(template: str, ask: "Ask", **context: object) -> str:
         tone=TONES.__getitem__,
         data=_data,
         language=language,
-        languages=[(each, LANGUAGE_NAMES[each], _in_language(ask, each)) for each in LANGUAGES],
-        org=ask.org,
-        form_token=ask.form_token,
-        is_embedded=ask.is_embedded,
-        is_demo=ask.site.settings.demo,
+        languages=[(each, LANGUAGE_NAMES[each], _in_language(page, each)) for each in LANGUAGES],
+        org=page.org,
+        form_token=page.form_token,
+        is_embedded=page.is_embedded,
+        is_demo=page.site.settings.demo,
         **context,
     )
 
@@ -80,10 +80,10 @@ def _data(value: object) -> Markup:
     return Markup(json.encode(value).decode().replace("<", "\\u003c"))  # noqa: S704
 
 
-def _in_language(ask: "Ask", language: str) -> str:
+def _in_language(page: "PageRequest", language: str) -> str:
     """The address of this page in another language; after a form was sent, of the page that it was on."""
-    path: str = ask.request.scope["path"]
-    if ask.request.method == "POST":
+    path: str = page.request.scope["path"]
+    if page.request.method == "POST":
         path = path.rpartition("/")[0]
-    query = {name: value for name, value in ask.request.query_params.items() if name != "token"}
+    query = {name: value for name, value in page.request.query_params.items() if name != "token"}
     return f"{quote(path)}?{urlencode({**query, 'lang': language})}"

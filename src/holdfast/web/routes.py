@@ -1,26 +1,36 @@
 """All pages."""
 
+from collections.abc import Sequence
+
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from holdfast.web.api import ApiError
+from holdfast.api.call import Operation
+from holdfast.payments.sandbox import Sandbox
+from holdfast.web.api_client import ApiError
+from holdfast.web.api_docs import docs_route
+from holdfast.web.api_types import Problem
 from holdfast.web.assets import asset_routes
-from holdfast.web.bookings import booking_routes
-from holdfast.web.events import event_routes
-from holdfast.web.site import Ask, Site
-from holdfast.web.stampede import stampede_routes
-from holdfast.web.things import Problem
-from holdfast.web.visits import visit_routes
+from holdfast.web.booking_pages import booking_routes
+from holdfast.web.entry_pages import entry_routes
+from holdfast.web.event_pages import event_routes
+from holdfast.web.paid_page import paid_route
+from holdfast.web.sandbox_pages import sandbox_routes
+from holdfast.web.site import PageRequest, Site
+from holdfast.web.stampede_pages import stampede_routes
 
 
-def page_routes(site: Site) -> list[Route]:
+def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | None) -> list[Route]:
     return [
         *event_routes(site),
         *booking_routes(site),
-        *visit_routes(site),
+        *entry_routes(site),
         *stampede_routes(site),
         *asset_routes(),
+        docs_route(operations),
+        paid_route(),
+        *(sandbox_routes(sandbox) if sandbox is not None else ()),
         _Nowhere("/{path:path}", site.page(_be_lost), methods=["GET"]),
     ]
 
@@ -34,5 +44,5 @@ class _Nowhere(Route):
         return super().matches(scope) if is_page else (Match.NONE, {})
 
 
-async def _be_lost(ask: Ask) -> Response:
+async def _be_lost(page: PageRequest) -> Response:
     raise ApiError(Problem(404, "not_found"))

@@ -18,14 +18,15 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from holdfast import ids, sql
-from holdfast.db import BLOCKED_ERRORS, LOST_ERRORS, Pool
-from holdfast.settings import Settings
-from holdfast.web.api import Api, ApiError
+from holdfast import sql
+from holdfast.i18n.formatting import LANGUAGES, language_of
+from holdfast.runtime import ids
+from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Pool
+from holdfast.runtime.settings import Settings
+from holdfast.web.api_client import ApiClient, ApiError
+from holdfast.web.api_types import Org, Problem
 from holdfast.web.rendering import render
-from holdfast.web.things import Org, Problem
-from holdfast.web.visit import COOKIE, COOKIE_SECONDS, Visit, form_token, new_visit, read_cookie, write_cookie
-from holdfast.words import LANGUAGES, language_of
+from holdfast.web.session import COOKIE, COOKIE_SECONDS, Session, form_token, new_session, read_cookie, write_cookie
 
 log = structlog.get_logger()
 
@@ -52,63 +53,63 @@ class Site:
     async def secret(self) -> bytes:
         """What visits are signed with, the same in all processes."""
         if self._secret is None:
-            await self.pool.execute(sql.web.make_secret, SIGNS, secrets.token_bytes(32))
-            self._secret = await self.pool.fetchval(sql.web.secret, SIGNS)
+            await self.pool.execute(sql.secrets.make_secret, SIGNS, secrets.token_bytes(32))
+            self._secret = await self.pool.fetchval(sql.secrets.secret, SIGNS)
         assert self._secret is not None
         return self._secret
 
     async def org(self, slug: str) -> Org:
-        return _org(await self.pool.fetchrow(sql.access.org_shown_by_slug, slug) if is_text(slug) else None)
+        return _org(await self.pool.fetchrow(sql.credentials.org_shown_by_slug, slug) if is_text(slug) else None)
 
     async def org_of_event(self, event: str) -> tuple[Org, int]:
         """Whose event it is, and the revision of its layout."""
-        named = ids.parse_event(event)
-        row: Any = await self.pool.fetchrow(sql.web.org_of_event, named) if named is not None else None
+        named = ids.parse_event_id(event)
+        row: Any = await self.pool.fetchrow(sql.secrets.org_of_event, named) if named is not None else None
         return _org(row), row["revision"]
 
     def page(self, respond: "Respond") -> Callable[[Request], Awaitable[Response]]:
         """The function as an endpoint that nothing escapes from."""
 
         async def guarded(request: Request) -> Response:
-            ask = None
+            page = None
             try:
-                ask = await Ask.of(self, request)
-                response = await respond(ask)
+                page = await PageRequest.of(self, request)
+                response = await respond(page)
             except ApiError as error:
-                response = _sorry(ask, request, error.problem)
+                response = _sorry(page, request, error.problem)
             except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
                 log.error("page_without_database", error=type(error).__name__)
-                response = _sorry(ask, request, Problem(503, "busy"))
+                response = _sorry(page, request, Problem(503, "busy"))
             except Exception:
                 log.exception("page_failed")
-                response = _sorry(ask, request, Problem(500, "internal"))
-            if ask is not None:
-                ask.finish(response)
+                response = _sorry(page, request, Problem(500, "internal"))
+            if page is not None:
+                page.finish(response)
             return response
 
         return guarded
 
 
-class Ask:
+class PageRequest:
     """One request of a browser. `org` is whose page it is about to see, once that is known."""
 
-    def __init__(self, site: Site, request: Request, visit: Visit, secret: bytes, is_known: bool) -> None:
+    def __init__(self, site: Site, request: Request, session: Session, secret: bytes, is_known: bool) -> None:
         self.site = site
         self.request = request
         self.secret = secret
-        self.visit = visit
+        self.session = session
         self.org: Org | None = None
-        self._was: Visit | None = visit if is_known else None
+        self._was: Session | None = session if is_known else None
 
     @classmethod
-    async def of(cls, site: Site, request: Request) -> "Ask":
+    async def of(cls, site: Site, request: Request) -> "PageRequest":
         secret = await site.secret()
         known = read_cookie(request.cookies.get(COOKIE, ""), secret)
-        ask = cls(site, request, known or new_visit(), secret, known is not None)
+        page = cls(site, request, known or new_session(), secret, known is not None)
         wanted = request.query_params.get("lang")
         if wanted in LANGUAGES:
-            ask.visit = structs.replace(ask.visit, language=wanted)
-        return ask
+            page.session = structs.replace(page.session, language=wanted)
+        return page
 
     @property
     def is_known(self) -> bool:
@@ -117,11 +118,11 @@ class Ask:
 
     @cached_property
     def language(self) -> str:
-        return self.visit.language or _preferred(self.request.headers.get("accept-language", ""))
+        return self.session.language or _preferred(self.request.headers.get("accept-language", ""))
 
     @property
     def form_token(self) -> str:
-        return form_token(self.visit, self.secret)
+        return form_token(self.session, self.secret)
 
     @property
     def is_embedded(self) -> bool:
@@ -139,17 +140,17 @@ class Ask:
         return origin if self._is_ours(origin) else self.site.settings.public_url.rstrip("/")
 
     @cached_property
-    def api(self) -> Api:
+    def api(self) -> ApiClient:
         client = self.request.client
         forwarded = self.request.headers.get("x-forwarded-for")
         headers = {"x-forwarded-for": forwarded} if forwarded else {}
         address = (client.host, client.port) if client else ("", 0)
-        return Api(httpx.ASGITransport(self.site.api, client=address), headers)
+        return ApiClient(httpx.ASGITransport(self.site.api, client=address), headers)
 
-    async def customer(self) -> Api:
+    async def customer(self) -> ApiClient:
         """The API as this browser's owner, in the org whose page it is."""
         assert self.org is not None
-        return await self.api.speaking_for(self.site.pool, self.org.id, self.visit.user(self.org.id))
+        return await self.api.speaking_for(self.site.pool, self.org.id, self.session.user(self.org.id))
 
     async def form(self) -> dict[str, str]:
         """What was sent, if it was sent by a page of ours."""
@@ -201,7 +202,7 @@ class Ask:
         """What a cache may give to others says so itself, and must not carry anybody's cookie."""
         for name, value in self._headers().items():
             response.headers.setdefault(name, value)
-        if self.visit != self._was and response.headers["cache-control"] == "no-store":
+        if self.session != self._was and response.headers["cache-control"] == "no-store":
             self._set_cookie(response)
 
     def _headers(self) -> dict[str, str]:
@@ -229,7 +230,7 @@ class Ask:
         is_framed = self.is_embedded
         response.set_cookie(
             COOKIE,
-            write_cookie(self.visit, self.secret),
+            write_cookie(self.session, self.secret),
             max_age=COOKIE_SECONDS,
             path="/",
             secure=is_framed or self.site.settings.public_url.startswith("https:"),
@@ -240,12 +241,12 @@ class Ask:
             response.headers["set-cookie"] += "; Partitioned"
 
 
-Respond = Callable[[Ask], Awaitable[Response]]
+Respond = Callable[[PageRequest], Awaitable[Response]]
 
 
-async def go_up(ask: Ask) -> Response:
+async def go_up(page: PageRequest) -> Response:
     """A form's address that was loaded anew: the page that it was on."""
-    return ask.go(ask.request.url.path.rpartition("/")[0])
+    return page.go(page.request.url.path.rpartition("/")[0])
 
 
 def is_text(part: str) -> bool:
@@ -271,9 +272,9 @@ def answer_json(value: Struct | dict[str, Any] | None, status: int = 200) -> Res
     return Response(json.encode(value), status, media_type="application/json")
 
 
-def _sorry(ask: Ask | None, request: Request, problem: Problem) -> Response:
-    if ask is None:
+def _sorry(page: PageRequest | None, request: Request, problem: Problem) -> Response:
+    if page is None:
         return Response("Something went wrong. Please try again.", problem.status, media_type="text/plain")
-    if ask.wants_json:
+    if page.wants_json:
         return answer_json({"code": problem.code}, problem.status)
-    return ask.show("sorry.html", problem.status, problem=problem)
+    return page.show("sorry.html", problem.status, problem=problem)

@@ -4,10 +4,11 @@ from typing import Final
 
 import structlog
 
-from holdfast import ids, sql
-from holdfast.db import LOST_ERRORS, Connection
-from holdfast.desk.batch import sweep
-from holdfast.desk.layouts import Layouts
+from holdfast import sql
+from holdfast.engine.batch import sweep
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import ids
+from holdfast.runtime.db import LOST_ERRORS, Connection
 
 log = structlog.get_logger()
 
@@ -20,12 +21,12 @@ class Reaper:
     find any more."""
 
     def __init__(self) -> None:
-        self._layouts = Layouts()
+        self._layouts = LayoutCache()
         self._after = FIRST
 
     async def run_once(self, connection: Connection) -> int:
         """Returns how many bookings ended. There may be more: a pass is bounded, and the next one goes on behind it."""
-        events = [row["id"] for row in await connection.fetch(sql.work.events_to_sweep, EVENTS_MAX, self._after)]
+        events = [row["id"] for row in await connection.fetch(sql.worker.events_to_sweep, EVENTS_MAX, self._after)]
         self._after = events[-1] if len(events) == EVENTS_MAX else FIRST
         ended = sum([await self._sweep(connection, event) for event in events])
         if events:
@@ -36,9 +37,9 @@ class Reaper:
         """Each in a transaction of its own, so that no buyer waits for another event's housekeeping, and an event that
         is broken does not stop that of others."""
         try:
-            return await sweep(connection, self._layouts, [event], sql.desk.lock_if_free)
+            return await sweep(connection, self._layouts, [event], sql.engine.lock_if_free)
         except LOST_ERRORS:
             raise
         except Exception as error:
-            log.error("sweep_failed", subject=ids.event_text(event), error=type(error).__name__, detail=str(error))
+            log.error("sweep_failed", subject=ids.format_event_id(event), error=type(error).__name__, detail=str(error))
             return 0

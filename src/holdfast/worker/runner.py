@@ -8,22 +8,23 @@ from typing import Final
 
 import structlog
 
-from holdfast import db
-from holdfast.core.messages import MAIL, WEBHOOK
-from holdfast.deliveries.channel import Channel
-from holdfast.deliveries.mail import Mail
-from holdfast.deliveries.relay import Relay
-from holdfast.deliveries.smtp import Smtp
-from holdfast.deliveries.webhook import Webhooks
-from holdfast.desk.desk import Desk
-from holdfast.orphans import end_with_parent
+from holdfast.core.notifications import MAIL, WEBHOOK
+from holdfast.engine import auditor
+from holdfast.engine.engine import Engine
+from holdfast.notifications.channel import Channel
+from holdfast.notifications.email_channel import EmailChannel
+from holdfast.notifications.relay import Relay
+from holdfast.notifications.smtp import Smtp
+from holdfast.notifications.webhook_channel import WebhookChannel
 from holdfast.payments.inbox import Inbox
-from holdfast.payments.providers import make_providers
 from holdfast.payments.reconciler import Reconciler
 from holdfast.payments.refunds import Refunds
+from holdfast.payments.registry import make_providers
 from holdfast.payments.sandbox import Sandbox
-from holdfast.settings import Settings
-from holdfast.worker import auditor, completer
+from holdfast.runtime import db
+from holdfast.runtime.process_lifetime import end_with_parent
+from holdfast.runtime.settings import Settings
+from holdfast.worker import completer
 from holdfast.worker.reaper import Reaper
 
 log = structlog.get_logger()
@@ -53,33 +54,35 @@ async def run_worker(settings: Settings, *, child: bool = False) -> None:
     if child:
         end_with_parent()
     pool = await db.create_pool(url, CONNECTIONS)
-    desk = Desk(url, LANES)
-    desk.start()
-    webhooks = Webhooks(pool, allow_private=settings.webhooks_to_private_addresses)
+    engine = Engine(url, LANES)
+    engine.start()
+    webhooks = WebhookChannel(pool, allow_private=settings.webhooks_to_private_addresses)
     try:
         await asyncio.gather(
             _repeat_connected(url, Reaper().run_once, REAP_SECONDS, stopping),
             _repeat_connected(url, completer.run_once, COMPLETE_SECONDS, stopping, db.connect),
             _repeat_connected(url, _audit, AUDIT_SECONDS, stopping, db.connect),
-            Relay(pool, _channels(settings, pool, desk, webhooks)).run(stopping),
-            *_money(settings, pool, desk, stopping),
+            Relay(pool, _channels(settings, pool, engine, webhooks)).run(stopping),
+            *_money(settings, pool, engine, stopping),
         )
     finally:
         await webhooks.close()
-        await desk.close()
+        await engine.close()
         await pool.close()
 
 
-def _channels(settings: Settings, pool: db.Pool, desk: Desk, webhooks: Webhooks) -> Mapping[str, Channel]:
+def _channels(settings: Settings, pool: db.Pool, engine: Engine, webhooks: WebhookChannel) -> Mapping[str, Channel]:
     channels: dict[str, Channel] = {WEBHOOK: webhooks}
     if settings.smtp_url:
-        channels[MAIL] = Mail(pool, desk, Smtp(settings.smtp_url), settings.mail_from)
+        channels[MAIL] = EmailChannel(pool, engine, Smtp(settings.smtp_url), settings.mail_from)
     return channels
 
 
-def _money(settings: Settings, pool: db.Pool, desk: Desk, stopping: asyncio.Event) -> list[Coroutine[None, None, None]]:
+def _money(
+    settings: Settings, pool: db.Pool, engine: Engine, stopping: asyncio.Event
+) -> list[Coroutine[None, None, None]]:
     providers = make_providers(settings, pool)
-    jobs = [job(pool, desk, providers) for job in (Inbox, Refunds, Reconciler)]
+    jobs = [job(pool, engine, providers) for job in (Inbox, Refunds, Reconciler)]
     running = [_repeat(job.run_once, MONEY_SECONDS, stopping) for job in jobs]
     sandbox = providers.get("sandbox")
     if isinstance(sandbox, Sandbox):

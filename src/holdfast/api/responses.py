@@ -1,0 +1,370 @@
+"""What the API answers with."""
+
+import math
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from holdfast.core.journal import PoolState, SeatState
+from holdfast.core.layout import BookedItem, Layout
+from holdfast.core.model import Booking, Policy
+from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.refusals import FieldError
+from holdfast.core.states import EventStatus, Status
+from holdfast.runtime import ids
+from holdfast.tickets.booking_tickets import TicketStatus
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """The base of everything the API answers with."""
+
+
+class Problem(View, frozen=True, omit_defaults=True):
+    """RFC 9457. `code` is stable; `retryable` says whether the same request may succeed later."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    retryable: bool
+    conflicts: tuple[str, ...] = ()
+    errors: tuple[FieldError, ...] = ()
+    checked_in_at: Moment | None = None
+    gate: str | None = None
+
+
+class TariffView(View, frozen=True):
+    code: str
+    name: str
+    price: int
+
+
+class PoolView(View, frozen=True):
+    code: str
+    name: str
+    capacity: int
+    seated: bool
+    tariffs: list[TariffView]
+
+
+class EventView(View, frozen=True):
+    id: str
+    title: str
+    status: EventStatus
+    preset: str | None
+    starts_at: Moment
+    ends_at: Moment | None
+    timezone: str
+    currency: str
+    tax_bps: int
+    policy: Policy
+    details: dict[str, Any]
+    pools: list[PoolView]
+    version: int
+    created_at: Moment
+
+
+class EventList(View, frozen=True):
+    items: list[EventView]
+    next: str | None
+
+
+class PoolAvailability(View, frozen=True):
+    code: str
+    capacity: int
+    held: int
+    sold: int
+    remaining: int
+
+
+class Availability(View, frozen=True):
+    event: str
+    version: int
+    pools: list[PoolAvailability]
+
+
+class SeatView(View, frozen=True):
+    label: str
+    pool: str
+    row: str
+    number: int | None
+    x: float | None
+    y: float | None
+    state: SeatState
+
+
+class SeatMap(View, frozen=True):
+    event: str
+    version: int
+    seats: list[SeatView]
+
+
+class PaymentView(View, frozen=True):
+    """Every captured payment ends in one `outcome`. `checkout_url` is where the buyer pays."""
+
+    id: str
+    booking: str
+    provider: str
+    provider_ref: str | None
+    status: PaymentStatus
+    outcome: PaymentOutcome | None
+    amount: int
+    currency: str
+    checkout_url: str | None
+    reason: str | None
+    created_at: Moment
+
+
+class BookingView(View, frozen=True):
+    """`reference` is the number that buyers see on tickets and in letters."""
+
+    id: str
+    reference: str
+    event: str
+    user: str
+    status: Status
+    items: list[BookedItem]
+    subtotal: int
+    tax: int
+    total: int
+    currency: str
+    created_at: Moment
+    expires_at: Moment | None
+    expires_in_seconds: int | None
+    max_expires_at: Moment | None
+    server_time: Moment
+    version: int
+    details: dict[str, Any] | Raw | None
+    email: str | None
+    language: str | None
+    payments: list[PaymentView]
+    reason: str | None
+
+
+class BookingList(View, frozen=True):
+    items: list[BookingView]
+    next: str | None
+
+
+class Change(View, frozen=True):
+    """What one fact changed: seats and pools as they are after it. Nothing about users."""
+
+    seq: int
+    kind: str
+    at: Moment
+    seats: dict[str, SeatState]
+    pools: dict[str, PoolState]
+
+
+class ChangeList(View, frozen=True):
+    changes: list[Change]
+    next: int
+
+
+class JournalEntryView(View, frozen=True):
+    seq: int
+    at: Moment
+    kind: str
+    booking: str | None
+    payment: str | None
+    actor: str
+    reason: str | None
+    change: dict[str, Any] | None
+    seats: dict[str, SeatState]
+    pools: dict[str, PoolState]
+
+
+class JournalList(View, frozen=True):
+    items: list[JournalEntryView]
+    next: int | None
+
+
+class NoticeView(View, frozen=True):
+    """`stored` is false for a notice that was known already."""
+
+    stored: bool
+
+
+class ReceiptView(View, frozen=True):
+    """`also_on` are other bookings that the same receipt was handed in for."""
+
+    id: str
+    at: Moment
+    content_type: str | None
+    size: int | None
+    file_ref: str | None
+    message_ref: str | None
+    file_url: str | None
+    also_on: list[str]
+
+
+class ReceiptList(View, frozen=True):
+    items: list[ReceiptView]
+    next: str | None
+
+
+class TicketView(View, frozen=True):
+    id: str
+    seat: str | None
+    pool: str
+    tariff: str
+    code: str
+    status: TicketStatus
+
+
+class KeyView(View, frozen=True):
+    number: int
+    public_key: str
+    created_at: Moment
+    revoked_at: Moment | None
+
+
+class TicketKeyView(View, frozen=True):
+    """`public_key` is that of the newest key, as base64 of its 32 bytes; a code names the number of the key that has
+    signed it."""
+
+    event: str
+    algorithm: str
+    number: int
+    public_key: str
+    keys: list[KeyView]
+
+
+class CheckinView(View, frozen=True):
+    result: str
+    ticket: str
+    event: str
+    booking: str
+    pool: str
+    tariff: str
+    seat: str | None
+    at: Moment
+    gate: str | None
+
+
+class EndpointView(View, frozen=True):
+    """`secret` is shown when it is made, and never again."""
+
+    id: str
+    url: str
+    kinds: list[str]
+    enabled: bool
+    disabled_reason: str | None
+    created_at: Moment
+    secret: str | None
+
+
+class EndpointList(View, frozen=True):
+    items: list[EndpointView]
+    next: str | None
+
+
+class DeliveryView(View, frozen=True):
+    event: str
+    seq: int
+    kind: str
+    status: str
+    attempts: int
+    created_at: Moment
+    next_attempt_at: Moment | None
+    done_at: Moment | None
+    last_error: str | None
+
+
+class DeliveryList(View, frozen=True):
+    items: list[DeliveryView]
+    next: str | None
+
+
+class Progress(View, frozen=True):
+    """How far an event that has ended is wound up. `done`: no booking is live, and no money is on its way back."""
+
+    status: EventStatus
+    bookings: int
+    live: int
+    refunds_due: int
+    refunded: int
+    in_review: int
+    done: bool
+
+
+class OrgView(View, frozen=True):
+    """How an org shows itself to buyers. Another logo has another `logo_url`."""
+
+    slug: str
+    name: str
+    colour: str | None
+    logo_url: str | None
+    frame_origins: list[str]
+
+
+class CustomerToken(View, frozen=True):
+    token: str
+    user: str
+    expires_at: Moment
+
+
+class Health(View, frozen=True):
+    status: str
+
+
+class AuditSummary(View, frozen=True):
+    events: int
+    findings: int
+    last_at: Moment | None
+
+
+class Readiness(View, frozen=True):
+    status: str
+    audit: AuditSummary
+
+
+def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView:
+    """A hold past its deadline reads as expired, whether or not that was written down yet."""
+    status = Status.EXPIRED if booking.is_due(now) else booking.status
+    left = None
+    if booking.expires_at is not None and (status is Status.HELD or status is Status.PAYMENT_SUBMITTED):
+        left = math.ceil((booking.expires_at - now).total_seconds())
+    return BookingView(
+        id=ids.format_booking_id(booking.event, booking.id),
+        reference=ids.booking_reference(booking.id),
+        event=ids.format_event_id(booking.event),
+        user=booking.user,
+        status=status,
+        items=layout.items(booking.lines),
+        subtotal=booking.subtotal,
+        tax=booking.tax,
+        total=booking.total,
+        currency=booking.currency,
+        created_at=booking.created_at,
+        expires_at=booking.expires_at,
+        expires_in_seconds=left,
+        max_expires_at=booking.max_expires_at,
+        server_time=now,
+        version=booking.version,
+        details=Raw(booking.details) if booking.details is not None else None,
+        email=booking.email,
+        language=booking.language,
+        payments=[payment_view(booking.event, booking.id, payment) for payment in booking.payments],
+        reason=booking.reason,
+    )
+
+
+def payment_view(event: bytes, booking: bytes, payment: Payment) -> PaymentView:
+    return PaymentView(
+        id=ids.format_payment_id(event, payment.id),
+        booking=ids.format_booking_id(event, booking),
+        provider=payment.provider,
+        provider_ref=payment.provider_ref,
+        status=payment.status,
+        outcome=payment.outcome,
+        amount=payment.amount,
+        currency=payment.currency,
+        checkout_url=payment.checkout_url,
+        reason=payment.reason,
+        created_at=payment.created_at,
+    )

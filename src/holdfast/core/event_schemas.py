@@ -1,0 +1,246 @@
+"""What an org offers: new events and changes to them, with bounds as part of the types. Unknown fields are refused."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones as read_timezones
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from holdfast.core.model import Policy
+from holdfast.core.refusals import FieldError, Refusal, RefusedError
+
+DAY_SECONDS = 86_400
+SEATS_MAX = 100_000
+
+Code = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)", description="Letters, digits and _ . : - only."),
+]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Label = Annotated[str, Meta(min_length=1, max_length=64)]
+Quantity = Annotated[int, Meta(ge=1, le=1000)]
+Price = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
+Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
+TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="ISO 4217.")]
+Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
+TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="IANA name: times are shown in it.")]
+Details = dict[str, Any]
+Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
+SecondsFromOne = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
+Coordinate = Annotated[float, Meta(ge=-1e9, le=1e9)]
+SeatNumber = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+
+
+available_timezones = cache(read_timezones)
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of everything a caller may send."""
+
+
+class PolicyChange(Request, frozen=True):
+    """What is left out keeps its value: of the preset in a new event, of the event in a change. A hold always has its
+    `hold_seconds`, even where `max_hold_seconds`, which bounds extensions, is less."""
+
+    hold_seconds: SecondsFromOne | UnsetType = UNSET
+    extend_seconds: Seconds | UnsetType = UNSET
+    max_hold_seconds: SecondsFromOne | UnsetType = UNSET
+    late_grace_seconds: Seconds | UnsetType = UNSET
+    review: Literal["none", "manual"] | UnsetType = UNSET
+    review_seconds: SecondsFromOne | UnsetType = UNSET
+    max_units_per_user: Quantity | UnsetType | None = UNSET
+    one_booking_per_user: bool | UnsetType = UNSET
+    confirm_at_once: bool | UnsetType = UNSET
+    avoid_orphans: bool | UnsetType = UNSET
+
+
+class TariffNew(Request, frozen=True):
+    code: Code
+    price: Price
+    name: Name | None = None
+
+
+class SeatGrid(Request, frozen=True):
+    """Rows of equally many seats; the labels are `<row>-<number>`, counted from 1."""
+
+    rows: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=1000)]
+    numbers: Annotated[int, Meta(ge=1, le=1000)]
+
+
+class SeatNew(Request, frozen=True):
+    """Seats of a row whose numbers follow each other are neighbours."""
+
+    label: Label
+    row: Annotated[str, Meta(max_length=32)] = ""
+    number: SeatNumber | None = None
+    x: Coordinate | None = None
+    y: Coordinate | None = None
+
+
+class PoolNew(Request, frozen=True):
+    """A counted stock has a capacity; a seated one has seats. Without tariffs it is free."""
+
+    code: Code
+    name: Name | None = None
+    capacity: Capacity | None = None
+    tariffs: Annotated[list[TariffNew], Meta(min_length=1, max_length=100)] | None = None
+    seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | None = None
+
+
+class EventNew(Request, frozen=True):
+    title: Name
+    starts_at: Time
+    currency: Currency
+    pools: Annotated[list[PoolNew], Meta(min_length=1, max_length=1000)]
+    preset: Literal["shift", "show", "arena", "registration", "experience"] | None = None
+    tax_bps: TaxBps = 0
+    policy: PolicyChange = PolicyChange()
+    details: Details = {}
+    # When it is over. Such an event is then completed by itself.
+    ends_at: Time | None = None
+    timezone: TimeZone = "UTC"
+
+    def __post_init__(self) -> None:
+        check_start(self.starts_at)
+        check_end(self.starts_at, self.ends_at)
+        check_timezone(self.timezone)
+        number_stock(self.pools)
+
+
+class PoolChange(Request, frozen=True):
+    """An existing pool by its code, or a new one. Tariffs go by their code: known ones change, others are added, and
+    bookings keep the price they were made at."""
+
+    code: Code
+    name: Name | UnsetType = UNSET
+    capacity: Capacity | UnsetType = UNSET
+    tariffs: Annotated[list[TariffNew], Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | UnsetType = UNSET
+
+
+class EventChange(Request, frozen=True):
+    title: Name | UnsetType = UNSET
+    starts_at: Time | UnsetType = UNSET
+    tax_bps: TaxBps | UnsetType = UNSET
+    policy: PolicyChange = PolicyChange()
+    details: Details | UnsetType = UNSET
+    ends_at: Time | UnsetType | None = UNSET
+    timezone: TimeZone | UnsetType = UNSET
+    pools: Annotated[list[PoolChange], Meta(max_length=1000)] = []
+    block_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
+    unblock_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
+
+    def __post_init__(self) -> None:
+        if self.starts_at is not UNSET:
+            check_start(self.starts_at)
+        if self.timezone is not UNSET:
+            check_timezone(self.timezone)
+        check_unique("pools", "code", (pool.code for pool in self.pools))
+        for pool in self.pools:
+            if pool.tariffs is not UNSET:
+                check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs))
+
+
+FREE = TariffNew(code="standard", price=0)
+
+PoolRow = tuple[int, str, str, bool, int]
+TariffRow = tuple[int, int, str, str, int]
+SeatRow = tuple[int, int, str, str, int | None, float | None, float | None]
+
+
+class StockRows(Struct, frozen=True):
+    """Pools, tariffs and seats as rows, numbered within their event."""
+
+    pools: list[PoolRow]
+    tariffs: list[TariffRow]
+    seats: list[SeatRow]
+
+
+def merge_policy(policy: Policy, change: PolicyChange) -> Policy:
+    given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
+    return structs.replace(policy, **given)
+
+
+def check_start(starts_at: datetime) -> None:
+    if not 1970 < starts_at.year < 2500:
+        raise invalid_field("starts_at", "must lie between 1971 and 2499")
+
+
+def check_end(starts_at: datetime, ends_at: datetime | None) -> None:
+    if ends_at is not None and not starts_at < ends_at < starts_at + timedelta(days=366):
+        raise invalid_field("ends_at", "must lie after `starts_at`, within a year")
+
+
+def check_timezone(name: str) -> None:
+    if name not in available_timezones():
+        raise invalid_field("timezone", "is not the name of a time zone, such as Europe/Madrid")
+
+
+def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> StockRows:
+    """The rows of new pools. Seats of a pool follow each other, those of a row by their place in it."""
+    check_unique("pools", "code", (pool.code for pool in pools))
+    if first_seat + sum(_count(pool) for pool in pools) > SEATS_MAX:
+        raise invalid_field("pools", f"an event may have {SEATS_MAX} seats at most")
+    stock = StockRows([], [], [])
+    for number, pool in enumerate(pools, first_pool):
+        tariffs = pool.tariffs or [FREE]
+        check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
+        seats = _in_order(_seats(pool))
+        _check_capacity(pool, seats)
+        capacity = pool.capacity if pool.capacity is not None else len(seats)
+        stock.pools.append((number, pool.code, pool.name or pool.code, bool(seats), capacity))
+        stock.tariffs.extend((number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(tariffs))
+        for seat in seats:
+            at = first_seat + len(stock.seats)
+            stock.seats.append((at, number, seat.label, seat.row, seat.number, seat.x, seat.y))
+    check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
+    return stock
+
+
+def invalid_field(field: str, message: str) -> RefusedError:
+    return RefusedError(Refusal.INVALID_REQUEST, f"{field}: {message}.", errors=(FieldError(field, message),))
+
+
+def _count(pool: PoolNew) -> int:
+    """How many seats, before any of them is made."""
+    if isinstance(pool.seats, SeatGrid):
+        return len(pool.seats.rows) * pool.seats.numbers
+    return len(pool.seats or ())
+
+
+def _seats(pool: PoolNew) -> list[SeatNew]:
+    if pool.seats is None:
+        return []
+    if not isinstance(pool.seats, SeatGrid):
+        return pool.seats
+    return [
+        SeatNew(label=f"{row}-{number}", row=row, number=number)
+        for row in pool.seats.rows
+        for number in range(1, pool.seats.numbers + 1)
+    ]
+
+
+def _in_order(seats: list[SeatNew]) -> list[SeatNew]:
+    """Row by row as the rows first appear, and by number within a row."""
+    depth: dict[str, int] = {}
+    for seat in seats:
+        depth.setdefault(seat.row, len(depth))
+    return sorted(seats, key=lambda seat: (depth[seat.row], seat.number is None, seat.number or 0))
+
+
+def _check_capacity(pool: PoolNew, seats: list[SeatNew]) -> None:
+    if pool.capacity is None and not seats:
+        raise invalid_field(f"pools.{pool.code}", "needs a capacity or seats")
+    if pool.capacity is not None and seats and pool.capacity != len(seats):
+        raise invalid_field(f"pools.{pool.code}.capacity", "is the number of seats; leave it out")
+
+
+def check_unique(field: str, what: str, values: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise invalid_field(field, f"the {what} {value} occurs twice")
+        seen.add(value)

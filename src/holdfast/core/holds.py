@@ -1,0 +1,196 @@
+"""Taking a hold. Reasons to refuse are found in the order of `refusals.py`."""
+
+from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
+from holdfast.core.event_state import EventState
+from holdfast.core.model import Booking, Line, Pool, Tariff
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.seating import orphans
+from holdfast.core.states import EventStatus, Status
+
+
+def place_hold(state: EventState, command: PlaceHold) -> Accepted:
+    layout = state.layout
+    hidden = layout.status is EventStatus.DRAFT and not command.staff
+    if hidden or layout.org != command.org:
+        raise RefusedError(Refusal.NOT_FOUND)
+    if len(command.items) > 1:
+        _refuse_doubles(command)
+    earlier = state.booking_by_request.get(command.request_key)
+    if earlier is not None and earlier.fingerprint == command.fingerprint:
+        return Accepted(earlier, layout, state.now, replayed=earlier.id != command.booking)
+    if layout.status is not EventStatus.ACTIVE:
+        raise RefusedError(Refusal.EVENT_NOT_ON_SALE, f"The event is {layout.status.value}.")
+    if earlier is not None:
+        raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
+    lines = _priced_lines(state, command)
+    if layout.policy.counts_users:
+        check_user(state, command.user, lines)
+    if command.best is None:
+        _check_stock(state, lines)
+    else:
+        lines = _best_lines(state, command.best, lines[0])
+    return Accepted(state.add(_new_booking(state, command, lines), command.actor), layout, state.now)
+
+
+def _refuse_doubles(command: PlaceHold) -> None:
+    labels = [item.label for item in command.items if isinstance(item, SeatItem)]
+    if len(set(labels)) < len(labels):
+        raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
+
+
+def _priced_lines(state: EventState, command: PlaceHold) -> tuple[Line, ...]:
+    """What is asked for in the event's own numbers and prices. For best available, the seats are not known yet."""
+    if command.best is not None:
+        pool = _pool(state, command.best.pool)
+        if pool.seats is None:
+            raise RefusedError(
+                Refusal.INVALID_REQUEST,
+                f"The pool {pool.code} has no seats to choose from; ask for a quantity.",
+            )
+        tariff = _tariff(pool, command.best.tariff)
+        return (Line(pool.number, tariff.number, None, command.best.quantity, tariff.price),)
+    if len(command.items) == 1:
+        return (_line(state, command.items[0]),)
+    return _merged(_all_lines(state, command.items))
+
+
+def _all_lines(state: EventState, items: tuple[SeatItem | PoolItem, ...]) -> list[Line]:
+    lines: list[Line] = []
+    refused: list[RefusedError] = []
+    for item in items:
+        try:
+            lines.append(_line(state, item))
+        except RefusedError as error:
+            refused.append(error)
+    if refused:
+        raise min(refused, key=lambda error: error.refused.refusal.rank)
+    return lines
+
+
+def _line(state: EventState, item: SeatItem | PoolItem) -> Line:
+    if isinstance(item, SeatItem):
+        seat = state.layout.seat_by_label.get(item.label)
+        if seat is None:
+            raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {item.label}.", conflicts=(item.label,))
+        tariff = _tariff(state.layout.pool_of(seat), item.tariff)
+        return Line(seat.pool, tariff.number, seat.number, 1, tariff.price)
+    pool = _pool(state, item.pool)
+    if pool.seats is not None:
+        raise RefusedError(
+            Refusal.INVALID_REQUEST,
+            f"The pool {pool.code} has seats: name them, or ask for the best available.",
+        )
+    tariff = _tariff(pool, item.tariff)
+    return Line(pool.number, tariff.number, None, item.quantity, tariff.price)
+
+
+def _pool(state: EventState, code: str) -> Pool:
+    pool = state.layout.pool_by_code.get(code)
+    if pool is None:
+        raise RefusedError(Refusal.UNKNOWN_POOL, f"There is no pool {code}.", conflicts=(code,))
+    return pool
+
+
+def _tariff(pool: Pool, code: str | None) -> Tariff:
+    if code is None and len(pool.tariffs) == 1:
+        return pool.tariffs[0]
+    for tariff in pool.tariffs:
+        if tariff.code == code:
+            return tariff
+    names = ", ".join(tariff.code for tariff in pool.tariffs)
+    raise RefusedError(Refusal.UNKNOWN_TARIFF, f"The tariffs of {pool.code} are: {names}.", conflicts=(pool.code,))
+
+
+def _merged(lines: list[Line]) -> tuple[Line, ...]:
+    """Quantities of the same pool and tariff become one line."""
+    merged: dict[tuple[int, int, int | None], Line] = {}
+    for line in lines:
+        key = (line.pool, line.tariff, line.seat)
+        quantity = line.quantity + (merged[key].quantity if key in merged else 0)
+        merged[key] = Line(line.pool, line.tariff, line.seat, quantity, line.unit_price)
+    return tuple(merged.values())
+
+
+def check_user(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
+    policy = state.layout.policy
+    live = state.live_bookings_of(user)
+    if policy.one_booking_per_user and live:
+        raise RefusedError(Refusal.ALREADY_BOOKED)
+    if policy.max_units_per_user is not None:
+        has = sum(booking.units for booking in live)
+        if has + sum(line.quantity for line in lines) > policy.max_units_per_user:
+            raise RefusedError(
+                Refusal.LIMIT_REACHED,
+                f"A user may have {policy.max_units_per_user} units; this one has {has}.",
+            )
+
+
+def _check_stock(state: EventState, lines: tuple[Line, ...]) -> None:
+    seats = [line.seat for line in lines if line.seat is not None]
+    if seats:
+        gone = tuple(state.layout.seats[seat].label for seat in seats if not state.is_free(seat))
+        if gone:
+            raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(gone)}.", conflicts=gone)
+    short = short_pools(state, lines)
+    if short:
+        raise RefusedError(Refusal.SOLD_OUT, f"Not enough left of: {', '.join(short)}.", conflicts=tuple(short))
+    if seats and state.layout.policy.avoid_orphans:
+        left = [state.layout.seats[seat].label for seat in orphans(state.layout, seats, state.is_free)]
+        if left:
+            raise RefusedError(
+                Refusal.ORPHAN_SEAT,
+                f"This would leave {', '.join(left)} alone between taken seats.",
+                conflicts=tuple(left),
+            )
+
+
+def short_pools(state: EventState, lines: tuple[Line, ...]) -> list[str]:
+    asked: dict[int, int] = {}
+    for line in lines:
+        asked[line.pool] = asked.get(line.pool, 0) + line.quantity
+    short = [pool for pool, units in asked.items() if units > state.counters[pool].remaining]
+    return [state.layout.pools[pool].code for pool in short]
+
+
+def _best_lines(state: EventState, best: BestSeats, priced: Line) -> tuple[Line, ...]:
+    pool = state.layout.pools[priced.pool]
+    chooser = state.chooser(pool)
+    chosen = chooser.adjacent(best.quantity) if best.adjacent else chooser.scattered(best.quantity)
+    if chosen is None:
+        together = " next to each other" if best.adjacent else ""
+        raise RefusedError(
+            Refusal.SOLD_OUT,
+            f"{pool.code} has no {best.quantity} seats left{together}.",
+            conflicts=(pool.code,),
+        )
+    return tuple(Line(pool.number, priced.tariff, seat, 1, priced.unit_price) for seat in chosen)
+
+
+def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...]) -> Booking:
+    layout = state.layout
+    subtotal = sum([line.quantity * line.unit_price for line in lines])
+    tax = (subtotal * layout.tax_bps + 5_000) // 10_000
+    at_once = layout.policy.confirm_at_once
+    expires_at, max_expires_at = (None, None) if at_once else state.deadlines
+    return Booking(
+        id=command.booking,
+        event=command.event,
+        org=command.org,
+        user=command.user,
+        status=Status.CONFIRMED if at_once else Status.HELD,
+        lines=lines,
+        subtotal=subtotal,
+        tax=tax,
+        total=subtotal + tax,
+        currency=layout.currency,
+        created_at=state.now,
+        expires_at=expires_at,
+        max_expires_at=max_expires_at,
+        request_key=command.request_key,
+        fingerprint=command.fingerprint,
+        cart_hash=command.cart_hash,
+        details=command.details,
+        email=command.email,
+        language=command.language,
+        version=state.version + 1,
+    )

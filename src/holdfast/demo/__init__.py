@@ -1,0 +1,1 @@
+"""Demo data and the stampede, a rush of simulated buyers."""

@@ -1,0 +1,87 @@
+"""Recounts everything from first principles, and must find nothing.
+
+Of the engine it knows only the table of states: what the counters, seats and bookings should be is worked out in SQL
+from live lines and from the journal.
+"""
+
+from typing import Any, Final
+
+import structlog
+from msgspec import Struct, json
+
+from holdfast import sql
+from holdfast.core.states import CLAIMS, Claim, edges
+from holdfast.runtime import ids
+from holdfast.runtime.db import Connection
+
+log = structlog.get_logger()
+
+EVENTS_MAX: Final = 200
+
+
+class Finding(Struct, frozen=True):
+    """Something that cannot be. `what` names the check that failed."""
+
+    event: str
+    what: str
+    subject: str
+    detail: str
+
+
+async def run_once(connection: Connection) -> list[Finding]:
+    """Audit events whose journal has grown since the last time, at most `EVENTS_MAX`, and keep the result."""
+    findings: list[Finding] = []
+    for row in await connection.fetch(sql.worker.events_to_audit, EVENTS_MAX):
+        found, version = await audit_event(connection, row["id"])
+        await connection.execute(sql.worker.keep_audit, row["id"], version, json.encode(found).decode())
+        findings += found
+    for finding in findings:
+        log.error(
+            "audit_finding",
+            finding_event=finding.event,
+            what=finding.what,
+            subject=finding.subject,
+            detail=finding.detail,
+        )
+    return findings
+
+
+async def audit_all(connection: Connection) -> tuple[int, list[Finding]]:
+    """How many events there are, and all that is wrong with them."""
+    events = [row["id"] for row in await connection.fetch(sql.worker.all_events)]
+    findings: list[Finding] = []
+    for event in events:
+        findings += (await audit_event(connection, event))[0]
+    return len(events), findings
+
+
+async def audit_event(connection: Connection, event: bytes) -> tuple[list[Finding], int]:
+    """What is wrong with the event at one instant, and its version then."""
+    live = [status.value for status, claim in CLAIMS.items() if claim is not Claim.NONE]
+    steps = edges()
+    sources = ["" if source is None else source.value for source, _, _ in steps]
+    targets = [target.value for _, target, _ in steps]
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        version: int = await connection.fetchval(sql.worker.audit_version, event)
+        pools = await connection.fetch(sql.worker.audit_pools, event)
+        seats = await connection.fetch(sql.worker.audit_seats, event)
+        lines = await connection.fetch(sql.worker.audit_lines, event, live)
+        strays = await connection.fetch(sql.worker.audit_strays, event)
+        money = await connection.fetch(sql.worker.audit_money, event)
+        journal = await connection.fetch(sql.worker.audit_journal, event)
+        transitions = await connection.fetch(sql.worker.audit_transitions, event, sources, targets)
+    found = [
+        *(_finding(event, "pool_counts", row["code"], row) for row in pools),
+        *(_finding(event, "seat_lines", row["label"], row) for row in seats),
+        *(_finding(event, "booking_lines", ids.format_booking_id(event, row["id"]), row) for row in lines),
+        *(_finding(event, "stray", ids.format_booking_id(event, row["id"]), row) for row in strays),
+        *(_finding(event, "money", ids.format_payment_id(event, row["id"]), row) for row in money),
+        *(_finding(event, "journal_gap", str(row["version"]), row) for row in journal),
+        *(_finding(event, "transition", ids.format_booking_id(event, row["id"]), row) for row in transitions),
+    ]
+    return found, version
+
+
+def _finding(event: bytes, what: str, subject: str, row: Any) -> Finding:
+    detail = ", ".join(f"{name} {value}" for name, value in row.items() if not isinstance(value, bytes))
+    return Finding(ids.format_event_id(event), what, subject, detail)

@@ -1,0 +1,48 @@
+"""The desk of one process: its lanes, and which event goes to which."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.core.commands import Command
+from holdfast.core.decide import Outcome
+from holdfast.core.layout import Layout
+from holdfast.engine.batch import sweep
+from holdfast.engine.lane import Lane
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db
+
+LANES: Final = 4
+
+
+class Engine:
+    def __init__(self, url: str, lanes: int = LANES) -> None:
+        self._url = url
+        self._layouts = LayoutCache()
+        self._sweeper: db.Connection | None = None
+        self._sweeping = asyncio.Lock()
+        self._lanes = [Lane(lambda: db.connect_lane(url), self._layouts) for _ in range(lanes)]
+
+    def start(self) -> None:
+        for lane in self._lanes:
+            lane.start()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        if self._sweeper is not None:
+            self._sweeper.terminate()
+
+    def submit(self, command: Command) -> "asyncio.Future[Outcome]":
+        """An event always goes to the same lane of its process, so that its commands share one batch."""
+        return self._lanes[command.event[-1] % len(self._lanes)].submit(command)
+
+    async def sweep(self, event: bytes) -> int:
+        """End what has to end in the event, as far as one batch goes. Returns how many bookings that were."""
+        async with self._sweeping:
+            if self._sweeper is None or self._sweeper.is_closed():
+                self._sweeper = await db.connect_lane(self._url)
+            return await sweep(self._sweeper, self._layouts, [event])
+
+    async def layouts(self, pool: db.Pool, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
+        async with pool.acquire() as connection:
+            return await self._layouts.get(connection, revisions)

@@ -1,0 +1,214 @@
+"""Making events and changing them. Not hot, so each has a transaction of its own, under the event's lock."""
+
+from collections import Counter
+from typing import Any, Final
+
+from msgspec import UNSET, json, to_builtins
+
+from holdfast import sql
+from holdfast.core.event_schemas import (
+    EventChange,
+    EventNew,
+    PoolChange,
+    PoolNew,
+    StockRows,
+    TariffNew,
+    check_end,
+    invalid_field,
+    merge_policy,
+    number_stock,
+)
+from holdfast.core.journal import NO_CHANGE, EntryData, PoolState, SeatState
+from holdfast.core.model import PRESETS, Policy
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.states import EventStatus
+from holdfast.runtime.db import Connection
+from holdfast.runtime.ids import new_id
+
+CHANGE_MAX: Final = 2_000
+
+_ENDED: Final = (EventStatus.COMPLETED, EventStatus.CANCELLED)
+
+
+async def create_event(connection: Connection, org: bytes, offer: EventNew, actor: str) -> bytes:
+    """A new event is a draft until it is published."""
+    policy = merge_policy(PRESETS[offer.preset] if offer.preset else Policy(), offer.policy)
+    stock = number_stock(offer.pools)
+    event = new_id()
+    async with connection.transaction():
+        await connection.execute(
+            sql.events.insert_event, event, org, offer.title, offer.preset, offer.starts_at, offer.ends_at,
+            offer.timezone, offer.currency, offer.tax_bps, _text(policy), _text(offer.details),
+        )  # fmt: skip
+        await connection.execute(sql.events.first_fact, event, actor)
+        await _insert_stock(connection, event, stock)
+    return event
+
+
+async def change_event(connection: Connection, org: bytes, event: bytes, change: EventChange, actor: str) -> None:
+    async with connection.transaction():
+        row = await _locked(connection, org, event)
+        if row["status"] in _ENDED:
+            raise RefusedError(Refusal.EVENT_ENDED)
+        await _change_head(connection, row, change)
+        await _change_pools(connection, event, change.pools)
+        seats = await _change_seats(connection, event, change.block_seats, blocked=True)
+        seats |= await _change_seats(connection, event, change.unblock_seats, blocked=False)
+        pools = await _pool_states(connection, event) if change.pools or seats else {}
+        await connection.execute(
+            sql.events.new_revision,
+            event,
+            "event_changed",
+            actor,
+            _text(EntryData(seats, pools, change=_told(change))),
+        )
+
+
+async def set_status(connection: Connection, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
+    """Publish, complete or cancel. The same again changes nothing; an event that has ended stays as it ended."""
+    async with connection.transaction():
+        row = await _locked(connection, org, event)
+        if row["status"] == status:
+            return
+        if row["status"] in _ENDED:
+            raise RefusedError(Refusal.EVENT_ENDED, f"The event is {row['status']}.")
+        if row["status"] == EventStatus.DRAFT and status is EventStatus.COMPLETED:
+            raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
+        await connection.execute(sql.events.set_status, event, status)
+        kind = "event_published" if status is EventStatus.ACTIVE else f"event_{status}"
+        await connection.execute(sql.events.new_revision, event, kind, actor, _text(NO_CHANGE))
+
+
+async def _locked(connection: Connection, org: bytes, event: bytes) -> Any:
+    row = await connection.fetchrow(sql.events.lock, event, org)
+    if row is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return row
+
+
+async def _change_head(connection: Connection, row: Any, change: EventChange) -> None:
+    policy = merge_policy(json.decode(row["policy"], type=Policy), change.policy)
+    starts_at = row["starts_at"] if change.starts_at is UNSET else change.starts_at
+    ends_at = row["ends_at"] if change.ends_at is UNSET else change.ends_at
+    check_end(starts_at, ends_at)
+    await connection.execute(
+        sql.events.set_event,
+        row["id"],
+        row["title"] if change.title is UNSET else change.title,
+        starts_at,
+        ends_at,
+        row["timezone"] if change.timezone is UNSET else change.timezone,
+        row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
+        _text(policy),
+        row["details"] if change.details is UNSET else _text(change.details),
+    )
+
+
+async def _change_pools(connection: Connection, event: bytes, changes: list[PoolChange]) -> None:
+    if not changes:
+        return
+    pools = {row["code"]: row for row in await connection.fetch(sql.events.pools, event)}
+    added = [_new_pool(change) for change in changes if change.code not in pools]
+    for change in changes:
+        if change.code in pools:
+            await _change_pool(connection, event, pools[change.code], change)
+    if added:
+        stock = number_stock(added, len(pools), await connection.fetchval(sql.events.count_seats, event))
+        await _refuse_used_labels(connection, event, stock)
+        await _insert_stock(connection, event, stock)
+
+
+def _new_pool(change: PoolChange) -> PoolNew:
+    return PoolNew(
+        code=change.code,
+        name=None if change.name is UNSET else change.name,
+        capacity=None if change.capacity is UNSET else change.capacity,
+        tariffs=None if change.tariffs is UNSET else change.tariffs,
+        seats=None if change.seats is UNSET else change.seats,
+    )
+
+
+async def _change_pool(connection: Connection, event: bytes, pool: Any, change: PoolChange) -> None:
+    if change.seats is not UNSET:
+        raise invalid_field(f"pools.{change.code}.seats", "cannot be changed; add a pool, or block seats")
+    capacity = pool["capacity"] if change.capacity is UNSET else change.capacity
+    if pool["seated"] and capacity != pool["capacity"]:
+        raise invalid_field(f"pools.{change.code}.capacity", "follows from its seats; block or unblock seats instead")
+    if capacity < pool["held"] + pool["sold"]:
+        raise RefusedError(
+            Refusal.CAPACITY_IN_USE,
+            f"{pool['held'] + pool['sold']} units of {change.code} are taken.",
+            conflicts=(change.code,),
+        )
+    name = pool["name"] if change.name is UNSET else change.name
+    await connection.execute(sql.events.set_pool, event, pool["number"], name, capacity)
+    if change.tariffs is not UNSET:
+        await _change_tariffs(connection, event, pool["number"], change.tariffs)
+
+
+async def _change_tariffs(connection: Connection, event: bytes, pool: int, changes: list[TariffNew]) -> None:
+    """Tariffs by their code: known ones get the new price and name, others are added."""
+    known = {row["code"]: row for row in await connection.fetch(sql.events.tariffs, event) if row["pool"] == pool}
+    for tariff in changes:
+        if tariff.code in known:
+            row = known[tariff.code]
+            await connection.execute(
+                sql.events.set_tariff, event, pool, row["number"], tariff.name or row["name"], tariff.price
+            )
+        else:
+            added = (pool, len(known), tariff.code, tariff.name or tariff.code, tariff.price)
+            await connection.execute(sql.events.insert_tariffs, event, *([value] for value in added))
+            known[tariff.code] = {"number": added[1], "name": added[3]}
+
+
+async def _change_seats(
+    connection: Connection, event: bytes, labels: list[str], *, blocked: bool
+) -> dict[str, SeatState]:
+    """Take seats out of sale, or put them back. Only free seats can be blocked."""
+    rows = await connection.fetch(sql.events.seats_by_label, event, labels) if labels else []
+    unknown = tuple(sorted(set(labels) - {row["label"] for row in rows}))
+    if unknown:
+        raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {', '.join(unknown)}.", conflicts=unknown)
+    taken = tuple(row["label"] for row in rows if row["taken"])
+    if blocked and taken:
+        raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
+    changing = [row for row in rows if row["blocked"] is not blocked]
+    await connection.execute(sql.events.set_blocked, event, [row["number"] for row in changing], blocked)
+    for pool, count in Counter(row["pool"] for row in changing).items():
+        await connection.execute(sql.events.shift_capacity, event, pool, -count if blocked else count)
+    state: SeatState = "blocked" if blocked else "free"
+    return {row["label"]: state for row in changing}
+
+
+async def _insert_stock(connection: Connection, event: bytes, stock: StockRows) -> None:
+    await connection.execute(sql.events.insert_pools, event, *_columns(stock.pools))
+    await connection.execute(sql.events.insert_tariffs, event, *_columns(stock.tariffs))
+    if stock.seats:
+        await connection.execute(sql.events.insert_seats, event, *_columns(stock.seats))
+
+
+async def _refuse_used_labels(connection: Connection, event: bytes, stock: StockRows) -> None:
+    used = await connection.fetch(sql.events.labels_in_use, event, [seat[2] for seat in stock.seats])
+    if used:
+        raise invalid_field("pools", f"the seat label {used[0]['label']} occurs twice")
+
+
+async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolState]:
+    rows = await connection.fetch(sql.events.pools, event)
+    return {
+        r["code"]: PoolState(r["capacity"], r["held"], r["sold"], r["capacity"] - r["held"] - r["sold"]) for r in rows
+    }
+
+
+def _told(change: EventChange) -> dict[str, Any]:
+    """What was asked, or of a large change only which fields: everybody who reads the journal loads it."""
+    asked: dict[str, Any] = to_builtins(change)
+    return asked if len(_text(asked)) <= CHANGE_MAX else {"fields": sorted(name for name in asked if asked[name])}
+
+
+def _columns(rows: list[Any]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return json.encode(value).decode()

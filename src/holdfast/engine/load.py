@@ -1,0 +1,251 @@
+"""Opening the books: lock the events of a batch, then read the clock and load what the commands may need."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import Raw, Struct, json
+
+from holdfast import sql
+from holdfast.core.commands import (
+    ActOnBooking,
+    Command,
+    PlaceHold,
+    SeatItem,
+    SettlePayment,
+    SubmitReceipt,
+    TransferBooking,
+)
+from holdfast.core.event_state import EventState
+from holdfast.core.layout import Layout
+from holdfast.core.model import Booking, Counter, Line
+from holdfast.core.notifications import WebhookSubscription
+from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.states import REVIVING, Status
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime.db import Connection
+
+# More holds than these do not end in one batch; what is over waits for the next.
+DUE_MAX: Final = 500
+
+
+class LoadedBatch(Struct):
+    """The open books of a batch by event. `unfinished`: an event has more due holds than one batch takes. `endpoints`:
+    who is to be told of what happens, by org."""
+
+    now: datetime
+    states: dict[bytes, EventState]
+    versions: dict[bytes, int]
+    unfinished: bool
+    endpoints: dict[bytes, list[WebhookSubscription]]
+
+
+class PaymentDocument(Struct):
+    """A payment as the database tells it."""
+
+    id: UUID
+    provider: str
+    provider_ref: str | None
+    status: PaymentStatus
+    outcome: PaymentOutcome | None
+    amount: int
+    currency: str
+    request_key: str
+    fingerprint: str
+    return_url: str | None
+    checkout_url: str | None
+    reason: str | None
+    created_at: datetime
+    captured_at: datetime | None
+
+    def payment(self) -> Payment:
+        return Payment(
+            id=self.id.bytes,
+            provider=self.provider,
+            provider_ref=self.provider_ref,
+            status=self.status,
+            outcome=self.outcome,
+            amount=self.amount,
+            currency=self.currency,
+            request_key=_bytes(self.request_key),
+            fingerprint=_bytes(self.fingerprint),
+            return_url=self.return_url,
+            checkout_url=self.checkout_url,
+            reason=self.reason,
+            created_at=self.created_at,
+            captured_at=self.captured_at,
+        )
+
+
+class BookingDocument(Struct):
+    """A booking as the database tells it."""
+
+    id: UUID
+    event_id: UUID
+    org_id: UUID
+    user_id: str
+    status: Status
+    lines: tuple[Line, ...]
+    subtotal: int
+    tax: int
+    total: int
+    currency: str
+    created_at: datetime
+    expires_at: datetime | None
+    max_expires_at: datetime | None
+    request_key: str
+    fingerprint: str
+    cart_hash: str | None
+    details: Raw
+    email: str | None
+    language: str | None
+    reason: str | None
+    generation: int
+    version: int
+    payments: tuple[PaymentDocument, ...] | None
+    receipts: tuple[str, ...] | None = None
+
+    def booking(self) -> Booking:
+        return Booking(
+            id=self.id.bytes,
+            event=self.event_id.bytes,
+            org=self.org_id.bytes,
+            user=self.user_id,
+            status=self.status,
+            lines=self.lines,
+            subtotal=self.subtotal,
+            tax=self.tax,
+            total=self.total,
+            currency=self.currency,
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+            max_expires_at=self.max_expires_at,
+            request_key=_bytes(self.request_key),
+            fingerprint=_bytes(self.fingerprint),
+            cart_hash=None if self.cart_hash is None else _bytes(self.cart_hash),
+            details=None if self.details == b"null" else bytes(self.details).decode(),
+            email=self.email,
+            language=self.language,
+            reason=self.reason,
+            generation=self.generation,
+            version=self.version,
+            payments=tuple([document.payment() for document in self.payments or ()]),
+            receipts=tuple([_bytes(text) for text in self.receipts or ()]),
+        )
+
+
+class _Loaded(Struct):
+    now: datetime
+    bookings: list[BookingDocument]
+    pools: list[tuple[UUID, int, int, int, int]]
+    taken: list[tuple[UUID, int, UUID]]
+    endpoints: list[tuple[UUID, UUID, frozenset[str]]]
+
+
+_decode_loaded: Final = json.Decoder(_Loaded).decode
+
+
+async def load_batch(
+    connection: Connection,
+    layouts: LayoutCache,
+    commands: Mapping[bytes, Sequence[Command]],
+    lock: str = sql.engine.lock,
+    ending_max: int = 0,
+) -> LoadedBatch:
+    """Events that do not exist, or that another holds where `lock` does not wait, have no book. `ending_max` bookings
+    of each event that is over are loaded too, to be wound up."""
+    locked = await connection.fetch(lock, list(commands))
+    versions = {row["id"]: row["version"] for row in locked}
+    plans = await layouts.get(connection, {row["id"]: row["revision"] for row in locked})
+    asked = [command for event in versions for command in commands[event]]
+    placing = [command for command in asked if isinstance(command, PlaceHold)]
+    document = await connection.fetchval(
+        sql.engine.load,
+        list(versions),
+        DUE_MAX,
+        *_columns([(command.event, command.request_key) for command in placing]),
+        *_columns([(command.event, command.booking) for command in asked if not isinstance(command, PlaceHold)]),
+        *_columns(_users_to_count(plans, asked)),
+        ending_max,
+        *_columns(_pools_to_load(plans, placing)),
+        *_columns(_seats_to_load(plans, placing), 3),
+        *_columns([(command.event, command.booking) for command in asked if _may_revive(command)]),
+        list({plan.org for plan in plans.values()}),
+    )
+    return _build_batch(_decode_loaded(document), plans, versions)
+
+
+def _build_batch(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[bytes, int]) -> LoadedBatch:
+    bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
+    counters: dict[bytes, dict[int, Counter]] = defaultdict(dict)
+    taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
+    due: dict[bytes, int] = defaultdict(int)
+    for document in loaded.bookings:
+        booking = document.booking()
+        bookings[booking.event][booking.id] = booking
+        due[booking.event] += booking.is_due(loaded.now)
+    for event, number, capacity, held, sold in loaded.pools:
+        counters[event.bytes][number] = Counter(capacity, held, sold)
+    for event, seat, by in loaded.taken:
+        taken[event.bytes][seat] = by.bytes
+    states = {
+        event: EventState(plans[event], loaded.now, version, counters[event], bookings[event], taken[event])
+        for event, version in versions.items()
+    }
+    endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
+    for org, endpoint, kinds in loaded.endpoints:
+        endpoints[org.bytes].append(WebhookSubscription(endpoint.bytes, kinds))
+    return LoadedBatch(loaded.now, states, versions, any(count >= DUE_MAX for count in due.values()), endpoints)
+
+
+def _users_to_count(plans: Mapping[bytes, Layout], asked: list[Command]) -> set[tuple[bytes, str]]:
+    return {
+        (command.event, command.user)
+        for command in asked
+        if isinstance(command, PlaceHold | TransferBooking) and plans[command.event].policy.counts_users
+    }
+
+
+def _may_revive(command: Command) -> bool:
+    """Whether the command may bring an expired booking back to life, for which its units have to be free."""
+    return isinstance(command, SettlePayment | SubmitReceipt) or (
+        isinstance(command, ActOnBooking) and command.verb in REVIVING
+    )
+
+
+def _pools_to_load(plans: Mapping[bytes, Layout], placing: list[PlaceHold]) -> set[tuple[bytes, int]]:
+    wanted: set[tuple[bytes, int]] = set()
+    for command in placing:
+        plan = plans[command.event]
+        codes = [command.best.pool] if command.best else []
+        for item in command.items:
+            if not isinstance(item, SeatItem):
+                codes.append(item.pool)
+            elif seat := plan.seat_by_label.get(item.label):
+                wanted.add((command.event, seat.pool))
+        wanted.update((command.event, pool.number) for code in codes if (pool := plan.pool_by_code.get(code)))
+    return wanted
+
+
+def _seats_to_load(plans: Mapping[bytes, Layout], placing: list[PlaceHold]) -> set[tuple[bytes, int, int]]:
+    """Ranges of seats: all of a pool for the best available, the run around a seat where orphans matter."""
+    wanted: set[tuple[bytes, int, int]] = set()
+    for command in placing:
+        plan = plans[command.event]
+        if command.best and (pool := plan.pool_by_code.get(command.best.pool)) and pool.seats:
+            wanted.add((command.event, *pool.seats))
+        for item in command.items:
+            if isinstance(item, SeatItem) and (seat := plan.seat_by_label.get(item.label)):
+                run = plan.run_of[seat.number] if plan.policy.avoid_orphans else range(seat.number, seat.number + 1)
+                wanted.add((command.event, run.start, run.stop - 1))
+    return wanted
+
+
+def _columns(rows: Iterable[tuple[Any, ...]], width: int = 2) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True)) or [()] * width
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text[2:])

@@ -1,0 +1,20 @@
+"""The providers that are set up here. The sandbox is one only where its secret is set: with it, everything is free."""
+
+from collections.abc import Mapping
+
+from holdfast.payments.provider import Provider
+from holdfast.payments.sandbox import Sandbox
+from holdfast.runtime.db import Pool
+from holdfast.runtime.settings import Settings
+
+
+def make_providers(settings: Settings, pool: Pool) -> Mapping[str, Provider]:
+    providers: dict[str, Provider] = {}
+    if settings.sandbox_webhook_secret:
+        providers["sandbox"] = Sandbox(pool, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
+    if settings.stripe_key:
+        # Its library is large, and most processes of most installations do without it.
+        from holdfast.payments.stripe import Stripe
+
+        providers["stripe"] = Stripe(settings.stripe_key, settings.stripe_webhook_secret, settings.stripe_api)
+    return providers

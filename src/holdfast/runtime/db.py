@@ -1,0 +1,209 @@
+"""Connections to PostgreSQL, and the schema's migrations.
+
+Everything outside the lanes runs its statements through a `Database`, which asks what each statement is about: one
+event, one org, all events, or tables that all orgs share. Today every scope leads to the same pool. When events are
+spread over several servers, this is the one place that decides where a statement goes.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, TypeVar
+
+import asyncpg
+from msgspec import Struct, convert
+
+from holdfast import sql
+
+Record = asyncpg.Record
+Connection = Any
+Pool = Any
+
+Row = TypeVar("Row", bound=Struct)
+
+# The outcome of what was under way on a connection that ends like this is unknown; it may have been committed.
+LOST_ERRORS: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    # A connection that was ended while idle, and on which the client has not noticed it yet.
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TooManyConnectionsError,
+    OSError,
+    TimeoutError,
+)
+
+# The transaction had no effect because others were in the way for too long; it is not known to be anybody's fault.
+BLOCKED_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
+
+# A process that hangs with an event's lock in its hands loses it, and nobody waits for a lock for long.
+_PATIENCE: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout": "5s"}
+
+# A batch is made of index look-ups by construction. With everything else switched off, a database that was never
+# analysed plans it the same way as one that was, and a plan once made stays good.
+_LANE_SETTINGS: Final = {
+    "application_name": "holdfast-lane",
+    "TimeZone": "UTC",
+    "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_material": "off",
+    "jit": "off",
+    "statement_timeout": "15s",
+    **_PATIENCE,
+}
+
+_MIGRATION_LOCK: Final = 0x401DFA57
+_CONNECT_SECONDS: Final = 5
+# A database that says nothing for so long, longer than any statement may take, is lost.
+_MUTE_SECONDS: Final = 20
+
+
+class Scope:
+    """Runs statements that are all about the same thing."""
+
+    def __init__(self, executor: Connection | Pool) -> None:
+        self._executor = executor
+
+    async def fetch(self, statement: str, *values: object) -> list[Record]:
+        records: list[Record] = await self._executor.fetch(statement, *values)
+        return records
+
+    async def fetchrow(self, statement: str, *values: object) -> Record | None:
+        record: Record | None = await self._executor.fetchrow(statement, *values)
+        return record
+
+    async def fetchval(self, statement: str, *values: object) -> Any:
+        return await self._executor.fetchval(statement, *values)
+
+    async def execute(self, statement: str, *values: object) -> str:
+        tag: str = await self._executor.execute(statement, *values)
+        return tag
+
+    async def rows(self, kind: type[Row], statement: str, *values: object) -> list[Row]:
+        """All rows as structs: a column that is missing or of another type is an error here, not somewhere later."""
+        return [read_row(kind, record) for record in await self._executor.fetch(statement, *values)]
+
+    async def row(self, kind: type[Row], statement: str, *values: object) -> Row | None:
+        record = await self._executor.fetchrow(statement, *values)
+        return read_row(kind, record) if record is not None else None
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """One connection for several statements in a row."""
+        if isinstance(self._executor, asyncpg.Pool):
+            async with self._executor.acquire() as connection:
+                yield connection
+        else:
+            yield self._executor
+
+    @asynccontextmanager
+    async def transaction(
+        self, isolation: Literal["read_committed", "repeatable_read"] = "read_committed", *, readonly: bool = False
+    ) -> AsyncIterator[Connection]:
+        async with self.connection() as connection, connection.transaction(isolation=isolation, readonly=readonly):
+            yield connection
+
+
+class Database:
+    """The door to PostgreSQL: whoever runs a statement says what it is about."""
+
+    def __init__(self, executor: Connection | Pool) -> None:
+        self._scope = Scope(executor)
+
+    def event(self, event: bytes) -> Scope:
+        """For statements about one event: its bookings, payments, journal and everything else that has its id."""
+        return self._scope
+
+    def org(self, org: bytes) -> Scope:
+        """For statements about one org: its keys, webhook endpoints, branding, and lists over its events."""
+        return self._scope
+
+    @property
+    def shared(self) -> Scope:
+        """For tables that belong to no org: secrets, the sandbox, and look-ups by a key or slug."""
+        return self._scope
+
+    @property
+    def all_events(self) -> Scope:
+        """For background work that looks for something to do in any event, and for lists over several events."""
+        return self._scope
+
+
+def read_row(kind: type[Row], record: Record) -> Row:
+    return convert(dict(record), kind)
+
+
+class SchemaError(RuntimeError):
+    """The database cannot be used by this version of Holdfast."""
+
+
+async def connect_lane(url: str) -> Connection:
+    connection = await asyncpg.connect(
+        url, timeout=_CONNECT_SECONDS, command_timeout=_MUTE_SECONDS, server_settings=_LANE_SETTINGS
+    )
+    await register_uuid_codec(connection)
+    return connection
+
+
+async def connect(url: str) -> Connection:
+    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast"})
+    await register_uuid_codec(connection)
+    return connection
+
+
+async def create_pool(url: str, size: int) -> Pool:
+    return await asyncpg.create_pool(
+        url,
+        min_size=0,
+        max_size=size,
+        timeout=_CONNECT_SECONDS,
+        command_timeout=30,
+        init=register_uuid_codec,
+        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_PATIENCE},
+    )
+
+
+async def register_uuid_codec(connection: Connection) -> None:
+    """Ids travel as the 16 bytes of a UUID: nothing is parsed or built on the way."""
+    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary")
+
+
+async def migrate(url: str) -> int:
+    """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run."""
+    connection = await connect(url)
+    try:
+        await _refuse_old_server(connection)
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+            return await _run_missing_steps(connection)
+    finally:
+        await connection.close()
+
+
+async def _refuse_old_server(connection: Connection) -> None:
+    if connection.get_server_version().major < 15:
+        raise SchemaError("Holdfast needs PostgreSQL 15 or newer.")
+
+
+async def _run_missing_steps(connection: Connection) -> int:
+    await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
+    done = {row["number"] for row in await connection.fetch("SELECT number FROM schema_version")}
+    steps = sql.migrations()
+    newest = max(number for number, _ in steps)
+    if done and max(done) > newest:
+        raise SchemaError(
+            f"The database has schema version {max(done)}, and this Holdfast knows versions up to {newest}. "
+            "Install a newer Holdfast."
+        )
+    missing = [(number, text) for number, text in steps if number not in done]
+    for number, text in missing:
+        await connection.execute(text)
+        await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
+    return len(missing)
