@@ -14,6 +14,7 @@ from holdfast import sql
 from holdfast.live import live_event
 from holdfast.live.live_event import LiveEvent, LiveEvents
 from holdfast.runtime import db, ids
+from holdfast.runtime.db import Database
 from tests.crowd import Reply, arush, hold_request, request
 from tests.house import Org, Server, hold, publish, show, wait_until
 
@@ -46,8 +47,8 @@ async def shown_by_database(pool: db.Pool, event: bytes) -> Shown:
 
 def shown_by(board: LiveEvent) -> Shown:
     assert board.snapshot is not None
-    seats = json.decode(board.snapshot.seats_answer())
-    available = json.decode(board.snapshot.availability_answer())
+    seats = json.decode(board.snapshot.seats_json())
+    available = json.decode(board.snapshot.availability_json())
     assert seats["version"] == available["version"] == board.version
     assert board.snapshot.taken == {seat["label"]: seat["state"] for seat in seats["seats"] if seat["state"] != "free"}
     return seats["seats"], available["pools"]
@@ -124,7 +125,7 @@ def test_a_board_says_what_the_database_says_whatever_happens(server: Server, ad
 
     async def follow() -> int:
         async with reading(server) as pool:
-            board = LiveEvent(pool, named(shop.event))
+            board = LiveEvent(Database(pool), named(shop.event))
             checks = 0
             for number in range(100):
                 shop.act()
@@ -145,7 +146,7 @@ def test_a_board_that_is_far_behind_is_true_again(
 
     async def follow() -> None:
         async with reading(server) as pool:
-            board = LiveEvent(pool, named(event))
+            board = LiveEvent(Database(pool), named(event))
             for count in (0, 2, 3, 4, 8):
                 for label in labels[:count]:
                     hold(admin, event, items=[{"seat": label}])
@@ -212,7 +213,7 @@ def test_all_processes_give_the_same_answer_and_tag_for_the_same_version(server:
 def run_with_boards(server: Server, work: Callable[[LiveEvents], Awaitable[None]]) -> None:
     async def run() -> None:
         async with reading(server) as pool:
-            await work(LiveEvents(pool))
+            await work(LiveEvents(Database(pool)))
 
     asyncio.run(run())
 
@@ -261,6 +262,6 @@ def test_there_is_a_limit_to_the_seats_that_can_be_watched(
 def test_an_event_that_does_not_exist_leaves_no_board(server: Server) -> None:
     async def ask(kept: LiveEvents) -> None:
         assert await kept.get(ids.new_id()) is None
-        assert not kept._kept
+        assert not kept._events
 
     run_with_boards(server, ask)

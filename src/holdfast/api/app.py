@@ -140,7 +140,7 @@ def _services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
         providers=providers,
         inbox=Inbox(pool, engine, providers),
         storage=storage_at(settings.receipts_url, settings.data_dir / "receipts"),
-        live_events=LiveEvents(pool),
+        live_events=LiveEvents(db.Database(pool)),
     )
 
 

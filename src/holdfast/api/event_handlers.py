@@ -23,8 +23,8 @@ from holdfast.core.model import Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor as desk
-from holdfast.live.feed import public_kind
 from holdfast.live.live_event import LiveEvent
+from holdfast.live.messages import public_kind
 from holdfast.live.snapshot import SeatSnapshot
 from holdfast.runtime import ids
 
@@ -89,11 +89,11 @@ async def get_progress(call: Call) -> ApiResponse:
 
 
 async def get_availability(call: Call) -> ApiResponse:
-    return await _shown(call, SeatSnapshot.availability_answer)
+    return await _shown(call, SeatSnapshot.availability_json)
 
 
 async def get_seats(call: Call) -> ApiResponse:
-    return await _shown(call, SeatSnapshot.seats_answer)
+    return await _shown(call, SeatSnapshot.seats_json)
 
 
 async def _shown(call: Call, encode: Callable[[SeatSnapshot], bytes]) -> ApiResponse:

@@ -32,7 +32,6 @@ from holdfast.api.requests import (
     WithReason,
 )
 from holdfast.api.responses import (
-    Availability,
     BookingList,
     BookingView,
     ChangeList,
@@ -56,6 +55,7 @@ from holdfast.api.responses import (
 )
 from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.refusals import Refusal
+from holdfast.live.snapshot import Availability
 from holdfast.payments.receipt_files import CONTENT_TYPES
 
 _ENDED: Final = (

@@ -12,6 +12,7 @@ from holdfast.core.model import Booking, Policy
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.refusals import FieldError
 from holdfast.core.states import EventStatus, Status
+from holdfast.live.snapshot import SeatView
 from holdfast.runtime import ids
 from holdfast.tickets.booking_tickets import TicketStatus
 
@@ -71,30 +72,6 @@ class EventView(View, frozen=True):
 class EventList(View, frozen=True):
     items: list[EventView]
     next: str | None
-
-
-class PoolAvailability(View, frozen=True):
-    code: str
-    capacity: int
-    held: int
-    sold: int
-    remaining: int
-
-
-class Availability(View, frozen=True):
-    event: str
-    version: int
-    pools: list[PoolAvailability]
-
-
-class SeatView(View, frozen=True):
-    label: str
-    pool: str
-    row: str
-    number: int | None
-    x: float | None
-    y: float | None
-    state: SeatState
 
 
 class SeatMap(View, frozen=True):

@@ -1,70 +1,85 @@
-"""Boards: events as they are now, kept in memory and brought up to date from their journals.
+"""Events in memory, kept current from their journals.
 
-The journal of an event has no gaps and is committed in order, because whoever writes it holds the event's lock. So what
-is in memory is always how the event was at one version, and it is current once it has reached the newest.
+Every writer of a journal holds the event's lock, so the journal has no gaps and commits in order. A copy that has
+applied all entries up to a version shows the event exactly as it was at that version.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from msgspec import json
+from msgspec import Struct, json
 
 from holdfast import sql
-from holdfast.api.responses import SeatView
 from holdfast.core.journal import EntryData, PoolState
-from holdfast.live import feed
-from holdfast.live.snapshot import SeatSnapshot
+from holdfast.live.messages import MESSAGES_MAX, RecentChanges, change_message
+from holdfast.live.snapshot import SeatSnapshot, SeatView
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection, Pool
+from holdfast.runtime.db import Connection, Database, read_row
 
-# A board takes about half a kilobyte for each seat.
+# A seat takes about half a kilobyte.
 EVENTS_MAX: Final = 1_000
 SEATS_MAX: Final = 500_000
-# A board that is further behind is loaded anew.
+# An event that is further behind is loaded from scratch.
 ENTRIES_MAX: Final = 10_000
 
 
 class FeedEntry(NamedTuple):
-    """A fact as a board reads it. One of the event as a whole may have changed anything."""
+    """A journal entry as the database sends it. An entry about the whole event may have changed anything."""
 
     number: int
     kind: str
-    is_of_event: bool
+    is_about_event: bool
     data: EntryData
 
 
 class EventVersion(NamedTuple):
-    """The version of an event, and how many holds have run out since: what everything that can be seen depends on."""
+    """Everything visible follows from these two: the journal's last number, and how many holds have expired since."""
 
     version: int
     due: int
 
 
+class _VersionRow(Struct, frozen=True):
+    org_id: bytes
+    is_published: bool
+    at: datetime
+    version: int
+    due: int
+    facts: str
+
+
+class _DueRow(Struct, frozen=True):
+    version: int
+    due: int
+    seats: list[str]
+    pools: str
+
+
 _decode_entries: Final = json.Decoder(list[FeedEntry]).decode
-_pool_states: Final = json.Decoder(dict[str, PoolState]).decode
+_decode_pools: Final = json.Decoder(dict[str, PoolState]).decode
 
 
 class LiveEvent:
-    """One event. All that is needed is read first and then changed at once, so whoever looks sees one moment."""
+    """One event. A refresh reads everything first and applies it without awaiting, so readers never see half of it."""
 
-    def __init__(self, pool: Pool, event: bytes) -> None:
-        self._pool = pool
+    def __init__(self, database: Database, event: bytes) -> None:
+        self._database = database.event(event)
         self._reading: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
-        self._asked_after: int | None = None
+        self._wanted_after: int | None = None
         self.event = event
         self.org = b""
         self.is_published = False
-        # None until the board has been read, and for ever where there is no such event.
+        # None until the first read, and forever if the event does not exist.
         self.snapshot: SeatSnapshot | None = None
         self.event_version = EventVersion(0, 0)
         self.read_at = datetime.min.replace(tzinfo=UTC)
-        # For watchers, if there are any: the last changes up to the version, and those they have not been told of yet.
-        self._recent = feed.Tail()
-        self.untold: list[str] | None = None
+        self._recent = RecentChanges()
+        # Changes that watchers have not been sent yet. None while nobody watches.
+        self.unsent: list[str] | None = None
 
     @property
     def version(self) -> int:
@@ -75,100 +90,100 @@ class LiveEvent:
         return self.snapshot.size if self.snapshot is not None else 0
 
     async def refresh(self, after: int | None = None) -> None:
-        """Returns when the board is at least as new as this call. Whoever asks while it is being read waits for the
-        next reading, which then serves all of them. With `after`, what changed since is known afterwards, unless it is
-        too much."""
+        """Return once the event is at least as new as this call. Callers that arrive during a read share the next one.
+        `after` also loads the changes since that version, unless there are too many."""
         if after is not None:
-            self._asked_after = after if self._asked_after is None else min(after, self._asked_after)
+            self._wanted_after = after if self._wanted_after is None else min(after, self._wanted_after)
         if self._next is None:
             self._next = asyncio.create_task(self._read_next(self._reading))
-            self._next.add_done_callback(_heard)
+            self._next.add_done_callback(_retrieve_exception)
         await asyncio.shield(self._next)
 
     def changes_after(self, version: int) -> list[str] | None:
-        """None if they are too many, or not known."""
+        """The changes since the version, or None if they are too many or no longer in memory."""
         return self._recent.last(self.version - version)
 
-    def forget(self) -> None:
-        """Nobody watches any more."""
-        self.untold = None
+    def stop_collecting(self) -> None:
+        self.unsent = None
         self._recent.clear()
 
     async def _read_next(self, reading: "asyncio.Task[None] | None") -> None:
         if reading is not None:
             await asyncio.wait([reading])
         self._reading, self._next = self._next, None
-        after, self._asked_after = self._asked_after, None
-        await (self._load() if self.snapshot is None else self._read(self.snapshot))
+        after, self._wanted_after = self._wanted_after, None
+        await (self._load() if self.snapshot is None else self._catch_up(self.snapshot))
         if after is not None:
-            await self._recall(after)
+            await self._load_recent(after)
 
-    async def _read(self, snapshot: SeatSnapshot) -> None:
-        row = await self._pool.fetchrow(sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
-        event_version, entries, due = EventVersion(row["version"], row["due"]), _decode_entries(row["facts"]), None
-        if event_version.due and event_version != self.event_version:
-            due = await self._pool.fetchrow(sql.reads.due, self.event)
-            entries += await self._entries(event_version.version, due["version"])
-            event_version = EventVersion(due["version"], due["due"])
-        if event_version.version - self.version > ENTRIES_MAX or any(entry.is_of_event for entry in entries):
+    async def _catch_up(self, snapshot: SeatSnapshot) -> None:
+        row = await self._database.row(_VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
+        assert row is not None, "events are never deleted"
+        current, entries, due = EventVersion(row.version, row.due), _decode_entries(row.facts), None
+        if current.due and current != self.event_version:
+            due = await self._database.row(_DueRow, sql.reads.due, self.event)
+            assert due is not None
+            entries += await self._entries(current.version, due.version)
+            current = EventVersion(due.version, due.due)
+        if current.version - self.version > ENTRIES_MAX or any(entry.is_about_event for entry in entries):
             await self._load()
             return
         for entry in entries:
-            snapshot.set(entry.number, entry.data.seats, entry.data.pools)
+            snapshot.apply(entry.number, entry.data.seats, entry.data.pools)
         if due is not None:
-            snapshot.set(event_version.version, dict.fromkeys(due["seats"], "free"), _pool_states(due["pools"]))
-        self._tell(entries)
-        self.event_version, self.read_at = event_version, row["at"]
+            snapshot.apply(current.version, dict.fromkeys(due.seats, "free"), _decode_pools(due.pools))
+        self._collect(entries)
+        self.event_version, self.read_at = current, row.at
 
     async def _load(self) -> None:
-        async with self._pool.acquire() as connection, _one_moment(connection):
-            row = await connection.fetchrow(sql.reads.event_version, self.event, 0, 0)
-            if row is None:
+        async with self._database.transaction("repeatable_read", readonly=True) as connection:
+            record = await connection.fetchrow(sql.reads.event_version, self.event, 0, 0)
+            if record is None:
                 return
-            snapshot = await _load_snapshot(connection, self.event, row["version"])
-        if self.snapshot is None or row["version"] - self.version > ENTRIES_MAX:
+            row = read_row(_VersionRow, record)
+            snapshot = await _load_snapshot(connection, self.event, row.version)
+        if self.snapshot is None or row.version - self.version > ENTRIES_MAX:
             self._recent.clear()
         else:
-            self._tell(await self._entries(self.version, row["version"]))
-        self.org, self.is_published = row["org_id"], row["is_published"]
-        self.snapshot, self.event_version, self.read_at = snapshot, EventVersion(row["version"], row["due"]), row["at"]
+            self._collect(await self._entries(self.version, row.version))
+        self.org, self.is_published = row.org_id, row.is_published
+        self.snapshot, self.event_version, self.read_at = snapshot, EventVersion(row.version, row.due), row.at
 
     async def _entries(self, after: int, until: int) -> list[FeedEntry]:
         if after >= until:
             return []
-        return _decode_entries(await self._pool.fetchval(sql.reads.facts_until, self.event, after, until))
+        return _decode_entries(await self._database.fetchval(sql.reads.facts_until, self.event, after, until))
 
-    async def _recall(self, after: int) -> None:
-        """Remember what happened after that, if it is not too long ago."""
+    async def _load_recent(self, after: int) -> None:
         first = self.version - len(self._recent)
-        if self.version - feed.MESSAGES_MAX <= after < first:
-            self._recent.add_older(_changes(await self._entries(after, first)))
+        if self.version - MESSAGES_MAX <= after < first:
+            self._recent.add_older(_change_messages(await self._entries(after, first)))
 
-    def _tell(self, entries: Iterable[FeedEntry]) -> None:
-        if self.untold is None:
+    def _collect(self, entries: Iterable[FeedEntry]) -> None:
+        if self.unsent is None:
             self._recent.clear()
             return
-        changes = _changes(entries)
+        changes = _change_messages(entries)
         self._recent.add(changes)
-        if len(self.untold) > ENTRIES_MAX:
-            # Nobody takes them. Whoever does will see that there is a gap.
-            self.untold.clear()
-        self.untold += changes
+        if len(self.unsent) > ENTRIES_MAX:
+            # Nobody has taken these. The broadcast notices the gap and sends a snapshot instead.
+            self.unsent.clear()
+        self.unsent += changes
 
 
 class LiveEvents:
-    """The boards of a process. Those that nobody watches and nobody has asked for lately are forgotten."""
+    """The live events of a process. It drops the least recently used ones that nobody watches."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._kept: OrderedDict[bytes, LiveEvent] = OrderedDict()
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._events: OrderedDict[bytes, LiveEvent] = OrderedDict()
 
     async def get(self, event: bytes, after: int | None = None) -> LiveEvent | None:
-        """The event's board, at least as new as this call."""
-        live_event = self._kept.get(event)
+        """The event, at least as new as this call, or None if it does not exist."""
+        live_event = self._events.get(event)
         if live_event is None:
-            live_event = self._kept[event] = LiveEvent(self._pool, event)
-        self._kept.move_to_end(event)
+            live_event = self._events[event] = LiveEvent(self._database, event)
+        self._events.move_to_end(event)
         is_new = live_event.snapshot is None
         try:
             await live_event.refresh(after)
@@ -176,40 +191,35 @@ class LiveEvents:
             if live_event.snapshot is None:
                 self._drop(live_event)
         if is_new:
-            self._forget_oldest()
+            self._drop_oldest()
         return live_event if live_event.snapshot is not None else None
 
     def watch(self, live_event: LiveEvent) -> bool:
-        """Keep the board, and gather what its watchers have to be told; False if there is no room for it."""
-        watched = sum(each.size for each in self._kept.values() if each.untold is not None)
-        if self._kept.setdefault(live_event.event, live_event) is not live_event or watched + live_event.size > max(
-            SEATS_MAX, live_event.size
-        ):
+        """Keep the event and collect its changes for watchers; False if there is no room for it."""
+        watched = sum(other.size for other in self._events.values() if other.unsent is not None)
+        if self._events.setdefault(live_event.event, live_event) is not live_event:
             return False
-        live_event.untold = []
+        if watched + live_event.size > max(SEATS_MAX, live_event.size):
+            return False
+        live_event.unsent = []
         return True
 
     def unwatch(self, live_event: LiveEvent) -> None:
-        live_event.forget()
-        self._forget_oldest()
+        live_event.stop_collecting()
+        self._drop_oldest()
 
     def _drop(self, live_event: LiveEvent) -> None:
-        if self._kept.get(live_event.event) is live_event:
-            del self._kept[live_event.event]
+        if self._events.get(live_event.event) is live_event:
+            del self._events[live_event.event]
 
-    def _forget_oldest(self) -> None:
-        seats = sum(live_event.size for live_event in self._kept.values())
-        for live_event in list(self._kept.values())[:-1]:
-            if seats <= SEATS_MAX and len(self._kept) <= EVENTS_MAX:
+    def _drop_oldest(self) -> None:
+        seats = sum(live_event.size for live_event in self._events.values())
+        for live_event in list(self._events.values())[:-1]:
+            if seats <= SEATS_MAX and len(self._events) <= EVENTS_MAX:
                 return
-            if live_event.untold is None:
+            if live_event.unsent is None:
                 seats -= live_event.size
                 self._drop(live_event)
-
-
-def _one_moment(connection: Connection) -> Any:
-    """A transaction in which everything is read as it was when it began."""
-    return connection.transaction(isolation="repeatable_read", readonly=True)
 
 
 async def _load_snapshot(connection: Connection, event: bytes, version: int) -> SeatSnapshot:
@@ -224,11 +234,11 @@ async def _load_snapshot(connection: Connection, event: bytes, version: int) -> 
     return SeatSnapshot(ids.format_event_id(event), version, seats, pools)
 
 
-def _changes(entries: Iterable[FeedEntry]) -> list[str]:
-    return [feed.change_message(entry.number, entry.kind, entry.data) for entry in entries]
+def _change_messages(entries: Iterable[FeedEntry]) -> list[str]:
+    return [change_message(entry.number, entry.kind, entry.data) for entry in entries]
 
 
-def _heard(reading: "asyncio.Task[Any]") -> None:
-    """Whoever waited for it may be gone; what went wrong is then nobody's business."""
+def _retrieve_exception(reading: "asyncio.Task[None]") -> None:
+    """Everyone who awaited the read may have gone; without this, asyncio would log its exception as never retrieved."""
     if not reading.cancelled():
         reading.exception()

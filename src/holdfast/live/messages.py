@@ -1,4 +1,4 @@
-"""The messages of the live feed."""
+"""The messages of the live feed, and the buffers that hold the latest of them."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class ChangeMessage(Struct, frozen=True, tag_field="type", tag="change"):
-    """One fact: the seats and pools it touched, as they are after it."""
+    """One journal entry: the seats and pools that it touched, in their new state."""
 
     seq: int
     kind: str
@@ -24,7 +24,7 @@ class ChangeMessage(Struct, frozen=True, tag_field="type", tag="change"):
 
 
 class MergedChanges(Struct, frozen=True, tag_field="type", tag="change"):
-    """All facts from one number to another at once, with how everything is after the last."""
+    """Several journal entries in a row, with the state after the last of them."""
 
     from_: int = field(name="from")
     seq: int
@@ -39,11 +39,11 @@ class Heartbeat(Struct, frozen=True, tag_field="type", tag="beat"):
 
 
 _encode: Final = json.Encoder().encode
-_change: Final = json.Decoder(ChangeMessage).decode
+_decode_change: Final = json.Decoder(ChangeMessage).decode
 
 
 def public_kind(kind: str) -> str:
-    """How somebody pays is nobody else's business; that there is no gap is."""
+    """Payments are private, but the sequence must have no gap: watchers see that something happened, not what."""
     return "noted" if kind.startswith(PAYMENT_PREFIX) else kind
 
 
@@ -51,19 +51,18 @@ def change_message(number: int, kind: str, data: EntryData) -> str:
     return _encode(ChangeMessage(number, public_kind(kind), data.seats, data.pools)).decode()
 
 
-def merged_message(changes: Iterable[str]) -> str:
-    """Changes that follow each other, as one message."""
-    told = [_change(text) for text in changes]
+def merge_changes(changes: Iterable[str]) -> str:
+    decoded = [_decode_change(text) for text in changes]
     seats: dict[str, SeatState] = {}
     pools: dict[str, PoolState] = {}
-    for each in told:
-        seats.update(each.seats)
-        pools.update(each.pools)
-    return _encode(MergedChanges(told[0].seq, told[-1].seq, seats, pools)).decode()
+    for change in decoded:
+        seats.update(change.seats)
+        pools.update(change.pools)
+    return _encode(MergedChanges(decoded[0].seq, decoded[-1].seq, seats, pools)).decode()
 
 
 def snapshot_message(snapshot: SeatSnapshot, server_time: datetime) -> str:
-    return f'{{"type":"snapshot","server_time":{_encode(server_time).decode()},{snapshot.not_free().decode()}}}'
+    return f'{{"type":"snapshot","server_time":{_encode(server_time).decode()},{snapshot.taken_json().decode()}}}'
 
 
 def heartbeat_message(version: int, server_time: datetime) -> str:
@@ -71,7 +70,7 @@ def heartbeat_message(version: int, server_time: datetime) -> str:
 
 
 class FeedMessage(Struct, frozen=True):
-    """`version` is that of the event after the message."""
+    """`version` is the event's version after the message."""
 
     text: str
     version: int
@@ -79,12 +78,12 @@ class FeedMessage(Struct, frozen=True):
 
 
 class ReaderBehindError(Exception):
-    """A reader is so far behind that what comes next for it is gone."""
+    """The next message for this reader has already left the ring."""
 
 
 class Ring:
-    """The last messages of one event, shared by all who read them. A reader's place is the number of the message that
-    comes next for it, so readers cost nothing here, however slow they are."""
+    """The latest messages of one event, shared by all its readers. A reader only keeps the number of its next message,
+    so any number of slow readers cost nothing here."""
 
     def __init__(self) -> None:
         self._messages: deque[FeedMessage] = deque()
@@ -98,14 +97,14 @@ class Ring:
         while len(self._messages) > 1 and self._is_full():
             self._bytes -= len(self._messages.popleft().text)
 
-    def at(self, place: int) -> FeedMessage:
-        index = place - self.end
+    def at(self, position: int) -> FeedMessage:
+        index = position - self.end
         if -index > len(self._messages):
             raise ReaderBehindError
         return self._messages[index]
 
     def clear(self) -> None:
-        """Nobody will ask for these again."""
+        """Drop messages that every reader has read."""
         self._messages.clear()
         self._bytes = 0
 
@@ -113,8 +112,8 @@ class Ring:
         return len(self._messages) > MESSAGES_MAX or self._bytes > BYTES_MAX
 
 
-class Tail:
-    """The last changes of an event, for those who come back and have missed some."""
+class RecentChanges:
+    """The latest changes of an event, for clients that reconnect and missed some."""
 
     def __init__(self) -> None:
         self._changes: deque[str] = deque()
@@ -124,9 +123,9 @@ class Tail:
         return len(self._changes)
 
     def add(self, changes: Iterable[str]) -> None:
-        for each in changes:
-            self._changes.append(each)
-            self._bytes += len(each)
+        for change in changes:
+            self._changes.append(change)
+            self._bytes += len(change)
         while len(self._changes) > MESSAGES_MAX or self._bytes > BYTES_MAX:
             self._bytes -= len(self._changes.popleft())
 
@@ -136,7 +135,7 @@ class Tail:
         self.add([*changes, *newer])
 
     def last(self, count: int) -> list[str] | None:
-        """None if it does not reach so far back."""
+        """The last `count` changes, or None if fewer are left."""
         return list(self._changes)[len(self) - count :] if 0 <= count <= len(self) else None
 
     def clear(self) -> None:
