@@ -48,4 +48,4 @@ stampede: setup ## Let 5,000 buyers rush the demo hall of a running `make run`
 
 .PHONY: screenshots
 screenshots: setup ## Take the pictures of docs/screenshots anew (needs Chromium)
-	$(BIN)/python -m tests.screenshots
+	$(BIN)/python -m scripts.screenshots

@@ -11,9 +11,18 @@ from pathlib import Path
 
 import psutil
 from msgspec import Struct
-from tests.crowd import arush, hold_request
-from tests.house import Org, Server, fresh_database, make_template, publish, serving, show, sql
-from tests.sockets import Audience, Seen
+from tests.support.concurrent_requests import hold_request, send_all_at_once_async
+from tests.support.harness import (
+    Org,
+    Server,
+    example_event,
+    fresh_database,
+    make_template,
+    publish_event,
+    query,
+    running_server,
+)
+from tests.support.live_audience import Audience, AudienceReport
 
 from holdfast.runtime import embedded, ids
 
@@ -23,7 +32,7 @@ PATIENT = {"hold_seconds": 3600, "max_hold_seconds": 7200, "avoid_orphans": Fals
 
 class Report(Struct, frozen=True):
     event: str
-    seen: Seen
+    seen: AudienceReport
     holds: int
     seconds: float
     latencies: list[float]
@@ -40,18 +49,18 @@ def measure(server: Server, org: Org, sockets: int, holds_per_second: int, secon
         "seats": {"rows": rows, "numbers": SEATS_IN_ROW},
     }
     with server.client(org.headers()) as admin:
-        event = publish(admin, show(pools=[stalls], policy=PATIENT))
+        event = publish_event(admin, example_event(pools=[stalls], policy=PATIENT))
     labels = (f"{row}-{number}" for row in rows for number in range(1, SEATS_IN_ROW + 1))
     idle = _megabytes(server)
     with Audience(server.port, event, sockets) as audience:
         began = time.monotonic()
         took = asyncio.run(_place(server, org, event, labels, holds_per_second, holds_per_second * seconds))
         spent = time.monotonic() - began
-        facts = sql(
+        facts = query(
             server.database_url, "SELECT number, at FROM journal WHERE event_id = $1", ids.parse_event_id(event)
         )
         busy = _megabytes(server)
-        seen = audience.see_until(max(fact["number"] for fact in facts))
+        seen = audience.wait_for_version(max(fact["number"] for fact in facts))
     at = {fact["number"]: fact["at"].timestamp() for fact in facts}
     latencies = sorted(last_at - at[number] for number, last_at in seen.last_at.items())
     return Report(event, seen, len(took), spent, latencies, sorted(took), busy, idle)
@@ -71,7 +80,7 @@ async def _place(server: Server, org: Org, event: str, labels: Iterator[str], ra
 
 async def _hold(port: int, request: bytes) -> float:
     began = time.monotonic()
-    (reply,) = await arush(port, [request])
+    (reply,) = await send_all_at_once_async(port, [request])
     assert reply.status == 201, reply
     return time.monotonic() - began
 
@@ -90,7 +99,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server_url = embedded.start(Path(folder))
         make_template(server_url)
-        with fresh_database(server_url) as url, serving(url, workers=options.workers) as server:
+        with fresh_database(server_url) as url, running_server(url, workers=options.workers) as server:
             report = measure(server, Org(url), options.sockets, options.rate, options.seconds)
     for line in told(report):
         print(line)

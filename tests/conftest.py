@@ -1,39 +1,34 @@
-import atexit
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from hypothesis import settings
 
-from holdfast.runtime import embedded
-from tests.house import Org, Server, fresh_database, make_template, serving
+from tests.support.harness import IS_LONG, Org, Server, fresh_database, running_server, start_postgres
 
 # No test is about speed, and a busy machine may stop for a moment.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=100 if IS_LONG else 40)
 settings.load_profile("patient")
 
 # What takes longest begins first, so that no process is left with it in the end.
 LONGEST = [
-    "test_faults",
-    "test_buying",
-    "test_notices",
+    "test_process_crashes",
+    "test_buying_in_browser",
+    "test_payment_notices_under_crashes",
     "test_authorization",
     "test_stampede",
-    "test_bench",
-    "test_schema",
+    "test_benchmark",
+    "test_migrations",
     "test_cli",
     "test_inbox",
-    "test_bad_input",
-    "test_page_access",
+    "test_invalid_requests",
+    "test_accessibility",
     "test_refunds",
-    "test_door",
-    "test_winding_up",
-    "test_live",
-    "test_races",
-    "test_seatmap",
+    "test_check_in",
+    "test_event_wind_up",
+    "test_feed",
+    "test_no_double_sale",
+    "test_seat_map",
 ]
 
 
@@ -44,11 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> str:
     """The address of the embedded PostgreSQL, for the whole run."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    url = embedded.start(folder)
-    make_template(url)
-    return url
+    return start_postgres()
 
 
 @pytest.fixture
@@ -58,11 +49,24 @@ def database(postgres: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")
-def server(postgres: str) -> Iterator[Server]:
-    """Two API processes and no worker, on a database of the module's own."""
-    with fresh_database(postgres) as url, serving(url, workers=2) as server:
+@pytest.fixture(scope="session")
+def shared_server(postgres: str) -> Iterator[Server]:
+    """Two API processes and no worker, for all tests that neither kill its processes nor look beyond their own org."""
+    with fresh_database(postgres) as url, running_server(url, workers=2) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def product(postgres: str) -> Iterator[Server]:
+    """The same with a worker, which expires holds, delivers webhooks, refunds and reconciles."""
+    with fresh_database(postgres) as url, running_server(url, workers=2, worker=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: Server) -> Server:
+    """A module that needs a server of its own defines a fixture of this name."""
+    return shared_server
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,35 @@
+"""The state diagram and the table of states as `docs/states.md` shows them. Print them anew with
+`python -m scripts.state_diagram`."""
+
+from holdfast.core.refusals import Refusal
+from holdfast.core.states import CLAIMS, TRANSITIONS, Status, Verb, edges
+
+
+def diagram() -> str:
+    """Every change of status there is; what leads from one status to the same other is one arrow."""
+    causes: dict[tuple[Status | None, Status], list[str]] = {}
+    for source, target, cause in edges():
+        causes.setdefault((source, target), []).append(cause)
+    arrows = [f"    {source or '[*]'} --> {target}: {', '.join(verbs)}" for (source, target), verbs in causes.items()]
+    ends = [f"    {status} --> [*]" for status in Status if status not in {source for source, _ in causes}]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *arrows, *ends, "```"])
+
+
+def table() -> str:
+    """A row for each status and a column for each action."""
+    head = ["status", "claims", *(f"`{verb}`" for verb in Verb)]
+    rows = [[f"**{status}**", CLAIMS[status].value, *(_cell(status, verb) for verb in Verb)] for status in Status]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def _cell(status: Status, verb: Verb) -> str:
+    target = TRANSITIONS[status, verb]
+    if isinstance(target, Refusal):
+        return f"`{target.code}`"
+    if target is status:
+        return "later deadline" if verb is Verb.EXTEND else "same again"
+    return f"→ {target}"
+
+
+if __name__ == "__main__":
+    print(f"{diagram()}\n\n{table()}")

@@ -1,0 +1,770 @@
+"""Events over HTTP: what is offered, how much of it is left, and what has happened to it."""
+
+import random
+import secrets
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import jwt
+import pytest
+
+from tests.support.harness import Org, Server, example_event, post_hold, publish_event, wait_until
+from tests.support.http_assertions import expect_error, expect_ok
+
+Body = dict[str, Any]
+
+POLICY_FIELDS: Final = {
+    "hold_seconds",
+    "extend_seconds",
+    "max_hold_seconds",
+    "late_grace_seconds",
+    "review",
+    "review_seconds",
+    "max_units_per_user",
+    "one_booking_per_user",
+    "confirm_at_once",
+    "avoid_orphans",
+}
+
+
+@pytest.fixture(scope="module")
+def public(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def sales(server: Server, org: Org) -> Iterator[httpx.Client]:
+    with server.client(org.headers("sales")) as client:
+        yield client
+
+
+def create(client: httpx.Client, event: Body) -> Body:
+    return expect_ok(client.post("/v1/events", json=event), 201)
+
+
+def change(client: httpx.Client, event: str, **changes: Any) -> Body:
+    return expect_ok(client.patch(f"/v1/events/{event}", json=changes))
+
+
+def pool_of(**fields: Any) -> list[Body]:
+    return [{"code": "hall", **fields}]
+
+
+def availability(client: httpx.Client, event: str) -> dict[str, Body]:
+    pools = expect_ok(client.get(f"/v1/events/{event}/availability"))["pools"]
+    return {pool["code"]: {name: value for name, value in pool.items() if name != "code"} for pool in pools}
+
+
+def seats(client: httpx.Client, event: str) -> list[Body]:
+    found: list[Body] = expect_ok(client.get(f"/v1/events/{event}/seats"))["seats"]
+    return found
+
+
+def not_free(client: httpx.Client, event: str) -> dict[str, str]:
+    return {seat["label"]: seat["state"] for seat in seats(client, event) if seat["state"] != "free"}
+
+
+def status_of(client: httpx.Client, booking: Body) -> str:
+    status: str = expect_ok(client.get(f"/v1/bookings/{booking['id']}"))["status"]
+    return status
+
+
+def held(client: httpx.Client, event: str, *items: Body, **more: Any) -> Body:
+    return expect_ok(post_hold(client, event, items=list(items), **more), 201)
+
+
+def act(client: httpx.Client, booking: Body, action: str) -> Body:
+    return expect_ok(client.post(f"/v1/bookings/{booking['id']}/{action}"))
+
+
+def test_a_new_event_is_a_draft_with_all_it_was_given(admin: httpx.Client) -> None:
+    answer = admin.post("/v1/events", json=example_event(details={"address": "Main Street 1", "doors": [19, 20]}))
+    event = expect_ok(answer, 201)
+    assert answer.headers["location"] == f"/v1/events/{event['id']}"
+    assert event["status"] == "draft"
+    assert (event["title"], event["currency"], event["tax_bps"]) == ("Friday night", "EUR", 1900)
+    assert event["starts_at"] == "2027-03-05T19:00:00Z"
+    assert event["details"] == {"address": "Main Street 1", "doors": [19, 20]}
+    assert [pool["code"] for pool in event["pools"]] == ["stalls", "standing"]
+    assert expect_ok(admin.get(f"/v1/events/{event['id']}")) == event
+
+
+def test_an_event_needs_no_more_than_a_title_a_time_a_currency_and_a_pool(admin: httpx.Client) -> None:
+    event = create(
+        admin,
+        {"title": "T", "starts_at": "2027-03-05T19:00:00Z", "currency": "JPY", "pools": pool_of(capacity=3)},
+    )
+    assert (event["preset"], event["tax_bps"], event["details"]) == (None, 0, {})
+    assert set(event["policy"]) == POLICY_FIELDS
+
+
+def test_times_are_told_in_utc(admin: httpx.Client) -> None:
+    event = create(admin, example_event(starts_at="2027-03-05T19:00:00+05:30"))
+    assert event["starts_at"] == "2027-03-05T13:30:00Z"
+
+
+def test_a_grid_has_a_seat_for_each_row_and_number(admin: httpx.Client) -> None:
+    event = create(admin, example_event(pools=pool_of(seats={"rows": ["A", "B"], "numbers": 3})))
+    assert event["pools"][0]["capacity"] == 6
+    assert seats(admin, event["id"]) == [
+        {"label": f"{row}-{n}", "pool": "hall", "row": row, "number": n, "x": None, "y": None, "state": "free"}
+        for row in ("A", "B")
+        for n in (1, 2, 3)
+    ]
+
+
+def test_seats_can_be_listed_one_by_one_with_coordinates(admin: httpx.Client) -> None:
+    given: list[Body] = [
+        {"label": "Box 1", "row": "Box", "number": 1, "x": -1.5, "y": 2},
+        {"label": "Box 2", "row": "Box", "number": 2, "x": 0.0, "y": 2.25},
+        {"label": "Nook"},
+    ]
+    event = create(admin, example_event(pools=pool_of(seats=given)))
+    bare = {"row": "", "number": None, "x": None, "y": None}
+    assert seats(admin, event["id"]) == [{**bare, **seat, "pool": "hall", "state": "free"} for seat in given]
+    assert availability(admin, event["id"]) == {"hall": {"capacity": 3, "held": 0, "sold": 0, "remaining": 3}}
+
+
+def test_a_pool_without_tariffs_costs_nothing(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event(pools=pool_of(capacity=3)))
+    assert held(admin, event, {"pool": "hall", "quantity": 2})["total"] == 0
+
+
+# What a kind of business needs of its preset; the rest of the policy is for the preset to choose.
+PRESETS: Final[dict[str, Body]] = {
+    "shift": {"hold_seconds": 180, "review": "manual", "one_booking_per_user": True, "confirm_at_once": False},
+    "show": {"hold_seconds": 600, "review": "none", "one_booking_per_user": False, "confirm_at_once": False},
+    "arena": {"hold_seconds": 900, "extend_seconds": 300, "review": "none", "confirm_at_once": False},
+    "registration": {"confirm_at_once": True, "one_booking_per_user": True},
+    "experience": {"hold_seconds": 900, "review": "none", "one_booking_per_user": False, "confirm_at_once": False},
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_brings_the_policy_of_its_business(admin: httpx.Client, preset: str) -> None:
+    event = create(admin, example_event(preset=preset))
+    assert event["preset"] == preset
+    assert set(event["policy"]) == POLICY_FIELDS
+    assert {name: event["policy"][name] for name in PRESETS[preset]} == PRESETS[preset]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_a_policy_says_goes_before_the_preset_and_the_rest_stays(admin: httpx.Client, preset: str) -> None:
+    default = create(admin, example_event(preset=preset))["policy"]
+    own = {
+        "hold_seconds": 7,
+        "max_units_per_user": 3,
+        "avoid_orphans": not default["avoid_orphans"],
+        "confirm_at_once": not default["confirm_at_once"],
+    }
+    assert create(admin, example_event(preset=preset, policy=own))["policy"] == {**default, **own}
+
+
+def test_a_limit_of_a_preset_can_be_lifted(admin: httpx.Client) -> None:
+    event = create(admin, example_event(preset="show", policy={"max_units_per_user": None}))
+    assert event["policy"]["max_units_per_user"] is None
+
+
+def pages(client: httpx.Client, path: str, **params: Any) -> Iterator[Body]:
+    """All pages of a list, one after the other."""
+    after = None
+    while True:
+        page = expect_ok(client.get(path, params={**params, **({"after": after} if after else {})}))
+        assert set(page) == {"items", "next"}
+        yield page
+        after = page["next"]
+        if after is None:
+            return
+
+
+@pytest.fixture(scope="module")
+def catalogue(server: Server) -> Iterator[tuple[httpx.Client, list[str]]]:
+    """The admin of an org with seven events, and their ids, newest first: a draft, then published ones."""
+    org = Org(server.database_url, f"catalogue-{secrets.token_hex(3)}")
+    with server.client(org.headers()) as client:
+        published = [publish_event(client, example_event(title=f"Event {n}")) for n in range(6)]
+        draft = create(client, example_event(title="Draft"))["id"]
+        yield client, [draft, *reversed(published)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8, 200])
+def test_a_list_in_pages_has_everything_once_and_newest_first(
+    catalogue: tuple[httpx.Client, list[str]], limit: int
+) -> None:
+    client, expected = catalogue
+    found = list(pages(client, "/v1/events", limit=limit))
+    assert [event["id"] for page in found for event in page["items"]] == expected
+    assert all(len(page["items"]) == limit for page in found[:-1])
+    assert 0 < len(found[-1]["items"]) <= limit
+
+
+def test_what_is_added_meanwhile_does_not_shift_the_pages(server: Server) -> None:
+    org = Org(server.database_url, f"busy-{secrets.token_hex(3)}")
+    with server.client(org.headers()) as client:
+        ids = [create(client, example_event())["id"] for _ in range(4)]
+        found = []
+        for page in pages(client, "/v1/events", limit=1):
+            found += [event["id"] for event in page["items"]]
+            create(client, example_event())
+        assert found == ids[::-1]
+
+
+def test_events_can_be_listed_by_status(catalogue: tuple[httpx.Client, list[str]]) -> None:
+    client, (draft, *published) = catalogue
+    for status, expected in {"draft": [draft], "active": published, "completed": [], "cancelled": []}.items():
+        items = expect_ok(client.get("/v1/events", params={"status": status}))["items"]
+        assert [event["id"] for event in items] == expected
+
+
+def test_the_public_sees_published_events_alone(
+    public: httpx.Client, catalogue: tuple[httpx.Client, list[str]]
+) -> None:
+    _, (draft, *published) = catalogue
+    listed = [event["id"] for page in pages(public, "/v1/events", limit=200) for event in page["items"]]
+    assert set(published) <= set(listed)
+    assert draft not in listed
+    expect_ok(public.get(f"/v1/events/{published[0]}"))
+
+
+def test_a_change_touches_only_what_it_names(admin: httpx.Client) -> None:
+    before = create(admin, example_event(preset="show", details={"a": 1}))
+    after = change(admin, before["id"], title="Saturday night", policy={"hold_seconds": 60})
+    assert after["title"] == "Saturday night"
+    assert after["policy"] == {**before["policy"], "hold_seconds": 60}
+    changed = ("title", "policy", "version")
+    assert {k: v for k, v in after.items() if k not in changed} == {k: v for k, v in before.items() if k not in changed}
+    assert after["version"] > before["version"]
+
+
+def test_a_change_can_set_the_start_the_details_and_the_tax(admin: httpx.Client) -> None:
+    event = create(admin, example_event(details={"a": 1}))["id"]
+    after = change(admin, event, starts_at="2028-01-01T00:00:00+01:00", details={"b": 2}, tax_bps=700)
+    assert (after["starts_at"], after["details"], after["tax_bps"]) == ("2027-12-31T23:00:00Z", {"b": 2}, 700)
+
+
+def test_a_policy_that_was_changed_holds_for_new_bookings(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    before = held(admin, event, {"seat": "A-1"})
+    change(admin, event, policy={"hold_seconds": 60})
+    after = held(admin, event, {"seat": "A-2"})
+    assert lifetime(before) == timedelta(seconds=600)
+    assert lifetime(after) == timedelta(seconds=60)
+
+
+def lifetime(booking: Body) -> timedelta:
+    return datetime.fromisoformat(booking["expires_at"]) - datetime.fromisoformat(booking["created_at"])
+
+
+def counted(capacity: int, **more: Any) -> Body:
+    return example_event(pools=pool_of(capacity=capacity, tariffs=[{"code": "full", "price": 1000}]), **more)
+
+
+def test_a_capacity_can_rise(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(2))
+    held(admin, event, {"pool": "hall", "quantity": 2})
+    expect_error(post_hold(admin, event, items=[{"pool": "hall"}]), 409, "sold_out")
+    assert change(admin, event, pools=pool_of(capacity=3))["pools"][0]["capacity"] == 3
+    held(admin, event, {"pool": "hall"})
+    assert availability(admin, event)["hall"] == {"capacity": 3, "held": 3, "sold": 0, "remaining": 0}
+
+
+def test_a_capacity_can_fall_to_what_is_taken_and_no_further(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(10))
+    act(admin, held(admin, event, {"pool": "hall", "quantity": 3}), "confirm")
+    held(admin, event, {"pool": "hall", "quantity": 2})
+    answer = admin.patch(f"/v1/events/{event}", json={"title": "New", "pools": pool_of(capacity=4)})
+    assert expect_error(answer, 409, "capacity_in_use")["conflicts"] == ["hall"]
+    assert expect_ok(admin.get(f"/v1/events/{event}"))["title"] == "Friday night"
+    change(admin, event, pools=pool_of(capacity=5))
+    assert availability(admin, event)["hall"] == {"capacity": 5, "held": 2, "sold": 3, "remaining": 0}
+    expect_error(post_hold(admin, event, items=[{"pool": "hall"}]), 409, "sold_out")
+
+
+def test_a_capacity_can_fall_below_a_hold_that_has_run_out(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(5, policy={"hold_seconds": 1}))
+    held(admin, event, {"pool": "hall", "quantity": 5})
+    wait_until(lambda: admin.patch(f"/v1/events/{event}", json={"pools": pool_of(capacity=1)}).status_code == 200, 15)
+    assert availability(admin, event)["hall"] == {"capacity": 1, "held": 0, "sold": 0, "remaining": 1}
+
+
+def test_a_price_that_was_changed_is_for_new_bookings_alone(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(5, tax_bps=1000))
+    before = held(admin, event, {"pool": "hall"})
+    change(admin, event, pools=pool_of(tariffs=[{"code": "full", "price": 5000}]), tax_bps=2000)
+    after = held(admin, event, {"pool": "hall"})
+    assert (before["subtotal"], before["tax"], before["total"]) == (1000, 100, 1100)
+    assert (after["subtotal"], after["tax"], after["total"]) == (5000, 1000, 6000)
+    confirmed = act(admin, before, "confirm")
+    assert (confirmed["items"], confirmed["total"]) == (before["items"], 1100)
+
+
+def test_a_tariff_can_be_added(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(5))
+    pools = change(admin, event, pools=pool_of(tariffs=[{"code": "child", "price": 400, "name": "Child"}]))["pools"]
+    assert {tariff["code"]: tariff["price"] for tariff in pools[0]["tariffs"]} == {"full": 1000, "child": 400}
+    assert held(admin, event, {"pool": "hall", "tariff": "child"})["subtotal"] == 400
+    expect_error(post_hold(admin, event, items=[{"pool": "hall"}]), 422, "unknown_tariff")
+
+
+def test_pools_can_be_added_and_sold_at_once(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(1))
+    added = [
+        {"code": "balcony", "name": "Balcony", "seats": {"rows": ["Z"], "numbers": 2}},
+        {"code": "bar", "capacity": 4},
+    ]
+    assert [pool["code"] for pool in change(admin, event, pools=added)["pools"]] == ["hall", "balcony", "bar"]
+    held(admin, event, {"seat": "Z-2"}, {"pool": "bar", "quantity": 4}, {"pool": "hall"})
+    assert {code: pool["remaining"] for code, pool in availability(admin, event).items()} == {
+        "hall": 0,
+        "balcony": 1,
+        "bar": 0,
+    }
+    assert not_free(admin, event) == {"Z-2": "held"}
+
+
+def test_a_blocked_seat_reads_blocked_and_cannot_be_held(admin: httpx.Client, public: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    change(admin, event, block_seats=["A-1", "A-2"])
+    assert not_free(public, event) == {"A-1": "blocked", "A-2": "blocked"}
+    assert availability(public, event)["stalls"]["remaining"] == 38
+    assert expect_error(post_hold(admin, event, items=[{"seat": "A-1"}]), 409, "seat_taken")["conflicts"] == ["A-1"]
+    mixed = post_hold(admin, event, items=[{"seat": "A-3"}, {"seat": "A-2"}])
+    assert expect_error(mixed, 409, "seat_taken")["conflicts"] == ["A-2"]
+    assert not_free(public, event) == {"A-1": "blocked", "A-2": "blocked"}
+
+
+def test_blocked_seats_are_not_among_the_best(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event(pools=pool_of(seats={"rows": ["A"], "numbers": 4})))
+    change(admin, event, block_seats=["A-2", "A-3"])
+    best = {"pool": "hall", "quantity": 2}
+    expect_error(post_hold(admin, event, best_available=best), 409, "sold_out")
+    scattered = expect_ok(post_hold(admin, event, best_available={**best, "adjacent": False}), 201)
+    assert sorted(item["seat"] for item in scattered["items"]) == ["A-1", "A-4"]
+
+
+def test_an_unblocked_seat_is_for_sale_again(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    change(admin, event, block_seats=["A-1"])
+    change(admin, event, block_seats=["A-1", "A-2"])
+    change(admin, event, unblock_seats=["A-1", "B-1"])
+    assert not_free(admin, event) == {"A-2": "blocked"}
+    assert availability(admin, event)["stalls"]["remaining"] == 39
+    held(admin, event, {"seat": "A-1"})
+
+
+@pytest.mark.parametrize("state", ["held", "sold"])
+def test_a_seat_that_is_taken_cannot_be_blocked(admin: httpx.Client, state: str) -> None:
+    event = publish_event(admin, example_event())
+    booking = held(admin, event, {"seat": "A-1"})
+    if state == "sold":
+        act(admin, booking, "confirm")
+    answer = admin.patch(f"/v1/events/{event}", json={"block_seats": ["A-2", "A-1"]})
+    assert expect_error(answer, 409, "seat_taken")["conflicts"] == ["A-1"]
+    assert not_free(admin, event) == {"A-1": state}
+
+
+def test_a_seat_whose_hold_has_run_out_can_be_blocked(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
+    held(admin, event, {"seat": "A-1"})
+    wait_until(lambda: admin.patch(f"/v1/events/{event}", json={"block_seats": ["A-1"]}).status_code == 200, 15)
+    assert not_free(admin, event) == {"A-1": "blocked"}
+
+
+VERBS: Final = {"publish": "active", "complete": "completed", "cancel": "cancelled"}
+# What can become of an event: from its status, by a verb, to a status; what is not here is a contradiction.
+STEPS: Final = {
+    ("draft", "publish"): "active",
+    ("draft", "cancel"): "cancelled",
+    ("active", "publish"): "active",
+    ("active", "complete"): "completed",
+    ("active", "cancel"): "cancelled",
+    ("completed", "complete"): "completed",
+    ("cancelled", "cancel"): "cancelled",
+}
+
+
+def in_status(admin: httpx.Client, status: str) -> str:
+    event: str = create(admin, example_event())["id"]
+    way = {"draft": [], "active": ["publish"], "completed": ["publish", "complete"], "cancelled": ["cancel"]}[status]
+    for verb in way:
+        expect_ok(admin.post(f"/v1/events/{event}/{verb}"))
+    return event
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("status", ["draft", "active", "completed", "cancelled"])
+def test_an_event_goes_its_way_once_and_a_contradiction_is_refused(admin: httpx.Client, status: str, verb: str) -> None:
+    event = in_status(admin, status)
+    before = expect_ok(admin.get(f"/v1/events/{event}"))
+    answer = admin.post(f"/v1/events/{event}/{verb}")
+    if (status, verb) not in STEPS:
+        assert answer.status_code == 409
+        expect_error(answer, 409, answer.json()["code"])
+        assert expect_ok(admin.get(f"/v1/events/{event}")) == before
+        return
+    after = expect_ok(answer)
+    assert after["status"] == STEPS[status, verb]
+    if status == after["status"]:
+        assert after == before
+    assert expect_ok(admin.post(f"/v1/events/{event}/{verb}")) == after
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+def test_an_event_that_has_ended_cannot_be_changed(admin: httpx.Client, status: str) -> None:
+    event = in_status(admin, status)
+    expect_error(admin.patch(f"/v1/events/{event}", json={"title": "Again"}), 409, "event_ended")
+
+
+@pytest.mark.parametrize("status", ["draft", "completed", "cancelled"])
+def test_nothing_can_be_held_of_an_event_that_is_not_on_sale(admin: httpx.Client, status: str) -> None:
+    event = in_status(admin, status)
+    expect_error(post_hold(admin, event, items=[{"seat": "A-1"}]), 409, "event_not_on_sale")
+
+
+def test_a_cancelled_event_ends_all_its_bookings(admin: httpx.Client) -> None:
+    free_and_paid = [
+        {"code": "hall", "seats": {"rows": ["A"], "numbers": 9}, "tariffs": [{"code": "full", "price": 1000}]},
+        {"code": "free", "capacity": 5},
+    ]
+    event = publish_event(admin, example_event(pools=free_and_paid))
+    was_held = held(admin, event, {"seat": "A-1"})
+    was_paid = act(admin, held(admin, event, {"seat": "A-2"}), "confirm")
+    was_free = act(admin, held(admin, event, {"pool": "free", "quantity": 2}), "confirm")
+    was_cancelled = act(admin, held(admin, event, {"seat": "A-3"}), "cancel")
+    was_refunded = act(admin, act(admin, held(admin, event, {"seat": "A-4"}), "confirm"), "refund")
+    expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+    assert status_of(admin, was_held) == "cancelled"
+    assert status_of(admin, was_paid) == "refunded"
+    assert status_of(admin, was_free) == "cancelled"
+    assert expect_ok(admin.get(f"/v1/bookings/{was_cancelled['id']}"))["version"] == was_cancelled["version"]
+    assert expect_ok(admin.get(f"/v1/bookings/{was_refunded['id']}"))["version"] == was_refunded["version"]
+    assert all((pool["held"], pool["sold"]) == (0, 0) for pool in availability(admin, event).values())
+    assert not_free(admin, event) == {}
+    expect_error(admin.post(f"/v1/bookings/{was_held['id']}/confirm"), 409, "already_cancelled")
+
+
+def test_a_completed_event_completes_what_was_confirmed(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    confirmed = act(admin, held(admin, event, {"seat": "A-1"}), "confirm")
+    cancelled = act(admin, held(admin, event, {"seat": "A-2"}), "cancel")
+    expect_ok(admin.post(f"/v1/events/{event}/complete"))
+    assert status_of(admin, confirmed) == "completed"
+    assert status_of(admin, cancelled) == "cancelled"
+    assert not_free(admin, event) == {"A-1": "sold"}
+    expect_error(admin.post(f"/v1/bookings/{confirmed['id']}/refund"), 409, "already_completed")
+
+
+def test_a_large_event_is_cancelled_with_all_its_bookings(admin: httpx.Client) -> None:
+    event = publish_event(admin, counted(60))
+    bookings = [held(admin, event, {"pool": "hall"}, user=f"u-{n}") for n in range(60)]
+    expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+    listed = expect_ok(admin.get("/v1/bookings", params={"event": event, "status": "cancelled", "limit": 200}))
+    assert {item["id"] for item in listed["items"]} == {booking["id"] for booking in bookings}
+
+
+def test_availability_counts_what_is_held_and_sold(admin: httpx.Client, public: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    held(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "child", "quantity": 2})
+    act(admin, held(admin, event, {"seat": "A-2"}, {"pool": "standing", "tariff": "full", "quantity": 3}), "confirm")
+    answer = expect_ok(public.get(f"/v1/events/{event}/availability"))
+    assert answer == {
+        "event": event,
+        "version": expect_ok(public.get(f"/v1/events/{event}"))["version"],
+        "pools": [
+            {"code": "stalls", "capacity": 40, "held": 1, "sold": 1, "remaining": 38},
+            {"code": "standing", "capacity": 500, "held": 2, "sold": 3, "remaining": 495},
+        ],
+    }
+
+
+def test_the_seat_map_tells_the_state_of_every_seat(admin: httpx.Client, public: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    held(admin, event, {"seat": "A-1"})
+    act(admin, held(admin, event, {"seat": "B-20"}), "confirm")
+    change(admin, event, block_seats=["B-2"])
+    answer = expect_ok(public.get(f"/v1/events/{event}/seats"))
+    assert set(answer) == {"event", "version", "seats"}
+    assert answer["event"] == event
+    states = {seat["label"]: seat["state"] for seat in answer["seats"]}
+    assert len(states) == len(answer["seats"]) == 40
+    assert {label: state for label, state in states.items() if state != "free"} == {
+        "A-1": "held",
+        "B-20": "sold",
+        "B-2": "blocked",
+    }
+    fields = {"label", "pool", "row", "number", "x", "y", "state"}
+    assert all(set(seat) == fields for seat in answer["seats"])
+
+
+MAPS: Final = ("availability", "seats")
+
+
+def etag(client: httpx.Client, path: str) -> str:
+    answer = client.get(path)
+    expect_ok(answer)
+    tag: str = answer.headers["etag"]
+    return tag
+
+
+@pytest.mark.parametrize("view", MAPS)
+def test_who_has_the_newest_version_is_not_sent_it_again(admin: httpx.Client, public: httpx.Client, view: str) -> None:
+    event = publish_event(admin, example_event())
+    path = f"/v1/events/{event}/{view}"
+    tags = {etag(public, path) for _ in range(10)}
+    assert len(tags) == 1
+    tag = tags.pop()
+    unchanged = public.get(path, headers={"If-None-Match": tag})
+    assert (unchanged.status_code, unchanged.content, unchanged.headers["etag"]) == (304, b"", tag)
+
+
+@pytest.mark.parametrize("view", MAPS)
+@pytest.mark.parametrize("known", ["{tag}", '"old", {tag}', '{tag},"old"', "W/{tag}", "*"])
+def test_a_known_version_can_be_told_in_every_way_of_http(
+    admin: httpx.Client, public: httpx.Client, view: str, known: str
+) -> None:
+    path = f"/v1/events/{publish_event(admin, example_event())}/{view}"
+    answer = public.get(path, headers={"If-None-Match": known.format(tag=etag(public, path))})
+    assert answer.status_code == 304
+
+
+@pytest.mark.parametrize("known", ['"old"', "old", "", '"1', "W/"])
+@pytest.mark.parametrize("view", MAPS)
+def test_an_unknown_version_gets_the_newest(admin: httpx.Client, public: httpx.Client, view: str, known: str) -> None:
+    path = f"/v1/events/{publish_event(admin, example_event())}/{view}"
+    expect_ok(public.get(path, headers={"If-None-Match": known}))
+
+
+@pytest.mark.parametrize("view", MAPS)
+def test_every_change_of_stock_has_a_version_of_its_own(admin: httpx.Client, public: httpx.Client, view: str) -> None:
+    event = publish_event(admin, example_event())
+    path = f"/v1/events/{event}/{view}"
+    tags = [etag(public, path)]
+    first = held(admin, event, {"seat": "A-1"})
+    tags.append(etag(public, path))
+    for action in ("confirm", "refund"):
+        act(admin, first, action)
+        tags.append(etag(public, path))
+    act(admin, held(admin, event, {"seat": "A-1"}), "cancel")
+    tags.append(etag(public, path))
+    change(admin, event, block_seats=["A-1"])
+    tags.append(etag(public, path))
+    change(admin, event, unblock_seats=["A-1"])
+    tags.append(etag(public, path))
+    assert len(set(tags)) == len(tags)
+    for tag in tags[:-1]:
+        assert public.get(path, headers={"If-None-Match": tag}).status_code == 200
+
+
+@pytest.mark.parametrize("view", MAPS)
+def test_a_hold_that_runs_out_makes_a_new_version(admin: httpx.Client, public: httpx.Client, view: str) -> None:
+    event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
+    path = f"/v1/events/{event}/{view}"
+    held(admin, event, {"seat": "A-1"})
+    before = etag(public, path)
+    wait_until(lambda: public.get(path, headers={"If-None-Match": before}).status_code == 200, 15)
+    if view == "seats":
+        assert not_free(public, event) == {}
+    else:
+        assert availability(public, event)["stalls"]["held"] == 0
+    after = etag(public, path)
+    assert after != before
+    held(admin, event, {"seat": "A-1"}, user="u-2")
+    assert etag(public, path) not in (before, after)
+
+
+def changes(client: httpx.Client, event: str, limit: int = 200) -> list[Body]:
+    """All changes of the feed, read as a follower reads them."""
+    found: list[Body] = []
+    after = 0
+    while True:
+        page = expect_ok(client.get(f"/v1/events/{event}/changes", params={"after": after, "limit": limit}))
+        assert set(page) == {"changes", "next"}
+        if not page["changes"]:
+            assert page["next"] == after
+            return found
+        found += page["changes"]
+        after = page["next"]
+        assert after == found[-1]["seq"]
+
+
+def busy_life(admin: httpx.Client, event: str, steps: int) -> None:
+    """Buyers and staff do whatever comes to their mind; some of it is refused."""
+    rng = random.Random(7)
+    bookings: list[str] = []
+    for step in range(steps):
+        seat = {"seat": f"{rng.choice('AB')}-{rng.randint(1, 20)}"}
+        crowd = {"pool": "standing", "tariff": rng.choice(["full", "child"]), "quantity": rng.randint(1, 5)}
+        if rng.random() < 0.5 or not bookings:
+            answer = post_hold(admin, event, user=f"buyer-{step}", items=rng.choice([[seat], [crowd], [seat, crowd]]))
+            bookings += [answer.json()["id"]] if answer.status_code == 201 else []
+        elif rng.random() < 0.8:
+            action = rng.choice(["confirm", "cancel", "refund", "extend"])
+            admin.post(f"/v1/bookings/{rng.choice(bookings)}/{action}")
+        else:
+            label = seat["seat"]
+            admin.patch(
+                f"/v1/events/{event}",
+                json=rng.choice(
+                    [
+                        {"block_seats": [label]},
+                        {"unblock_seats": [label]},
+                        {"pools": [{"code": "standing", "capacity": rng.randint(100, 900)}]},
+                        {"pools": [{"code": f"extra-{step}", "capacity": 5}]},
+                        {"title": f"Title {step}"},
+                    ]
+                ),
+            )
+
+
+@pytest.mark.parametrize("limit", [7, 200])
+def test_whoever_follows_the_changes_arrives_at_the_present_state(
+    admin: httpx.Client, public: httpx.Client, limit: int
+) -> None:
+    event = create(admin, example_event())["id"]
+    pools = availability(admin, event)
+    taken: dict[str, str] = {}
+    expect_ok(admin.post(f"/v1/events/{event}/publish"))
+    busy_life(admin, event, 150)
+    followed = changes(public, event, limit)
+    assert [found["seq"] for found in followed] == list(range(1, len(followed) + 1))
+    assert followed[-1]["seq"] == expect_ok(public.get(f"/v1/events/{event}/availability"))["version"]
+    for found in followed:
+        taken.update(found["seats"])
+        pools.update(found["pools"])
+    assert pools == availability(public, event)
+    assert {label: state for label, state in taken.items() if state != "free"} == not_free(public, event)
+    assert {"held", "confirmed", "cancelled", "refunded"} <= {found["kind"] for found in followed}
+    assert {"held", "sold", "blocked"} <= set(not_free(public, event).values())
+
+
+def test_each_change_tells_the_state_right_after_it(admin: httpx.Client, public: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    start = expect_ok(public.get(f"/v1/events/{event}"))["version"]
+    booking = held(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full", "quantity": 2})
+    act(admin, booking, "confirm")
+    act(admin, booking, "refund")
+    page = expect_ok(public.get(f"/v1/events/{event}/changes", params={"after": start}))
+    told = [(found["kind"], found["seats"]["A-1"], found["pools"]["standing"]) for found in page["changes"]]
+    assert told == [
+        ("held", "held", {"capacity": 500, "held": 2, "sold": 0, "remaining": 498}),
+        ("confirmed", "sold", {"capacity": 500, "held": 0, "sold": 2, "remaining": 498}),
+        ("refunded", "free", {"capacity": 500, "held": 0, "sold": 0, "remaining": 500}),
+    ]
+    assert page["next"] == start + 3
+
+
+def test_the_feed_of_changes_says_nothing_about_users(
+    org: Org, admin: httpx.Client, sales: httpx.Client, public: httpx.Client
+) -> None:
+    event = publish_event(admin, example_event())
+    user, details, reason = (secrets.token_hex(8) for _ in range(3))
+    booking = held(sales, event, {"seat": "A-1"}, user=user, details={"name": details})
+    expect_ok(sales.post(f"/v1/bookings/{booking['id']}/cancel", json={"reason": reason}))
+    text = public.get(f"/v1/events/{event}/changes").text
+    for private in (user, details, reason, booking["id"], booking["id"][-20:], org.keys["sales"][:12]):
+        assert private not in text
+    assert all(set(found) <= {"type", "seq", "kind", "at", "seats", "pools"} for found in changes(public, event))
+
+
+def test_following_from_the_future_finds_nothing_yet(admin: httpx.Client, public: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    page = expect_ok(public.get(f"/v1/events/{event}/changes", params={"after": 10**9}))
+    assert page == {"changes": [], "next": 10**9}
+
+
+def test_the_journal_tells_who_did_what(server: Server, org: Org, admin: httpx.Client, sales: httpx.Client) -> None:
+    event = publish_event(admin, example_event(policy={"hold_seconds": 600}))
+    token = expect_ok(sales.post("/v1/customer-tokens", json={"user": "u-9"}), 201)["token"]
+    with server.client({"Authorization": f"Bearer {token}"}) as customer:
+        own = held(customer, event, {"seat": "A-1"}, user="u-9")
+        expect_ok(customer.post(f"/v1/bookings/{own['id']}/cancel", json={"reason": "changed my mind"}))
+    sold = held(sales, event, {"seat": "A-2"}, user="u-8")
+    act(admin, sold, "confirm")
+    journal = expect_ok(admin.get(f"/v1/events/{event}/journal"))
+    told = [(fact["seq"], fact["kind"], fact["booking"], fact["reason"]) for fact in journal["items"]]
+    assert told == [
+        (1, "event_created", None, None),
+        (2, "event_published", None, None),
+        (3, "held", own["id"], None),
+        (4, "cancelled", own["id"], "changed my mind"),
+        (5, "held", sold["id"], None),
+        (6, "confirmed", sold["id"], None),
+    ]
+    by_admin, by_sales = f"key:{org.keys['admin'][:12]}", f"key:{org.keys['sales'][:12]}"
+    actors = [fact["actor"] for fact in journal["items"]]
+    assert actors == [by_admin, by_admin, "user:u-9", "user:u-9", by_sales, by_admin]
+    assert not any(key in str(journal) for key in org.keys.values())
+
+
+def test_the_journal_tells_what_the_system_did(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
+    gone = held(admin, event, {"seat": "A-1"})
+    wait_until(lambda: post_hold(admin, event, user="u-2", items=[{"seat": "A-1"}]).status_code == 201, 15)
+    journal = expect_ok(admin.get(f"/v1/events/{event}/journal"))["items"]
+    expired = [fact for fact in journal if fact["kind"] == "expired"]
+    assert [(fact["booking"], fact["actor"]) for fact in expired[:1]] == [(gone["id"], "system")]
+
+
+def test_the_journal_comes_in_pages(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    for number in range(1, 6):
+        held(admin, event, {"seat": f"A-{number}"})
+    found = [fact["seq"] for page in pages(admin, f"/v1/events/{event}/journal", limit=2) for fact in page["items"]]
+    assert found == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_customer_token_speaks_for_one_user_until_it_expires(
+    server: Server, admin: httpx.Client, sales: httpx.Client
+) -> None:
+    answer = expect_ok(sales.post("/v1/customer-tokens", json={"user": "u-5", "ttl_seconds": 120}), 201)
+    assert set(answer) == {"token", "user", "expires_at"}
+    assert answer["user"] == "u-5"
+    claims = jwt.decode(answer["token"], options={"verify_signature": False})
+    assert datetime.fromisoformat(answer["expires_at"]).timestamp() == claims["exp"]
+    event = publish_event(admin, example_event())
+    with server.client({"Authorization": f"Bearer {answer['token']}"}) as customer:
+        body = {"items": [{"seat": "A-1"}]}
+        made = customer.post(f"/v1/events/{event}/holds", json=body, headers={"Idempotency-Key": "k"})
+        assert expect_ok(made, 201)["user"] == "u-5"
+        assert expect_ok(customer.get(f"/v1/bookings/{made.json()['id']}"))["user"] == "u-5"
+
+
+@pytest.mark.parametrize(
+    "user", ["u 1", "žluťoučký kůň", "\N{GRINNING FACE}", "a\nb", "u" * 200, "../u", "' OR 1=1 --"]
+)
+def test_a_user_may_have_any_name(server: Server, admin: httpx.Client, sales: httpx.Client, user: str) -> None:
+    token = expect_ok(sales.post("/v1/customer-tokens", json={"user": user}), 201)["token"]
+    event = publish_event(admin, example_event())
+    with server.client({"Authorization": f"Bearer {token}"}) as customer:
+        booking = held(customer, event, {"seat": "A-1"}, user=user)
+        assert booking["user"] == user
+        listed = expect_ok(customer.get("/v1/bookings", params={"user": user, "event": event}))["items"]
+        assert [item["id"] for item in listed] == [booking["id"]]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_server_that_lives_says_so_to_anybody(public: httpx.Client, path: str) -> None:
+    assert isinstance(expect_ok(public.get(path))["status"], str)
+
+
+def test_the_journal_tells_what_was_asked_of_the_event(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    asked = {"title": "Saturday", "policy": {"hold_seconds": 60}, "pools": [{"code": "standing", "capacity": 400}]}
+    assert admin.patch(f"/v1/events/{event}", json=asked).status_code == 200
+    fact = admin.get(f"/v1/events/{event}/journal").json()["items"][-1]
+    assert fact["kind"] == "event_changed"
+    assert fact["change"] == {**fact["change"], **asked}
+    assert "change" not in admin.get(f"/v1/events/{event}/changes").json()["changes"][-1]
+
+
+def test_a_draft_that_was_cancelled_stays_unknown_to_the_public(server: Server, admin: httpx.Client) -> None:
+    event = admin.post("/v1/events", json=example_event()).json()["id"]
+    assert admin.post(f"/v1/events/{event}/cancel").status_code == 200
+    with server.client() as anybody:
+        assert anybody.get(f"/v1/events/{event}").status_code == 404
+        listed = anybody.get("/v1/events", params={"limit": 200}).json()["items"]
+    assert event not in [item["id"] for item in listed]
+    assert admin.get(f"/v1/events/{event}").json()["status"] == "cancelled"

@@ -1,0 +1,1015 @@
+"""Whatever is sent, the answer says what is wrong with it in a problem document, nothing is written, and the same
+processes go on serving."""
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from holdfast.api.call import Operation, Resource
+from holdfast.api.operations import OPERATIONS
+from holdfast.runtime import ids
+from tests.support.cases import case
+from tests.support.harness import Org, Server, example_event, post_hold, publish_event
+from tests.support.http_assertions import expect_error, expect_ok, expect_problem
+from tests.support.raw_http import chunked_body, request_head, send_bytes
+from tests.support.resources import create_resource
+
+MEBIBYTE: Final = 1024 * 1024
+DEEP: Final = 100_000
+# Some that are fine, and those around the depth at which the interpreter gives up.
+DEPTHS: Final = (*range(50, 940, 100), *range(940, 970), 980, 1000)
+JSON: Final = {"Content-Type": "application/json"}
+# Ids as they should be, of nothing.
+NO_EVENT: Final = ids.format_event_id(bytes(16))
+NO_BOOKING: Final = ids.format_booking_id(bytes(16), bytes(16))
+NO_ORG: Final = ids.format_org_id(bytes(16))
+
+Body = dict[str, Any]
+Named = dict[Resource, str]
+
+WITH_BODY: Final = [operation for operation in OPERATIONS if operation.takes]
+WITH_QUERY: Final = [operation for operation in OPERATIONS if operation.query]
+WITH_ID: Final = [operation for operation in OPERATIONS if "{id}" in operation.path]
+
+BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
+
+
+def name_of(operation: Operation) -> str:
+    return operation.name
+
+
+def each(table: dict[str, Any]) -> Any:
+    """The rows of a table as parameters, with their names."""
+    return [pytest.param(value, id=name) for name, value in table.items()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_same_processes_serve_from_the_first_case_to_the_last(server: Server, admin: httpx.Client) -> Iterator[None]:
+    before = server.api_pids()
+    yield
+    assert server.api_pids() == before
+    assert len(before) == 2
+    event = publish_event(admin, example_event())
+    assert post_hold(admin, event, items=[{"seat": "A-1"}]).status_code == 201
+
+
+@pytest.fixture(scope="module")
+def event(admin: httpx.Client) -> Iterator[str]:
+    """An event in which nothing ever happens, for all that is asked of it is refused."""
+    id_ = publish_event(admin, example_event())
+    yield id_
+    kinds = [fact["kind"] for fact in admin.get(f"/v1/events/{id_}/journal").json()["items"]]
+    assert kinds == ["event_created", "event_published"]
+
+
+@pytest.fixture(scope="module")
+def booking(admin: httpx.Client) -> Iterator[str]:
+    """A held booking that stays as it is."""
+    made = expect_ok(post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]), 201)
+    yield made["id"]
+    now = expect_ok(admin.get(f"/v1/bookings/{made['id']}"))
+    assert (now["status"], now["version"]) == ("held", made["version"])
+
+
+@pytest.fixture(scope="module")
+def named(admin: httpx.Client, event: str, booking: str) -> Named:
+    made = {
+        about: create_resource(admin, about)
+        for about in (Resource.PAYMENT, Resource.RECEIPT, Resource.TICKET, Resource.ENDPOINT)
+    }
+    return {
+        **made,
+        Resource.EVENT: event,
+        Resource.BOOKING: booking,
+        Resource.PROVIDER: "sandbox",
+        Resource.ORG: "",
+        Resource.NOTHING: "",
+    }
+
+
+def address(operation: Operation, named: Named) -> str:
+    return re.sub(r"{\w+}", named[operation.about], operation.path)
+
+
+def ask(client: httpx.Client, operation: Operation, path: str, content: bytes | str = b"") -> httpx.Response:
+    headers = {**JSON, "Idempotency-Key": secrets.token_hex(8)} if operation.needs_idempotency_key else JSON
+    return client.request(operation.method, path, content=content, headers=headers)
+
+
+FORMS: Final = {
+    "an_array": b"[]",
+    "a_string": b'"text"',
+    "a_number": b"1",
+    "a_null": b"null",
+    "a_boolean": b"true",
+    "only_spaces": b"   ",
+    "half_a_document": b'{"reason":',
+    "two_documents": b"{}{}",
+    "text_after_it": b"{} and more",
+    "single_quotes": b"{'reason': 'x'}",
+    "a_comment": b"{/* x */}",
+    "a_form": b"user=u-1&reason=x",
+    "a_raw_nul": b"\x00",
+    "a_raw_nul_in_text": b'{"reason": "a\x00b", "user": "a\x00b", "title": "a\x00b"}',
+    "an_escaped_nul_as_a_key": b'{"\\u0000": 1}',
+    "an_escaped_nul_in_text": b'{"reason": "a\\u0000b", "user": "a\\u0000b", "title": "a\\u0000b"}',
+    "a_control_character": b'{"reason": "a\x01b"}',
+    "a_byte_that_is_not_utf_8": b'{"\xff": 1}',
+    "an_overlong_nul": b'{"\xc0\x80": 1}',
+    "a_surrogate_in_utf_8": b'{"\xed\xa0\x80": 1}',
+    "a_lone_surrogate": b'{"\\ud800": 1}',
+    "a_byte_order_mark": b"\xef\xbb\xbf{}",
+    "utf_16": "{}".encode("utf-16"),
+    "nan": b"NaN",
+    "infinity": b'{"ttl_seconds": Infinity}',
+    "a_number_of_5000_digits": b'{"details": {"a": 1' + b"0" * 5000 + b"}}",
+    "a_number_beyond_all_floats": b'{"details": {"a": 1e999}}',
+    "arrays_100000_deep": b"[" * DEEP + b"]" * DEEP,
+    "objects_100000_deep": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "details_100000_deep": b'{"details": {"a": ' + b"[" * DEEP + b"]" * DEEP + b"}}",
+    "never_closed_100000_deep": b'{"details": ' + b'{"a":' * DEEP,
+    "an_unknown_field": b'{"surprise": 1}',
+    "a_field_in_other_case": b'{"User": "u-1", "Reason": "x", "Title": "x"}',
+}
+
+
+# One function reads the body of every operation and hands it to the decoder of the operation's own type. So every form
+# meets one type that has required fields and one that has none, and every type meets the forms that its decoder judges.
+@pytest.mark.parametrize("content", each(FORMS))
+def test_a_malformed_body_is_refused(admin: httpx.Client, named: Named, content: bytes) -> None:
+    for name in ("place_hold", "cancel_booking"):
+        with case(name):
+            operation = BY_NAME[name]
+            expect_error(ask(admin, operation, address(operation, named), content), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
+def test_every_operation_refuses_a_malformed_body(admin: httpx.Client, named: Named, operation: Operation) -> None:
+    for form in (
+        "an_array",
+        "a_null",
+        "half_a_document",
+        "an_escaped_nul_in_text",
+        "an_unknown_field",
+    ):
+        with case(form):
+            expect_error(ask(admin, operation, address(operation, named), FORMS[form]), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("name", ["place_hold", "create_event", "create_customer_token"])
+def test_an_empty_body_is_refused_where_something_has_to_be_said(admin: httpx.Client, named: Named, name: str) -> None:
+    operation = BY_NAME[name]
+    expect_error(ask(admin, operation, address(operation, named)), 422, "invalid_request")
+
+
+def holding(**changes: Any) -> Body:
+    return {"user": "u-1", "items": [{"pool": "standing", "tariff": "full"}], **changes}
+
+
+def item(**fields: Any) -> Body:
+    return holding(items=[fields])
+
+
+def standing(**fields: Any) -> Body:
+    return item(**{"pool": "standing", "tariff": "full", **fields})
+
+
+def best(**fields: Any) -> Body:
+    return {"user": "u-1", "best_available": {"pool": "stalls", "quantity": 2, **fields}}
+
+
+HOLDS_NOT_OF_THE_FORM: Final[dict[str, Body]] = {
+    "no_user": {"items": [{"seat": "A-1"}]},
+    "user_null": holding(user=None),
+    "user_empty": holding(user=""),
+    "user_number": holding(user=7),
+    "user_boolean": holding(user=True),
+    "user_list": holding(user=["u-1"]),
+    "user_too_long": holding(user="u" * 201),
+    "user_very_long": holding(user="u" * 500_000),
+    "user_with_nul": holding(user="u\0"),
+    "user_lone_surrogate": holding(user="\ud800"),
+    "nothing_asked_for": {"user": "u-1"},
+    "items_and_best_available": {**holding(), **best()},
+    "items_null": holding(items=None),
+    "items_empty": holding(items=[]),
+    "items_object": holding(items={"seat": "A-1"}),
+    "items_text": holding(items="A-1"),
+    "items_of_text": holding(items=["A-1"]),
+    "items_of_null": holding(items=[None]),
+    "items_of_arrays": holding(items=[["A-1"]]),
+    "too_many_items": holding(items=[{"seat": f"A-{n}"} for n in range(201)]),
+    "item_of_nothing": item(),
+    "item_of_a_tariff_only": item(tariff="full"),
+    "item_with_a_price": standing(unit_price=1),
+    "seat_and_pool": item(seat="A-1", pool="stalls"),
+    "seat_and_quantity": item(seat="A-1", quantity=2),
+    "seat_empty": item(seat=""),
+    "seat_number": item(seat=1),
+    "seat_too_long": item(seat="A" * 65),
+    "seat_with_nul": item(seat="A-1\0"),
+    "seat_twice": holding(items=[{"seat": "A-1"}, {"seat": "A-1"}]),
+    "seat_twice_among_others": holding(items=[{"seat": "A-1"}, {"seat": "A-2"}, {"seat": "A-1"}]),
+    "pool_empty": standing(pool=""),
+    "pool_with_space": standing(pool="standing room"),
+    "pool_with_newline": standing(pool="standing\n"),
+    "pool_number": standing(pool=1),
+    "pool_too_long": standing(pool="p" * 65),
+    "pool_of_seats_by_quantity": item(pool="stalls", quantity=1),
+    "tariff_empty": standing(tariff=""),
+    "tariff_number": standing(tariff=0),
+    "quantity_zero": standing(quantity=0),
+    "quantity_negative": standing(quantity=-1),
+    "quantity_over_the_limit": standing(quantity=1001),
+    "quantity_of_32_bits": standing(quantity=2**31),
+    "quantity_of_63_bits": standing(quantity=2**63),
+    "quantity_of_1000_bits": standing(quantity=2**1000),
+    "quantity_float": standing(quantity=1.0),
+    "quantity_fraction": standing(quantity=0.5),
+    "quantity_boolean": standing(quantity=True),
+    "quantity_text": standing(quantity="1"),
+    "quantity_nan": standing(quantity=float("nan")),
+    "quantity_infinite": standing(quantity=float("inf")),
+    "best_of_no_pool": {"user": "u-1", "best_available": {"quantity": 1}},
+    "best_of_no_quantity": {"user": "u-1", "best_available": {"pool": "stalls"}},
+    "best_list": {"user": "u-1", "best_available": []},
+    "best_of_a_pool_without_seats": best(pool="standing", tariff="full"),
+    "best_quantity_zero": best(quantity=0),
+    "best_quantity_negative": best(quantity=-1),
+    "best_quantity_huge": best(quantity=2**63),
+    "best_quantity_float": best(quantity=2.0),
+    "best_quantity_boolean": best(quantity=True),
+    "best_adjacent_text": best(adjacent="yes"),
+    "best_adjacent_number": best(adjacent=1),
+    "best_unknown_field": best(row="A"),
+    "cart_token_empty": holding(cart_token=""),
+    "cart_token_number": holding(cart_token=1),
+    "cart_token_too_long": holding(cart_token="c" * 201),
+    "details_list": holding(details=[]),
+    "details_text": holding(details="vip"),
+    "details_with_nul": holding(details={"a": ["\0"]}),
+    "details_with_nul_key": holding(details={"\0": 1}),
+    "details_lone_surrogate": holding(details={"a": "\udfff"}),
+    "details_nan": holding(details={"a": float("nan")}),
+    "a_total": holding(total=0),
+    "a_status": holding(status="confirmed"),
+    "an_unknown_field": holding(seats=["A-1"]),
+}
+
+HOLDS_OF_WHAT_IS_NOT_THERE: Final[dict[str, tuple[Body, str]]] = {
+    "seat_of_no_row": (item(seat="Z-99"), "unknown_seat"),
+    "seat_beyond_the_row": (item(seat="A-21"), "unknown_seat"),
+    "seat_in_other_case": (item(seat="a-1"), "unknown_seat"),
+    "seat_with_a_space": (item(seat="A-1 "), "unknown_seat"),
+    "seat_with_an_emoji": (item(seat="\N{GRINNING FACE}"), "unknown_seat"),
+    "seat_of_sql": (item(seat="'; DROP TABLE seat; --"), "unknown_seat"),
+    "seat_among_known_ones": (holding(items=[{"seat": "A-1"}, {"seat": "Z-1"}]), "unknown_seat"),
+    "pool": (standing(pool="balcony"), "unknown_pool"),
+    "pool_in_other_case": (standing(pool="Standing"), "unknown_pool"),
+    "best_of_a_pool": (best(pool="balcony"), "unknown_pool"),
+    "tariff": (standing(tariff="senior"), "unknown_tariff"),
+    "tariff_of_another_pool": (item(seat="A-1", tariff="child"), "unknown_tariff"),
+    "no_tariff_where_there_are_two": (item(pool="standing"), "unknown_tariff"),
+    "best_of_a_tariff": (best(tariff="child"), "unknown_tariff"),
+}
+
+
+@pytest.mark.parametrize("body", each(HOLDS_NOT_OF_THE_FORM))
+def test_a_hold_not_of_the_form_is_refused(admin: httpx.Client, event: str, body: Body) -> None:
+    path = f"/v1/events/{event}/holds"
+    expect_error(ask(admin, BY_NAME["place_hold"], path, json.dumps(body)), 422, "invalid_request")
+
+
+@pytest.mark.parametrize(("body", "code"), [pytest.param(*v, id=k) for k, v in HOLDS_OF_WHAT_IS_NOT_THERE.items()])
+def test_a_hold_of_what_the_event_does_not_have_is_refused_by_name(
+    admin: httpx.Client, event: str, body: Body, code: str
+) -> None:
+    document = expect_error(ask(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", json.dumps(body)), 422, code)
+    assert document["conflicts"]
+
+
+KEYS_THAT_ARE_NONE: Final = {
+    "missing": None,
+    "empty": b"",
+    "only_spaces": b"   ",
+    "of_256_characters": b"k" * 256,
+    "of_5000_characters": b"k" * 5000,
+}
+
+
+@pytest.mark.parametrize("key", each(KEYS_THAT_ARE_NONE))
+def test_a_hold_needs_an_idempotency_key_of_1_to_255_characters(
+    server: Server, org: Org, event: str, key: bytes | None
+) -> None:
+    content = json.dumps(holding()).encode()
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Content-Length: %d" % len(content)]
+    headers += [b"Idempotency-Key: " + key] if key is not None else []
+    answer = send_bytes(server.port, request_head("POST", f"/v1/events/{event}/holds".encode(), headers), content)
+    assert answer is not None
+    expect_error(answer, 400, "idempotency_key_missing")
+
+
+@pytest.mark.parametrize(
+    "key", [b"k", b"k" * 255, b"\xe9\xff", b'"quoted, and more"'], ids=["1", "255", "bytes", "text"]
+)
+def test_any_idempotency_key_of_1_to_255_characters_will_do(
+    server: Server, org: Org, admin: httpx.Client, key: bytes
+) -> None:
+    content = json.dumps(holding()).encode()
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Content-Length: %d" % len(content)]
+    path = f"/v1/events/{publish_event(admin, example_event())}/holds".encode()
+    answer = send_bytes(server.port, request_head("POST", path, [*headers, b"Idempotency-Key: " + key]), content)
+    assert answer is not None
+    assert answer.status_code == 201, answer.text
+
+
+def pools(*given: Body) -> Body:
+    return example_event(pools=list(given))
+
+
+def pool(**fields: Any) -> Body:
+    return pools({"code": "hall", **fields})
+
+
+def seated(*seats: Body) -> Body:
+    return pool(seats=list(seats))
+
+
+def grid(rows: Any, numbers: Any) -> Body:
+    return pool(seats={"rows": rows, "numbers": numbers})
+
+
+def priced(**fields: Any) -> Body:
+    return pool(capacity=5, tariffs=[{"code": "full", "price": 100, **fields}])
+
+
+def without(name: str) -> Body:
+    return {key: value for key, value in example_event().items() if key != name}
+
+
+POLICIES: Final[dict[str, Body]] = {
+    "policy_null": {"policy": None},
+    "policy_list": {"policy": []},
+    "policy_unknown_field": {"policy": {"hold_minutes": 1}},
+    "hold_seconds_zero": {"policy": {"hold_seconds": 0}},
+    "hold_seconds_negative": {"policy": {"hold_seconds": -1}},
+    "hold_seconds_null": {"policy": {"hold_seconds": None}},
+    "hold_seconds_float": {"policy": {"hold_seconds": 1.5}},
+    "hold_seconds_boolean": {"policy": {"hold_seconds": True}},
+    "hold_seconds_huge": {"policy": {"hold_seconds": 2**63}},
+    "hold_seconds_nan": {"policy": {"hold_seconds": float("nan")}},
+    "extend_seconds_negative": {"policy": {"extend_seconds": -1}},
+    "max_hold_seconds_zero": {"policy": {"max_hold_seconds": 0}},
+    "late_grace_seconds_negative": {"policy": {"late_grace_seconds": -1}},
+    "review_unknown": {"policy": {"review": "maybe"}},
+    "review_boolean": {"policy": {"review": True}},
+    "review_seconds_text": {"policy": {"review_seconds": "1"}},
+    "max_units_per_user_zero": {"policy": {"max_units_per_user": 0}},
+    "max_units_per_user_negative": {"policy": {"max_units_per_user": -3}},
+    "one_booking_per_user_number": {"policy": {"one_booking_per_user": 1}},
+    "confirm_at_once_text": {"policy": {"confirm_at_once": "true"}},
+    "avoid_orphans_null": {"policy": {"avoid_orphans": None}},
+}
+
+HEADS: Final[dict[str, Body]] = {
+    "title_null": {"title": None},
+    "title_empty": {"title": ""},
+    "title_number": {"title": 5},
+    "title_too_long": {"title": "t" * 201},
+    "title_with_nul": {"title": "a\0b"},
+    "title_lone_surrogate": {"title": "\ud83d"},
+    "starts_at_null": {"starts_at": None},
+    "starts_at_empty": {"starts_at": ""},
+    "starts_at_naive": {"starts_at": "2027-03-05T19:00:00"},
+    "starts_at_date_only": {"starts_at": "2027-03-05"},
+    "starts_at_words": {"starts_at": "next friday"},
+    "starts_at_number": {"starts_at": 1_800_000_000},
+    "starts_at_of_month_13": {"starts_at": "2027-13-05T19:00:00Z"},
+    "starts_at_of_february_30": {"starts_at": "2027-02-30T19:00:00Z"},
+    "starts_at_of_hour_25": {"starts_at": "2027-03-05T25:00:00Z"},
+    "starts_at_of_offset_99": {"starts_at": "2027-03-05T19:00:00+99:00"},
+    "starts_at_year_0001": {"starts_at": "0001-01-01T00:00:00Z"},
+    "starts_at_before_year_0001": {"starts_at": "0001-01-01T00:00:00+14:00"},
+    "starts_at_year_9999": {"starts_at": "9999-12-31T23:59:59Z"},
+    "starts_at_after_year_9999": {"starts_at": "9999-12-31T23:59:59-12:00"},
+    "starts_at_year_10000": {"starts_at": "10000-01-01T00:00:00Z"},
+    "tax_negative": {"tax_bps": -1},
+    "tax_over_100_percent": {"tax_bps": 10_001},
+    "tax_float": {"tax_bps": 19.0},
+    "tax_boolean": {"tax_bps": True},
+    "tax_text": {"tax_bps": "1900"},
+    "details_null": {"details": None},
+    "details_list": {"details": [1]},
+    "details_with_nul": {"details": {"address": "\0"}},
+    "an_unknown_field": {"colour": "red"},
+    "an_id": {"id": "ev_1"},
+    "a_version": {"version": 1},
+    **POLICIES,
+}
+
+EVENTS: Final[dict[str, Body]] = {
+    **{name: example_event(**change) for name, change in HEADS.items()},
+    "no_title": without("title"),
+    "no_starts_at": without("starts_at"),
+    "no_currency": without("currency"),
+    "no_pools": without("pools"),
+    "currency_null": example_event(currency=None),
+    "currency_lower_case": example_event(currency="eur"),
+    "currency_too_short": example_event(currency="EU"),
+    "currency_too_long": example_event(currency="EURO"),
+    "currency_with_newline": example_event(currency="EUR\n"),
+    "currency_number": example_event(currency=978),
+    "preset_unknown": example_event(preset="opera"),
+    "preset_empty": example_event(preset=""),
+    "preset_number": example_event(preset=1),
+    "a_status": example_event(status="active"),
+    "pools_null": example_event(pools=None),
+    "pools_empty": pools(),
+    "pools_object": example_event(pools={"code": "hall", "capacity": 1}),
+    "pools_of_text": example_event(pools=["hall"]),
+    "too_many_pools": pools(*({"code": f"p{n}", "capacity": 1} for n in range(1001))),
+    "pool_without_a_code": pools({"capacity": 5}),
+    "pool_code_empty": pools({"code": "", "capacity": 5}),
+    "pool_code_with_space": pools({"code": "a b", "capacity": 5}),
+    "pool_code_with_newline": pools({"code": "a\n", "capacity": 5}),
+    "pool_code_not_ascii": pools({"code": "pärkett", "capacity": 5}),
+    "pool_code_too_long": pools({"code": "p" * 65, "capacity": 5}),
+    "pool_code_number": pools({"code": 1, "capacity": 5}),
+    "pool_code_twice": pools({"code": "a", "capacity": 5}, {"code": "a", "capacity": 6}),
+    "pool_name_empty": pool(capacity=5, name=""),
+    "pool_unknown_field": pool(capacity=5, sold=0),
+    "pool_of_nothing": pool(),
+    "capacity_negative": pool(capacity=-1),
+    "capacity_over_the_limit": pool(capacity=10_000_001),
+    "capacity_of_31_bits": pool(capacity=2**31),
+    "capacity_of_1000_bits": pool(capacity=2**1000),
+    "capacity_float": pool(capacity=5.0),
+    "capacity_boolean": pool(capacity=True),
+    "capacity_text": pool(capacity="5"),
+    "capacity_infinite": pool(capacity=float("inf")),
+    "capacity_less_than_seats": pool(capacity=1, seats={"rows": ["A"], "numbers": 2}),
+    "capacity_more_than_seats": pool(capacity=3, seats={"rows": ["A"], "numbers": 2}),
+    "capacity_zero_and_seats": pool(capacity=0, seats={"rows": ["A"], "numbers": 2}),
+    "tariffs_empty": pool(capacity=5, tariffs=[]),
+    "tariffs_object": pool(capacity=5, tariffs={"code": "full", "price": 1}),
+    "tariff_without_a_price": pool(capacity=5, tariffs=[{"code": "full"}]),
+    "tariff_code_twice": pool(capacity=5, tariffs=[{"code": "a", "price": 1}, {"code": "a", "price": 2}]),
+    "price_negative": priced(price=-1),
+    "price_over_the_limit": priced(price=10**11 + 1),
+    "price_of_64_bits": priced(price=2**64),
+    "price_float": priced(price=10.0),
+    "price_fraction": priced(price=9.99),
+    "price_boolean": priced(price=False),
+    "price_text": priced(price="100"),
+    "price_null": priced(price=None),
+    "price_nan": priced(price=float("nan")),
+    "tariff_unknown_field": priced(currency="USD"),
+    "seats_empty": seated(),
+    "seats_text": pool(seats="A-1"),
+    "seats_number": pool(seats=20),
+    "seat_without_a_label": seated({"row": "A", "number": 1}),
+    "seat_label_empty": seated({"label": ""}),
+    "seat_label_too_long": seated({"label": "A" * 65}),
+    "seat_label_number": seated({"label": 1}),
+    "seat_label_with_nul": seated({"label": "A\0"}),
+    "seat_label_twice": seated({"label": "A-1"}, {"label": "A-1"}),
+    "seat_label_twice_in_two_pools": pools(
+        {"code": "a", "seats": [{"label": "A-1"}]}, {"code": "b", "seats": {"rows": ["A"], "numbers": 1}}
+    ),
+    "seat_number_float": seated({"label": "A-1", "number": 1.0}),
+    "seat_number_huge": seated({"label": "A-1", "number": 2**31}),
+    "seat_number_text": seated({"label": "A-1", "number": "1"}),
+    "seat_x_text": seated({"label": "A-1", "x": "left"}),
+    "seat_x_nan": seated({"label": "A-1", "x": float("nan")}),
+    "seat_x_infinite": seated({"label": "A-1", "x": float("inf")}),
+    "seat_x_huge": seated({"label": "A-1", "x": 1e300}),
+    "seat_y_boolean": seated({"label": "A-1", "y": True}),
+    "seat_unknown_field": seated({"label": "A-1", "state": "sold"}),
+    "grid_without_rows": pool(seats={"numbers": 5}),
+    "grid_without_numbers": pool(seats={"rows": ["A"]}),
+    "grid_of_no_rows": grid([], 5),
+    "grid_of_one_text": grid("AB", 5),
+    "grid_of_an_empty_row": grid([""], 5),
+    "grid_of_a_row_twice": grid(["A", "A"], 5),
+    "grid_of_zero_numbers": grid(["A"], 0),
+    "grid_of_negative_numbers": grid(["A"], -5),
+    "grid_of_float_numbers": grid(["A"], 5.0),
+    "grid_of_boolean_numbers": grid(["A"], True),
+    "grid_of_a_list_of_numbers": grid(["A"], [1, 2]),
+    "grid_row_too_long": grid(["A" * 33], 5),
+    "grid_row_too_wide": grid(["A"], 1001),
+    "grid_of_a_million_seats": grid([str(n) for n in range(1000)], 1000),
+}
+
+
+@pytest.mark.parametrize("body", each(EVENTS))
+def test_an_event_not_of_the_form_is_refused(admin: httpx.Client, body: Body) -> None:
+    before = admin.get("/v1/events", params={"limit": 1}).json()
+    expect_error(ask(admin, BY_NAME["create_event"], "/v1/events", json.dumps(body)), 422, "invalid_request")
+    assert admin.get("/v1/events", params={"limit": 1}).json() == before
+
+
+def changing(**fields: Any) -> Body:
+    return {"pools": [{"code": "standing", **fields}]}
+
+
+CHANGES: Final[dict[str, Body]] = {
+    **HEADS,
+    "a_currency": {"currency": "USD"},
+    "a_preset": {"preset": "arena"},
+    "a_status": {"status": "cancelled"},
+    "pools_null": {"pools": None},
+    "pools_object": {"pools": {"code": "standing", "capacity": 1}},
+    "pool_without_a_code": {"pools": [{"capacity": 5}]},
+    "pool_unknown_field": changing(held=0),
+    "pool_twice": {"pools": [{"code": "standing", "capacity": 600}, {"code": "standing", "name": "Floor"}]},
+    "new_pool_twice": {"pools": [{"code": "new", "capacity": 1}, {"code": "new", "capacity": 2}]},
+    "new_pool_of_nothing": {"pools": [{"code": "new"}]},
+    "new_pool_with_a_label_in_use": {"pools": [{"code": "new", "seats": [{"label": "A-1"}]}]},
+    "new_pool_with_a_label_twice": {"pools": [{"code": "new", "seats": [{"label": "N-1"}, {"label": "N-1"}]}]},
+    "capacity_negative": changing(capacity=-1),
+    "capacity_null": changing(capacity=None),
+    "capacity_float": changing(capacity=5.5),
+    "capacity_huge": changing(capacity=2**40),
+    "capacity_of_a_seated_pool": {"pools": [{"code": "stalls", "capacity": 39}]},
+    "seats_of_a_pool_that_has_none": changing(seats={"rows": ["C"], "numbers": 5}),
+    "seats_of_a_pool_that_has_some": {"pools": [{"code": "stalls", "seats": {"rows": ["C"], "numbers": 5}}]},
+    "tariffs_empty": changing(tariffs=[]),
+    "tariff_twice": changing(tariffs=[{"code": "full", "price": 1}, {"code": "full", "price": 2}]),
+    "new_tariff_twice": changing(tariffs=[{"code": "new", "price": 1}, {"code": "new", "price": 2}]),
+    "price_negative": changing(tariffs=[{"code": "full", "price": -1}]),
+    "price_float": changing(tariffs=[{"code": "full", "price": 1.5}]),
+    "block_text": {"block_seats": "A-1"},
+    "block_null": {"block_seats": None},
+    "block_numbers": {"block_seats": [1]},
+    "block_empty_label": {"block_seats": [""]},
+    "block_long_label": {"block_seats": ["A" * 65]},
+    "block_nul": {"block_seats": ["A-1\0"]},
+    "unblock_object": {"unblock_seats": {"A-1": True}},
+}
+
+
+@pytest.mark.parametrize("body", each(CHANGES))
+def test_a_change_not_of_the_form_is_refused(admin: httpx.Client, event: str, body: Body) -> None:
+    before = admin.get(f"/v1/events/{event}").json()
+    answer = ask(admin, BY_NAME["change_event"], f"/v1/events/{event}", json.dumps(body))
+    assert admin.get(f"/v1/events/{event}").json() == before
+    expect_error(answer, 422, "invalid_request")
+
+
+@pytest.mark.parametrize("field", ["block_seats", "unblock_seats"])
+def test_seats_that_are_not_there_can_be_neither_blocked_nor_unblocked(
+    admin: httpx.Client, event: str, field: str
+) -> None:
+    answer = admin.patch(f"/v1/events/{event}", json={field: ["A-1", "Z-1"], "title": "Changed"})
+    assert expect_error(answer, 422, "unknown_seat")["conflicts"] == ["Z-1"]
+    assert admin.get(f"/v1/events/{event}").json()["title"] == example_event()["title"]
+
+
+@pytest.mark.parametrize("name", ["create_event", "change_event"])
+def test_an_event_with_details_of_any_depth_is_refused_or_can_be_read_again(server: Server, name: str) -> None:
+    deep = Org(server.database_url, f"deep-{secrets.token_hex(4)}")
+    with server.client(deep.headers()) as client:
+        event = publish_event(client, example_event())
+        for depth in DEPTHS:
+            details = '{"a": ' + "[" * depth + "]" * depth + "}"
+            if name == "create_event":
+                content = json.dumps(example_event())[:-1] + f', "details": {details}}}'
+                answer = ask(client, BY_NAME[name], "/v1/events", content)
+            else:
+                answer = ask(client, BY_NAME[name], f"/v1/events/{event}", f'{{"details": {details}}}')
+            assert answer.status_code in (200, 201, 422), f"{depth} deep: {answer.text[:200]}"
+        for path in (f"/v1/events/{event}", "/v1/events", "/v1/events?limit=200"):
+            assert client.get(path).status_code == 200
+
+
+def test_a_hold_with_details_of_any_depth_is_refused_or_can_be_read_again(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    for depth in DEPTHS:
+        details = '{"a": ' + "[" * depth + "]" * depth + "}"
+        content = json.dumps(holding())[:-1] + f', "details": {details}}}'
+        answer = ask(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", content)
+        assert answer.status_code in (201, 422), f"{depth} deep: {answer.text[:200]}"
+    assert admin.get("/v1/bookings", params={"event": event, "limit": 200}).status_code == 200
+
+
+REASONS: Final[dict[str, Body]] = {
+    "number": {"reason": 1},
+    "list": {"reason": ["late"]},
+    "boolean": {"reason": False},
+    "too_long": {"reason": "r" * 1001},
+    "with_nul": {"reason": "a\0"},
+    "lone_surrogate": {"reason": "\ude00"},
+    "unknown_field": {"reason": "late", "refund": True},
+}
+
+
+@pytest.mark.parametrize("body", each(REASONS))
+@pytest.mark.parametrize("name", ["cancel_booking", "refund_booking"])
+def test_a_reason_not_of_the_form_is_refused(admin: httpx.Client, named: Named, name: str, body: Body) -> None:
+    operation = BY_NAME[name]
+    expect_error(ask(admin, operation, address(operation, named), json.dumps(body)), 422, "invalid_request")
+
+
+TOKENS: Final[dict[str, Body]] = {
+    "no_user": {},
+    "user_null": {"user": None},
+    "user_empty": {"user": ""},
+    "user_number": {"user": 1},
+    "user_too_long": {"user": "u" * 201},
+    "user_with_nul": {"user": "\0"},
+    "user_lone_surrogate": {"user": "\ud800"},
+    "ttl_zero": {"user": "u-1", "ttl_seconds": 0},
+    "ttl_negative": {"user": "u-1", "ttl_seconds": -60},
+    "ttl_over_a_day": {"user": "u-1", "ttl_seconds": 86_401},
+    "ttl_huge": {"user": "u-1", "ttl_seconds": 2**80},
+    "ttl_float": {"user": "u-1", "ttl_seconds": 60.0},
+    "ttl_boolean": {"user": "u-1", "ttl_seconds": True},
+    "ttl_text": {"user": "u-1", "ttl_seconds": "60"},
+    "ttl_null": {"user": "u-1", "ttl_seconds": None},
+    "ttl_nan": {"user": "u-1", "ttl_seconds": float("nan")},
+    "a_role": {"user": "u-1", "role": "admin"},
+}
+
+
+@pytest.mark.parametrize("body", each(TOKENS))
+def test_a_customer_token_not_of_the_form_is_refused(admin: httpx.Client, body: Body) -> None:
+    answer = ask(admin, BY_NAME["create_customer_token"], "/v1/customer-tokens", json.dumps(body))
+    expect_error(answer, 422, "invalid_request")
+
+
+QUERIES: Final = {
+    "unknown_field": "surprise=1",
+    "field_in_other_case": "Limit=1",
+    "field_with_brackets": "limit[]=1",
+    "limit_zero": "limit=0",
+    "limit_negative": "limit=-1",
+    "limit_over_200": "limit=201",
+    "limit_huge": "limit=99999999999999999999999999",
+    "limit_fraction": "limit=1.5",
+    "limit_word": "limit=all",
+    "limit_boolean": "limit=true",
+    "limit_nan": "limit=NaN",
+    "limit_null": "limit=null",
+    "limit_signed": "limit=%2B5",
+    "limit_spaced": "limit=%205",
+    "limit_not_ascii": "limit=%EF%BC%95",
+    "nul": "after=%00",
+    "nul_as_a_name": "%00=1",
+    "not_utf_8": "after=%ff",
+    "surrogate": "after=%ED%A0%80",
+    "after_of_no_page": "after=nothing",
+    "after_very_long": f"after={'a' * 5000}",
+    "too_many_fields": "&".join(f"f{n}=1" for n in range(100)),
+}
+
+QUERIES_BY_OPERATION: Final = {
+    "list_events": {
+        "status_unknown": "status=open",
+        "status_of_a_booking": "status=held",
+        "org_too_long": f"org={'o' * 64}",
+        "org_with_nul": "org=%00",
+        "after_of_a_booking": f"after={NO_BOOKING}",
+        "after_of_another_kind": f"after=xx{NO_EVENT[2:]}",
+        "after_with_a_stray_character": f"after={NO_EVENT[:-1]}*",
+    },
+    "list_bookings": {
+        "status_unknown": "status=paid",
+        "status_in_other_case": "status=Held",
+        "user_too_long": f"user={'u' * 201}",
+        "user_with_nul": "user=u%00",
+        "user_not_utf_8": "user=%ff",
+        "event_too_long": f"event={'e' * 101}",
+        "event_with_nul": "event=%00",
+        "after_of_an_event": f"after={NO_EVENT}",
+        "after_of_another_kind": f"after=xx{NO_BOOKING[2:]}",
+        "after_with_a_stray_character": f"after={NO_BOOKING[:-1]}*",
+    },
+    "list_deliveries": {
+        "status_unknown": "status=sent",
+        "after_of_an_event_alone": f"after={NO_EVENT}",
+        "after_without_a_number": f"after={NO_EVENT}:",
+        "after_with_a_word": f"after={NO_EVENT}:one",
+        "after_with_other_digits": f"after={NO_EVENT}:%D9%A1",
+        "after_too_large": f"after={NO_EVENT}:{'9' * 19}",
+    },
+    "list_changes": {
+        "after_negative": "after=-1",
+        "after_fraction": "after=1.5",
+        "after_of_64_bits": "after=18446744073709551616",
+        "after_infinite": "after=Infinity",
+    },
+    "list_journal": {
+        "after_negative": "after=-1",
+        "after_fraction": "after=1.5",
+        "after_of_64_bits": "after=18446744073709551616",
+        "after_infinite": "after=Infinity",
+    },
+}
+
+
+@pytest.mark.parametrize("operation", WITH_QUERY, ids=name_of)
+def test_a_malformed_query_is_refused(admin: httpx.Client, named: Named, operation: Operation) -> None:
+    for name, query in {**QUERIES, **QUERIES_BY_OPERATION[operation.name]}.items():
+        with case(name):
+            expect_error(ask(admin, operation, f"{address(operation, named)}?{query}"), 422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "id_", ["nothing", NO_EVENT, NO_BOOKING, f"xx{NO_EVENT[2:]}", f"{NO_EVENT[:-1]}*", "ev_\N{SNOWMAN}"]
+)
+def test_bookings_of_an_event_that_cannot_be_are_none(admin: httpx.Client, id_: str) -> None:
+    assert expect_ok(admin.get("/v1/bookings", params={"event": id_})) == {"items": [], "next": None}
+
+
+IDS: Final = {
+    "a_word": "nothing",
+    "a_number": "1",
+    "spaces": "%20%20",
+    "a_dot": "%2e",
+    "two_dots": "%2e%2e",
+    "a_slash": "a%2Fb",
+    "nul": "%00",
+    "nul_after_a_prefix": "ev_%00",
+    "not_utf_8": "%ff%fe",
+    "an_emoji": "%F0%9F%98%80",
+    "sql": "'%20OR%201=1--",
+    "very_long": "e" * 5000,
+    "an_event_that_is_not_there": NO_EVENT,
+    "an_event_too_short": NO_EVENT[:-1],
+    "an_event_too_long": f"{NO_EVENT}0",
+    "an_event_of_another_kind": f"xx{NO_EVENT[2:]}",
+    "an_event_without_a_prefix": f"000{NO_EVENT[3:]}",
+    "an_event_with_a_stray_character": f"{NO_EVENT[:-1]}*",
+    "an_event_with_padding": f"{NO_EVENT[:-2]}==",
+    "an_event_with_spaces": f"{NO_EVENT[:-2]}%20%20",
+    "an_event_in_capitals": f"ev_{'AB' * 16}",
+    "an_event_of_emojis": "ev_" + "%F0%9F%98%80" * 32,
+    "an_event_of_other_digits": "ev_" + "%D9%A1" * 32,
+    "a_booking_that_is_not_there": NO_BOOKING,
+    "a_booking_too_short": NO_BOOKING[:-1],
+    "a_booking_of_another_kind": f"xx{NO_BOOKING[2:]}",
+    "a_booking_without_a_prefix": f"000{NO_BOOKING[3:]}",
+    "a_booking_with_a_stray_character": f"{NO_BOOKING[:-1]}*",
+    "a_booking_with_padding": f"{NO_BOOKING[:-2]}==",
+    "a_booking_in_capitals": f"bk_{'AB' * 32}",
+    "an_org": NO_ORG,
+}
+
+
+@pytest.fixture(scope="module")
+def absent(admin: httpx.Client) -> Body:
+    return expect_error(admin.get(f"/v1/events/{NO_EVENT}"), 404, "not_found")
+
+
+# Every kind of id has a parser of its own, which all operations on that kind share; `place_hold` calls it by itself.
+@pytest.mark.parametrize(
+    "name",
+    ["get_event", "place_hold", "get_booking", "get_payment", "get_receipt", "get_qr_svg", "get_endpoint"],
+)
+def test_a_malformed_id_is_not_found(admin: httpx.Client, absent: Body, name: str) -> None:
+    for id_name, id_ in IDS.items():
+        with case(id_name):
+            assert expect_error(ask_for(admin, BY_NAME[name], id_), 404, "not_found") == absent
+
+
+@pytest.mark.parametrize("operation", WITH_ID, ids=name_of)
+def test_every_operation_answers_an_unknown_id_with_not_found(
+    admin: httpx.Client, absent: Body, operation: Operation
+) -> None:
+    for id_name in ("a_word", "nul", "an_event_that_is_not_there", "a_booking_that_is_not_there"):
+        with case(id_name):
+            assert expect_error(ask_for(admin, operation, IDS[id_name]), 404, "not_found") == absent
+
+
+def ask_for(client: httpx.Client, operation: Operation, id_: str) -> httpx.Response:
+    content = json.dumps(VALID.get(operation.name, {}))
+    return ask(client, operation, operation.path.replace("{id}", id_), content)
+
+
+def signed_by_nobody(header: str) -> bytes:
+    parts = (header, '{"sub": "u-1", "aud": "holdfast", "exp": 4000000000}', "signature")
+    return b"Bearer " + b".".join(base64.urlsafe_b64encode(part.encode()).rstrip(b"=") for part in parts)
+
+
+AUTHORIZATIONS: Final = {
+    "empty": b"",
+    "no_scheme": b"hf_sk_0123456789",
+    "scheme_alone": b"Bearer",
+    "scheme_and_a_space": b"Bearer ",
+    "another_scheme": b"Basic aGY6c2s=",
+    "a_tab_for_a_space": b"Bearer\thf_sk_0123456789",
+    "garbage": b"Bearer garbage",
+    "two_words": b"Bearer one two",
+    "a_prefix_alone": b"Bearer hf_sk_",
+    "an_unknown_key": b"Bearer hf_sk_0123456789012345678901234567890123456789012",
+    "a_key_of_bytes": b"Bearer hf_sk_\xff\xfe",
+    "bytes": b"Bearer \xff\xfe\x80",
+    "utf_8": "Bearer žluťoučký".encode(),
+    "long": b"Bearer " + b"x" * 7000,
+    "dots": b"Bearer ..",
+    "parts_of_nothing": b"Bearer e30.e30.e30",
+    "header_null": b"Bearer bnVsbA.e30.e30",
+    "header_array": b"Bearer W10.e30.e30",
+    "no_org": signed_by_nobody('{"alg": "HS256"}'),
+    "org_number": signed_by_nobody('{"alg": "HS256", "kid": 1}'),
+    "org_that_is_not_there": signed_by_nobody(f'{{"alg": "HS256", "kid": "{NO_ORG}"}}'),
+    "org_with_a_stray_character": signed_by_nobody(f'{{"alg": "HS256", "kid": "{NO_ORG[:-1]}*"}}'),
+    "org_of_another_kind": signed_by_nobody(f'{{"alg": "HS256", "kid": "{"0" * len(NO_ORG)}"}}'),
+}
+
+
+# One function reads the header for every operation, before the operation's own code runs. So every header meets an
+# operation that needs a caller and one that does not, and every operation meets one header.
+@pytest.mark.parametrize("value", each(AUTHORIZATIONS))
+def test_a_malformed_authorization_is_refused(server: Server, named: Named, value: bytes) -> None:
+    for name in ("place_hold", "list_events"):
+        with case(name):
+            expect_unauthorized(server, named, BY_NAME[name], value)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
+def test_every_operation_refuses_an_unknown_key(server: Server, named: Named, operation: Operation) -> None:
+    expect_unauthorized(server, named, operation, AUTHORIZATIONS["an_unknown_key"])
+
+
+def expect_unauthorized(server: Server, named: Named, operation: Operation, authorization: bytes) -> None:
+    content = json.dumps(VALID.get(operation.name, {})).encode()
+    headers = [b"Authorization: " + authorization, b"Idempotency-Key: k", b"Content-Length: %d" % len(content)]
+    path = address(operation, named).encode()
+    answer = send_bytes(server.port, request_head(operation.method, path, headers), content)
+    assert answer is not None
+    expect_error(answer, 401, "unauthorized")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+VALID: Final[dict[str, Body]] = {
+    "place_hold": holding(),
+    "create_event": example_event(),
+    "create_customer_token": {"user": "u-1"},
+    "start_payment": {"provider": "sandbox"},
+    "submit_receipt": {"file_ref": "a file"},
+    "transfer_booking": {"user": "u-2"},
+    "check_in": {"code": "a code"},
+    "create_endpoint": {"url": "http://127.0.0.1:9/"},
+}
+
+
+@pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
+def test_a_body_of_10_megabytes_is_too_large(admin: httpx.Client, named: Named, operation: Operation) -> None:
+    content = b'{"details": {"a": "' + b"x" * 10_000_000 + b'"}}'
+    expect_error(ask(admin, operation, address(operation, named), content), 413, "payload_too_large")
+
+
+@pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
+def test_a_body_that_will_be_too_large_is_refused_before_it_is_sent(
+    server: Server, org: Org, named: Named, operation: Operation
+) -> None:
+    headers = [f"Authorization: Bearer {org.keys['admin']}".encode(), b"Idempotency-Key: k"]
+    length = b"Content-Length: %d" % (MEBIBYTE + 1)
+    answer = send_bytes(
+        server.port, request_head(operation.method, address(operation, named).encode(), [*headers, length])
+    )
+    assert answer is not None
+    expect_error(answer, 413, "payload_too_large")
+
+
+def sized(bytes_: int) -> bytes:
+    """A hold whose body is exactly so large."""
+    empty = json.dumps(holding(details={"a": ""})).encode()
+    return empty.replace(b'{"a": ""}', b'{"a": "' + b"x" * (bytes_ - len(empty)) + b'"}')
+
+
+def test_a_body_of_one_mebibyte_is_taken_and_one_byte_more_is_not(admin: httpx.Client) -> None:
+    path = f"/v1/events/{publish_event(admin, example_event())}/holds"
+    assert ask(admin, BY_NAME["place_hold"], path, sized(MEBIBYTE)).status_code == 201
+    expect_error(ask(admin, BY_NAME["place_hold"], path, sized(MEBIBYTE + 1)), 413, "payload_too_large")
+
+
+@pytest.mark.parametrize("size", [MEBIBYTE + 1, 2 * MEBIBYTE], ids=["one_byte_over", "twice"])
+@pytest.mark.parametrize("chunk", [1000, 65_536, 2 * MEBIBYTE])
+def test_a_body_in_chunks_that_add_up_to_too_much_is_told_so(
+    server: Server, org: Org, event: str, size: int, chunk: int
+) -> None:
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Idempotency-Key: k"]
+    request = request_head("POST", f"/v1/events/{event}/holds".encode(), [*headers, b"Transfer-Encoding: chunked"])
+    for _ in range(10):
+        answer = send_bytes(server.port, request, chunked_body(sized(size), chunk))
+        assert answer is not None, "the connection was cut before the answer came through"
+        expect_error(answer, 413, "payload_too_large")
+
+
+def test_a_body_in_chunks_is_as_good_as_any(server: Server, org: Org, admin: httpx.Client) -> None:
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Idempotency-Key: k"]
+    path = f"/v1/events/{publish_event(admin, example_event())}/holds".encode()
+    request = request_head("POST", path, [*headers, b"Transfer-Encoding: chunked"])
+    answer = send_bytes(server.port, request, chunked_body(json.dumps(holding()).encode(), 7))
+    assert answer is not None
+    assert answer.status_code == 201
+
+
+REASON: Final = b'{"reason": "changed my mind"}'
+CHUNKED: Final = b"Transfer-Encoding: chunked"
+CUT_SHORT: Final = {
+    "none_of_the_body": ("cancel", b"Content-Length: 29", b""),
+    "half_of_the_body": ("cancel", b"Content-Length: 29", REASON[:12]),
+    "a_document_but_less_than_promised": ("cancel", b"Content-Length: 100", REASON),
+    "no_chunk": ("cancel", CHUNKED, b""),
+    "half_a_chunk": ("cancel", CHUNKED, b"1d\r\n" + REASON[:12]),
+    "no_last_chunk": ("cancel", CHUNKED, b"1d\r\n" + REASON + b"\r\n"),
+    "nothing_of_an_action_without_fields": ("confirm", b"Content-Length: 2", b""),
+    "no_chunk_of_an_action_without_fields": ("confirm", CHUNKED, b""),
+}
+
+
+@pytest.mark.parametrize(
+    ("action", "framing", "sent"), [pytest.param(*value, id=name) for name, value in CUT_SHORT.items()]
+)
+def test_a_request_that_breaks_off_in_its_body_has_no_effect(
+    server: Server, org: Org, admin: httpx.Client, action: str, framing: bytes, sent: bytes
+) -> None:
+    booking = expect_ok(post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]), 201)
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), framing]
+    path = f"/v1/bookings/{booking['id']}/{action}".encode()
+    answer = send_bytes(server.port, request_head("POST", path, headers), sent, hang_up=True)
+    assert answer is None or 400 <= answer.status_code < 500, answer.text
+    assert expect_ok(admin.get(f"/v1/bookings/{booking['id']}"))["status"] == "held"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    each(
+        {
+            "length_negative": [b"Content-Length: -1"],
+            "length_word": [b"Content-Length: many"],
+            "length_huge": [b"Content-Length: 99999999999999999999999999"],
+            "length_of_64_bits": [b"Content-Length: 18446744073709551615"],
+            "length_twice": [b"Content-Length: 2", b"Content-Length: 29"],
+            "chunk_of_no_size": [b"Transfer-Encoding: chunked"],
+            "coding_unknown": [b"Transfer-Encoding: gzip"],
+        }
+    ),
+)
+def test_a_length_that_is_none_is_refused_and_has_no_effect(
+    server: Server, org: Org, admin: httpx.Client, lines: list[bytes]
+) -> None:
+    booking = expect_ok(post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]), 201)
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), *lines]
+    path = f"/v1/bookings/{booking['id']}/cancel".encode()
+    answer = send_bytes(
+        server.port, request_head("POST", path, headers), b"zz\r\n" + REASON + b"\r\n0\r\n\r\n", hang_up=True
+    )
+    assert answer is None or 400 <= answer.status_code < 500, answer.text
+    assert expect_ok(admin.get(f"/v1/bookings/{booking['id']}"))["status"] == "held"
+
+
+def test_a_length_shorter_than_the_body_cuts_it(server: Server, org: Org, named: Named) -> None:
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Content-Length: 12"]
+    path = f"/v1/bookings/{named[Resource.BOOKING]}/cancel".encode()
+    answer = send_bytes(server.port, request_head("POST", path, headers), REASON)
+    assert answer is None or expect_problem(answer)["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    each(
+        {
+            "no_http": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+            "another_version": b"GET /healthz HTTP/9.9\r\n\r\n",
+            "nul_in_the_path": request_head("GET", b"/v1/events/a\0b", []),
+            "nul_in_the_query": request_head("GET", b"/v1/events?org=a\0b", []),
+            "bytes_in_the_query": request_head("GET", b"/v1/events?org=\xff", []),
+            "nul_in_a_header": request_head("GET", b"/v1/bookings", [b"Authorization: Bearer a\0b"]),
+            "control_character_in_a_header": request_head("GET", b"/v1/bookings", [b"Authorization: Bearer a\x01b"]),
+            "a_header_without_a_colon": request_head("GET", b"/v1/bookings", [b"Authorization"]),
+            "a_path_of_100_kilobytes": request_head("GET", b"/v1/events/" + b"e" * 100_000, []),
+            "a_header_of_a_megabyte": request_head(
+                "GET", b"/v1/bookings", [b"Authorization: Bearer " + b"x" * 1_000_000]
+            ),
+            "a_thousand_headers": request_head("GET", b"/v1/bookings", [b"X-%d: 1" % n for n in range(1000)]),
+        }
+    ),
+)
+def test_what_is_not_http_is_turned_away(server: Server, sent: bytes) -> None:
+    answer = send_bytes(server.port, sent, hang_up=True)
+    assert answer is None or 400 <= answer.status_code < 500, answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v2/events", "/v1/event", "/v1/events/", "/v1//events", "/.env"])
+def test_an_address_of_nothing_is_not_found(admin: httpx.Client, path: str) -> None:
+    expect_error(admin.get(path), 404, "not_found")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
+def test_a_method_that_an_address_does_not_take_is_told_which_it_does(
+    admin: httpx.Client, named: Named, operation: Operation
+) -> None:
+    answer = admin.request("BREW", address(operation, named))
+    expect_error(answer, 405, "method_not_allowed")
+    assert operation.method in answer.headers["allow"].split(", ")

@@ -1,0 +1,66 @@
+"""What the API says about payments and tickets at the edges of their lives."""
+
+import httpx
+import pytest
+
+from holdfast.api.call import Resource
+from tests.support import resources
+from tests.support.harness import Server, example_event, post_hold, publish_event
+from tests.support.http_assertions import expect_error, expect_ok
+
+
+@pytest.fixture
+def booking(admin: httpx.Client) -> str:
+    return resources.create_held_booking(admin)
+
+
+def test_a_booking_that_is_not_there_is_told_before_a_provider_that_is_not(admin: httpx.Client, booking: str) -> None:
+    absent = resources.UNKNOWN_IDS[Resource.BOOKING]
+    expect_error(resources.post_payment(admin, absent, provider="nobody"), 404, "not_found")
+    expect_error(resources.post_payment(admin, booking, provider="nobody"), 422, "unknown_provider")
+
+
+def test_receipts_are_begun_only_where_they_are_reviewed(admin: httpx.Client, booking: str) -> None:
+    assert expect_ok(resources.post_payment(admin, booking, provider="receipt"), 201)["checkout_url"] is None
+    unreviewed = expect_ok(post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]), 201)["id"]
+    expect_error(resources.post_payment(admin, unreviewed, provider="receipt"), 409, "review_not_offered")
+
+
+def test_a_payment_reads_the_same_alone_and_with_its_booking(admin: httpx.Client, booking: str) -> None:
+    payment = expect_ok(resources.post_payment(admin, booking), 201)
+    assert expect_ok(admin.get(f"/v1/payments/{payment['id']}")) == payment
+    assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["payments"] == [payment]
+
+
+def test_how_somebody_pays_is_not_in_the_public_feed_and_leaves_no_gap(server: Server, admin: httpx.Client) -> None:
+    payment = resources.start_payment(admin)
+    expect_ok(resources.post_notice(admin, payment))
+    event = expect_ok(admin.get(f"/v1/bookings/{payment['booking']}"))["event"]
+    with server.client() as anybody:
+        changes = expect_ok(anybody.get(f"/v1/events/{event}/changes"))["changes"]
+    assert [change["seq"] for change in changes] == list(range(1, len(changes) + 1))
+    assert [change["kind"] for change in changes if "payment." in change["kind"]] == []
+    told = [fact["kind"] for fact in expect_ok(admin.get(f"/v1/events/{event}/journal"))["items"]]
+    assert [kind for kind in told if kind.startswith("payment.")] == ["payment.started", "payment.succeeded"]
+
+
+@pytest.mark.parametrize("form", ["qr.svg", "qr.png", "ticket.pdf"])
+def test_a_void_ticket_is_not_printed(admin: httpx.Client, form: str) -> None:
+    bought = resources.create_confirmed_booking(admin)
+    (ticket,) = resources.list_tickets(admin, bought)
+    assert admin.get(f"/v1/tickets/{ticket['id']}/{form}").status_code == 200
+    expect_ok(admin.post(f"/v1/bookings/{bought}/refund"))
+    expect_error(admin.get(f"/v1/tickets/{ticket['id']}/{form}"), 409, "ticket_void")
+
+
+def test_a_booking_that_somebody_was_let_in_with_is_not_handed_on(admin: httpx.Client) -> None:
+    bought = resources.create_confirmed_booking(admin)
+    (ticket,) = resources.list_tickets(admin, bought)
+    expect_ok(admin.post("/v1/checkins", json={"code": ticket["code"]}))
+    expect_error(admin.post(f"/v1/bookings/{bought}/transfer", json={"user": "u-2"}), 409, "already_checked_in")
+
+
+def test_a_booking_has_at_most_a_thousand_units(admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event(pools=[{"code": "floor", "capacity": 5000}]))
+    expect_ok(post_hold(admin, event, items=[{"pool": "floor", "quantity": 500}] * 2), 201)
+    expect_error(post_hold(admin, event, items=[{"pool": "floor", "quantity": 501}] * 2), 422, "invalid_request")

@@ -1,0 +1,130 @@
+"""Rate limits apply to each key and each address, and an overloaded or locked server says so."""
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from holdfast.runtime import db, ids
+from tests.support.harness import (
+    Org,
+    Server,
+    example_event,
+    fresh_database,
+    post_hold,
+    publish_event,
+    run_with_connection,
+    running_server,
+)
+from tests.support.resources import post_notice, start_payment
+
+RATE = 5
+
+
+@pytest.fixture(scope="module")
+def limited(postgres: str) -> Iterator[Server]:
+    """A server with low limits behind a proxy, so that each test can come from an address of its own."""
+    limits = {"HOLDFAST_RATE_PER_ADDRESS": str(RATE), "HOLDFAST_RATE_PER_KEY": str(2 * RATE), "HOLDFAST_PROXIES": "1"}
+    with fresh_database(postgres) as url, running_server(url, workers=1, worker=False, **limits) as server:
+        yield server
+
+
+def forwarded_for(*addresses: str) -> dict[str, str]:
+    return {"X-Forwarded-For": ", ".join(addresses)}
+
+
+def test_an_address_that_sends_too_many_requests_has_to_wait(database: str) -> None:
+    """Without a proxy the address is that of the connection, whatever a header says."""
+    with running_server(database, workers=1, HOLDFAST_RATE_PER_ADDRESS=str(RATE)) as server, server.client() as client:
+        answers = [client.get("/v1/events", headers=forwarded_for(f"203.0.113.{n}")) for n in range(30)]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert answers[0].status_code == 200
+        assert refused
+        assert refused[0].json()["code"] == "rate_limited"
+        assert refused[0].json()["retryable"] is True
+        assert int(refused[0].headers["retry-after"]) >= 1
+
+
+def test_behind_a_proxy_the_address_is_the_one_the_proxy_saw(limited: Server) -> None:
+    with limited.client() as client:
+        greedy = [
+            client.get("/healthz", headers=forwarded_for(f"203.0.113.{n}", "198.51.100.1")).status_code
+            for n in range(30)
+        ]
+        assert 429 in greedy
+        assert client.get("/healthz", headers=forwarded_for("198.51.100.2")).status_code == 200
+
+
+def test_unknown_keys_count_against_the_address(limited: Server) -> None:
+    with limited.client(forwarded_for("198.51.100.3")) as client:
+        guesses = [{"Authorization": f"Bearer hf_sk_{number:043}"} for number in range(30)]
+        codes = [client.get("/v1/bookings", headers=guess).status_code for guess in guesses]
+        assert codes[0] == 401
+        assert 429 in codes
+
+
+def test_one_key_does_not_use_up_the_limit_of_another(limited: Server) -> None:
+    org, address = Org(limited.database_url), forwarded_for("198.51.100.4")
+    with (
+        limited.client({**org.headers("sales"), **address}) as greedy,
+        limited.client({**org.headers("admin"), **address}) as modest,
+    ):
+        codes = [greedy.get("/v1/bookings").status_code for _ in range(60)]
+        assert codes[0] == 200
+        assert 429 in codes
+        assert modest.get("/v1/bookings").status_code == 200
+
+
+def test_a_refused_request_has_no_effect(limited: Server) -> None:
+    org, address = Org(limited.database_url), forwarded_for("198.51.100.5")
+    with (
+        limited.client({**org.headers("admin"), **address}) as admin,
+        limited.client({**org.headers("sales"), **address}) as sales,
+    ):
+        event = publish_event(admin, example_event())
+        answers = [post_hold(sales, event, items=[{"pool": "standing", "tariff": "full"}]) for _ in range(60)]
+        held = sum(answer.status_code == 201 for answer in answers)
+        assert {answer.status_code for answer in answers} == {201, 429}
+        pools = admin.get(f"/v1/events/{event}/availability").json()["pools"]
+        assert next(pool["held"] for pool in pools if pool["code"] == "standing") == held
+
+
+def test_no_rate_limit_stops_the_notices_of_a_provider(limited: Server) -> None:
+    address = forwarded_for("198.51.100.6")
+    with limited.client({**Org(limited.database_url).headers(), **address}) as admin:
+        payment = start_payment(admin)
+    with limited.client(address) as provider:
+        answers = [post_notice(provider, payment).status_code for _ in range(100)]
+        strangers = [provider.get("/v1/events").status_code for _ in range(30)]
+    assert answers == [200] * 100
+    assert 429 in strangers
+
+
+def test_a_change_to_a_locked_event_is_answered_with_busy(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+
+    async def change_while_locked(connection: db.Connection) -> httpx.Response:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", ids.parse_event_id(event))
+            return await asyncio.to_thread(admin.patch, f"/v1/events/{event}", json={"title": "Saturday"})
+
+    answer = run_with_connection(change_while_locked, server.database_url)
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "busy"
+    assert answer.headers["retry-after"]
+    assert admin.get(f"/v1/events/{event}").json()["title"] == "Friday night"
+
+
+def test_an_unterminated_string_is_refused_without_being_scanned_again_and_again(server: Server) -> None:
+    body = b"[" * 65 + b'"' + rb"\"" * 200_000
+    with server.client() as client:
+        assert client.post("/v1/events", content=body).status_code == 422
+
+
+def test_seats_are_counted_before_they_are_created(server: Server) -> None:
+    pools = [{"code": f"p{n}", "seats": {"rows": ["A"] * 1000, "numbers": 1000}} for n in range(100)]
+    with server.client() as client:
+        answer = client.post("/v1/events", json=example_event(pools=pools))
+    assert answer.status_code == 422
+    assert "100000 seats at most" in answer.json()["detail"]

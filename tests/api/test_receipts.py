@@ -1,0 +1,344 @@
+"""Receipts are kept as they were handed in, for those who review them and nobody else, and shown so that no browser
+runs anything of them."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.concurrent_requests import request, send_all_at_once
+from tests.support.harness import DATA_FOLDER, Org, Server, post_hold, publish_event, query, running_server
+from tests.support.http_assertions import expect_error, expect_ok, expect_problem
+from tests.support.resources import TINY_PNG, create_held_booking, reviewed_event, upload_receipt
+from tests.support.sample_files import MIB, SAMPLES, image_file, jpeg_of_size, zip_file
+
+RECEIPTS_MAX = 20
+
+
+@pytest.fixture(scope="module")
+def other_org(server: Server) -> Org:
+    return Org(server.database_url)
+
+
+@pytest.fixture
+def stranger(server: Server, other_org: Org) -> Iterator[httpx.Client]:
+    with server.client(other_org.headers()) as client:
+        yield client
+
+
+def _upload(
+    client: httpx.Client, booking: str, file: bytes, name: str = "r", kind: str = "image/png"
+) -> httpx.Response:
+    return client.post(f"/v1/bookings/{booking}/receipt", files={"file": (name, file, kind)})
+
+
+def _receipts(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = expect_ok(client.get(f"/v1/bookings/{booking}/receipts"))["items"]
+    return items
+
+
+def _stored(org: Org) -> set[str]:
+    """The names of an org's files in the storage."""
+    folder = DATA_FOLDER / "receipts" / org.id.hex()
+    return {file.name for file in folder.iterdir()} if folder.exists() else set()
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_file_of_each_kind_comes_back_as_it_was_handed_in(admin: httpx.Client, org: Org, kind: str) -> None:
+    booking, file = create_held_booking(admin), SAMPLES[kind]
+    assert expect_ok(_upload(admin, booking, file, "page.html", "text/html"))["status"] == "payment_submitted"
+    (receipt,) = _receipts(admin, booking)
+    assert (receipt["content_type"], receipt["size"]) == (kind, len(file))
+    assert (receipt["file_ref"], receipt["message_ref"], receipt["also_on"]) == (None, None, receipt["also_on"])
+    answer = admin.get(receipt["file_url"])
+    assert (answer.status_code, answer.content) == (200, file)
+    assert hashlib.sha256(file).hexdigest() in _stored(org)
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_file_is_shown_as_what_it_is_and_runs_nothing(admin: httpx.Client, kind: str) -> None:
+    booking = create_held_booking(admin)
+    expect_ok(_upload(admin, booking, SAMPLES[kind], "page.html", "text/html"))
+    headers = admin.get(_receipts(admin, booking)[0]["file_url"]).headers
+    assert headers["content-type"] == kind
+    assert headers["x-content-type-options"] == "nosniff"
+    policy = [part.strip() for part in headers["content-security-policy"].split(";")]
+    assert "sandbox" in policy
+    assert "default-src 'none'" in policy
+    assert "no-store" in headers["cache-control"]
+
+
+def test_a_reference_is_kept_as_it_is_and_has_no_file(admin: httpx.Client) -> None:
+    booking = create_held_booking(admin)
+    ref = {"file_ref": "AgACAgQAAx/photo:1", "message_ref": "chat 7, message 12"}
+    expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json=ref))
+    (receipt,) = _receipts(admin, booking)
+    assert {name: receipt[name] for name in ref} == ref
+    assert (receipt["content_type"], receipt["size"], receipt["file_url"]) == (None, None, None)
+    expect_error(admin.get(f"/v1/receipts/{receipt['id']}"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b'{"file_ref": ""}', b'{"file_ref": 1}', b'{"file_ref": "x", "name": "y"}', b"file", b"\xff"],
+)
+def test_a_body_that_is_neither_a_file_nor_a_reference_is_refused(admin: httpx.Client, body: bytes) -> None:
+    booking = create_held_booking(admin)
+    headers = {"content-type": "application/json"}
+    expect_error(admin.post(f"/v1/bookings/{booking}/receipt", content=body, headers=headers), 422, "invalid_request")
+    assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "held"
+
+
+WRONG = {
+    "html": b"<!doctype html><script>alert(1)</script>",
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
+    "zip": zip_file(),
+    "gif": image_file("GIF"),
+    "empty": b"",
+    "text": b"I have paid.",
+    "half a picture": SAMPLES["image/png"][: len(SAMPLES["image/png"]) // 2],
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_file_of_another_kind_is_refused_and_not_stored_whatever_it_is_called(
+    admin: httpx.Client, org: Org, what: str
+) -> None:
+    booking, before = create_held_booking(admin), _stored(org)
+    document = expect_error(_upload(admin, booking, WRONG[what], "receipt.png", "image/png"), 422, "invalid_request")
+    assert [error["field"] for error in document["errors"]] == ["file"]
+    assert _stored(org) == before
+    assert _receipts(admin, booking) == []
+    found = expect_ok(admin.get(f"/v1/bookings/{booking}"))
+    assert (found["status"], found["payments"]) == ("held", [])
+
+
+def test_a_file_of_ten_mebibytes_is_taken(admin: httpx.Client) -> None:
+    booking, file = create_held_booking(admin), jpeg_of_size(10 * MIB)
+    expect_ok(_upload(admin, booking, file))
+    (receipt,) = _receipts(admin, booking)
+    assert receipt["size"] == 10 * MIB
+    assert admin.get(receipt["file_url"]).content == file
+
+
+@pytest.mark.parametrize("size", [10 * MIB + 1, 10 * MIB + 64 * 1024, 12 * MIB])
+def test_a_larger_file_is_refused_for_its_size_and_not_stored(
+    server: Server, admin: httpx.Client, org: Org, size: int
+) -> None:
+    """On a connection of its own: the server may hang up on whoever sends too much."""
+    booking, before = create_held_booking(admin), _stored(org)
+    with server.client(org.headers()) as client:
+        expect_error(_upload(client, booking, jpeg_of_size(size)), 413, "payload_too_large")
+    assert _stored(org) == before
+    assert _receipts(admin, booking) == []
+
+
+def test_a_large_body_that_does_not_tell_its_size_is_refused_too(server: Server, org: Org, admin: httpx.Client) -> None:
+    booking = create_held_booking(admin)
+
+    def parts() -> Iterator[bytes]:
+        yield b'--limit\r\ncontent-disposition: form-data; name="file"; filename="r.png"\r\n\r\n'
+        for _ in range(12):
+            yield b"\0" * MIB
+
+    headers = {"content-type": "multipart/form-data; boundary=limit"}
+    with server.client(org.headers()) as client:
+        answer = client.post(f"/v1/bookings/{booking}/receipt", content=parts(), headers=headers)
+    expect_error(answer, 413, "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [("file", ("a.png", TINY_PNG)), ("file", ("b.png", TINY_PNG))],
+        [("file", ("a.png", TINY_PNG)), ("note", (None, b"paid"))],
+        [("note", (None, b"paid")), ("file", ("a.png", TINY_PNG))],
+        [("receipt", ("a.png", TINY_PNG))],
+    ],
+    ids=["two files", "a field behind", "a field before", "another name"],
+)
+def test_an_upload_is_one_file_and_nothing_else(admin: httpx.Client, files: Any) -> None:
+    booking = create_held_booking(admin)
+    expect_error(admin.post(f"/v1/bookings/{booking}/receipt", files=files), 422, "invalid_request")
+    assert _receipts(admin, booking) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/form-data; boundary=other",
+        "multipart/mixed; boundary=limit",
+        "image/png",
+        "",
+    ],
+)
+def test_an_upload_that_cannot_be_read_is_refused(admin: httpx.Client, header: str) -> None:
+    body = b'--limit\r\ncontent-disposition: form-data; name="file"\r\n\r\n' + TINY_PNG + b"\r\n--limit--\r\n"
+    answer = admin.post(
+        f"/v1/bookings/{create_held_booking(admin)}/receipt", content=body, headers={"content-type": header}
+    )
+    assert expect_problem(answer)["code"] == "invalid_request"
+
+
+def test_the_same_receipt_on_two_bookings_is_told_at_both(admin: httpx.Client) -> None:
+    first, second, third = create_held_booking(admin), create_held_booking(admin), create_held_booking(admin)
+    file = image_file("PNG")
+    expect_ok(_upload(admin, first, file))
+    assert _receipts(admin, first)[0]["also_on"] == []
+    expect_ok(_upload(admin, second, file))
+    expect_ok(_upload(admin, third, image_file("PNG")))
+    assert _receipts(admin, first)[0]["also_on"] == [second]
+    assert _receipts(admin, second)[0]["also_on"] == [first]
+    assert _receipts(admin, third)[0]["also_on"] == []
+
+
+def test_the_same_reference_on_two_bookings_is_told_at_both(admin: httpx.Client) -> None:
+    first, second = create_held_booking(admin), create_held_booking(admin)
+    for booking in (first, second):
+        expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "the same file"}))
+    assert _receipts(admin, first)[0]["also_on"] == [second]
+    assert _receipts(admin, second)[0]["also_on"] == [first]
+
+
+def test_the_same_receipt_in_another_org_is_nobodys_business(admin: httpx.Client, stranger: httpx.Client) -> None:
+    ours, theirs, file = create_held_booking(admin), create_held_booking(stranger), image_file("PNG")
+    for client, booking in ((admin, ours), (stranger, theirs)):
+        expect_ok(_upload(client, booking, file))
+    assert _receipts(admin, ours)[0]["also_on"] == []
+    assert _receipts(stranger, theirs)[0]["also_on"] == []
+    assert stranger.get(_receipts(stranger, theirs)[0]["file_url"]).content == file
+
+
+def test_a_receipt_is_for_those_of_the_org_who_review_and_for_nobody_else(
+    server: Server, org: Org, other_org: Org, admin: httpx.Client
+) -> None:
+    booking = create_held_booking(admin, "u-1")
+    expect_ok(upload_receipt(admin, booking))
+    url = _receipts(admin, booking)[0]["file_url"]
+    token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "u-1"}), 201)["token"]
+    seen = {
+        "admin": org.headers("admin"),
+        "review": org.headers("review"),
+        "sales": org.headers("sales"),
+        "door": org.headers("door"),
+        "buyer": {"Authorization": f"Bearer {token}"},
+        "nobody": {},
+        "other admin": other_org.headers("admin"),
+        "other review": other_org.headers("review"),
+    }
+    codes = {}
+    for who, headers in seen.items():
+        with server.client(headers) as client:
+            codes[who] = {client.get(path).status_code for path in (url, f"/v1/bookings/{booking}/receipts")}
+    assert codes == {
+        "admin": {200},
+        "review": {200},
+        "sales": {403},
+        "door": {403},
+        "buyer": {403},
+        "nobody": {401},
+        "other admin": {404},
+        "other review": {404},
+    }
+
+
+def test_a_customer_hands_in_for_their_own_booking_only(server: Server, org: Org, admin: httpx.Client) -> None:
+    own, foreign, before = create_held_booking(admin, "u-1"), create_held_booking(admin, "u-2"), _stored(org)
+    token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "u-1"}), 201)["token"]
+    file = image_file("PNG")
+    with server.client({"Authorization": f"Bearer {token}"}) as customer:
+        expect_error(_upload(customer, foreign, file), 404, "not_found")
+        assert _stored(org) == before
+        assert expect_ok(_upload(customer, own, file))["status"] == "payment_submitted"
+
+
+def test_the_same_receipt_twice_on_one_booking_is_kept_once(admin: httpx.Client) -> None:
+    booking, file = create_held_booking(admin), image_file("PNG")
+    first = expect_ok(_upload(admin, booking, file, "a.png"))
+    again = expect_ok(_upload(admin, booking, file, "b.jpeg", "image/jpeg"))
+    assert (again["version"], again["expires_at"]) == (first["version"], first["expires_at"])
+    assert len(again["payments"]) == 1
+    (receipt,) = _receipts(admin, booking)
+    assert receipt["also_on"] == []
+
+
+def test_the_same_receipt_many_times_at_once_is_kept_once(admin: httpx.Client) -> None:
+    booking, file = create_held_booking(admin), image_file("PNG")
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: _upload(admin, booking, file), range(16)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(_receipts(admin, booking)) == 1
+    assert len(expect_ok(admin.get(f"/v1/bookings/{booking}"))["payments"]) == 1
+
+
+def test_a_booking_takes_twenty_receipts_and_no_more(admin: httpx.Client) -> None:
+    booking = create_held_booking(admin)
+    for number in range(RECEIPTS_MAX):
+        expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": f"f-{number}"}))
+    expect_error(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "one more"}), 409, "limit_reached")
+    expect_error(upload_receipt(admin, booking), 409, "limit_reached")
+    assert [receipt["file_ref"] for receipt in _receipts(admin, booking)] == [f"f-{n}" for n in range(RECEIPTS_MAX)]
+
+
+def test_a_booking_takes_twenty_receipts_and_no_more_when_they_come_at_once(
+    server: Server, org: Org, admin: httpx.Client
+) -> None:
+    booking = create_held_booking(admin)
+    path = f"/v1/bookings/{booking}/receipt"
+    send_all_at_once(server.port, [request("POST", path, org.keys["admin"], {"file_ref": f"f-{n}"}) for n in range(60)])
+    assert len(_receipts(admin, booking)) == RECEIPTS_MAX
+
+
+def test_the_last_receipt_again_is_the_same_answer_again(admin: httpx.Client) -> None:
+    """Its answer may have been lost on the way."""
+    booking = create_held_booking(admin)
+    path = f"/v1/bookings/{booking}/receipt"
+    for number in range(RECEIPTS_MAX):
+        last = expect_ok(admin.post(path, json={"file_ref": f"f-{number}"}))
+    again = expect_ok(admin.post(path, json={"file_ref": f"f-{RECEIPTS_MAX - 1}"}))
+    assert again["version"] == last["version"]
+
+
+@pytest.mark.parametrize(
+    ("review", "verb", "why"),
+    [
+        ("none", "extend", "review_not_offered"),
+        ("manual", "confirm", "already_confirmed"),
+        ("manual", "cancel", "already_cancelled"),
+    ],
+)
+def test_a_file_that_is_refused_is_not_stored(admin: httpx.Client, org: Org, review: str, verb: str, why: str) -> None:
+    """Otherwise whoever has a booking could fill the storage without end: what is refused is not counted."""
+    event = publish_event(admin, reviewed_event(policy={"review": review}))
+    booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
+    expect_ok(admin.post(f"/v1/bookings/{booking}/{verb}"))
+    before = _stored(org)
+    expect_error(_upload(admin, booking, image_file("PNG")), 409, why)
+    assert _stored(org) == before
+
+
+def test_receipts_outlast_the_server(database: str) -> None:
+    org, file = Org(database), SAMPLES["application/pdf"]
+    with running_server(database, workers=1) as server, server.client(org.headers()) as admin:
+        booking = create_held_booking(admin)
+        expect_ok(_upload(admin, booking, file))
+        before = _receipts(admin, booking)
+    with running_server(database, workers=1) as server, server.client(org.headers("review")) as reviewer:
+        after = _receipts(reviewer, booking)
+        assert after == before
+        assert reviewer.get(after[0]["file_url"]).content == file
+
+
+def test_a_file_that_is_gone_from_the_storage_is_told_as_such(server: Server, org: Org, admin: httpx.Client) -> None:
+    booking, file = create_held_booking(admin), image_file("PNG")
+    expect_ok(_upload(admin, booking, file))
+    (DATA_FOLDER / "receipts" / org.id.hex() / hashlib.sha256(file).hexdigest()).unlink()
+    (receipt,) = _receipts(admin, booking)
+    expect_error(admin.get(receipt["file_url"]), 404, "not_found")
+    rows = query(server.database_url, "SELECT count(*) FROM receipt WHERE hash = $1", hashlib.sha256(file).digest())
+    assert rows[0]["count"] == 1

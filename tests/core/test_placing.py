@@ -1,0 +1,550 @@
+"""Placing a booking: what it costs, how long it lasts, and which "no" is told when there are several."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import combinations
+from math import floor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct, structs
+
+from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
+from holdfast.core.decide import decide
+from holdfast.core.event_state import EventState, OversoldError
+from holdfast.core.journal import PoolState
+from holdfast.core.model import Booking, Counter, Line, Policy
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import TIMED, EventStatus, Status, Verb
+from tests.support.builders import (
+    OTHER_ORG,
+    STALLS,
+    STANDING,
+    STANDING_CAPACITY,
+    VERSION,
+    act_command,
+    example_layout,
+    expect_booking,
+    expect_done,
+    expect_refusal,
+    expect_refused,
+    held_and_sold,
+    is_unchanged,
+    make_booking,
+    make_event_state,
+    make_id,
+    place_command,
+    seat_line,
+    seconds_from_now,
+    standing_line,
+)
+
+FAMILY = (SeatItem("A-3"), PoolItem("standing", 1, "full"), PoolItem("standing", 2, "child"))
+
+
+def test_the_price_is_the_sum_of_the_items_and_the_tax_comes_on_top() -> None:
+    placed = expect_booking(make_event_state(), place_command("it", *FAMILY))
+    assert (placed.subtotal, placed.tax, placed.total) == (3000 + 1500 + 2 * 700, 1121, 7021)
+    assert placed.currency == "EUR"
+    assert [(line.quantity, line.unit_price) for line in placed.lines] == [(1, 3000), (1, 1500), (2, 700)]
+
+
+@pytest.mark.parametrize(
+    ("price", "tax_bps", "tax"),
+    [
+        (100, 1900, 19),
+        (1, 4999, 0),
+        (1, 5000, 1),
+        (50, 100, 1),
+        (49, 100, 0),
+        (333, 750, 25),
+        (100, 0, 0),
+        (7, 10_000, 7),
+    ],
+)
+def test_half_a_cent_of_tax_is_rounded_up(price: int, tax_bps: int, tax: int) -> None:
+    placed = expect_booking(
+        make_event_state(_at_price(price, tax_bps)), place_command("it", PoolItem("standing", 1, "full"))
+    )
+    assert (placed.tax, placed.total) == (tax, price + tax)
+
+
+@given(price=st.integers(0, 100_000_000_000), quantity=st.integers(1, 10), tax_bps=st.integers(0, 10_000))
+def test_tax_is_rounded_once_over_the_whole_booking(price: int, quantity: int, tax_bps: int) -> None:
+    placed = expect_booking(
+        make_event_state(_at_price(price, tax_bps)), place_command("it", PoolItem("standing", quantity, "full"))
+    )
+    assert placed.subtotal == price * quantity
+    assert placed.tax == floor(Fraction(price * quantity * tax_bps, 10_000) + Fraction(1, 2))
+    assert placed.total == placed.subtotal + placed.tax
+
+
+def _at_price(price: int, tax_bps: int) -> Any:
+    stalls, standing = example_layout().pools
+    full = structs.replace(standing.tariffs[0], price=price)
+    pools = (stalls, structs.replace(standing, tariffs=(full, standing.tariffs[1])))
+    return example_layout(pools=pools, tax_bps=tax_bps)
+
+
+def test_what_was_agreed_stays_when_prices_change() -> None:
+    agreed = expect_booking(make_event_state(), place_command("it", PoolItem("standing", 2, "full")))
+    dearer = make_event_state(_at_price(9999, 2500), [agreed])
+    kept = expect_booking(dearer, act_command("it", Verb.CONFIRM))
+    assert (kept.subtotal, kept.tax, kept.total, kept.lines) == (
+        agreed.subtotal,
+        agreed.tax,
+        agreed.total,
+        agreed.lines,
+    )
+
+
+def test_the_tariff_may_be_left_out_where_a_pool_has_one() -> None:
+    placed = expect_booking(make_event_state(), place_command("it", SeatItem("A-1"), SeatItem("A-2", "full")))
+    assert [line.unit_price for line in placed.lines] == [3000, 3000]
+
+
+def test_the_tariff_has_to_be_named_where_a_pool_has_several() -> None:
+    said = expect_refused(make_event_state(), place_command("it", PoolItem("standing", 1)))
+    assert (said.refusal, said.conflicts) == (Refusal.UNKNOWN_TARIFF, ("standing",))
+    assert "full, child" in said.detail
+
+
+def test_quantities_of_one_pool_and_tariff_become_one_line() -> None:
+    items = (PoolItem("standing", 1, "full"), PoolItem("standing", 2, "child"), PoolItem("standing", 3, "full"))
+    placed = expect_booking(make_event_state(), place_command("it", *items))
+    assert placed.lines == (Line(STANDING, 0, None, 4, 1500), Line(STANDING, 1, None, 2, 700))
+    assert placed.units == 6
+
+
+def test_quantities_are_counted_together_against_what_is_left() -> None:
+    half = STANDING_CAPACITY // 2
+    items = (PoolItem("standing", half, "full"), PoolItem("standing", half + 1, "child"))
+    said = expect_refused(make_event_state(), place_command("it", *items))
+    assert (said.refusal, said.conflicts) == (Refusal.SOLD_OUT, ("standing",))
+
+
+def test_a_seat_named_twice_is_refused() -> None:
+    open_book = make_event_state()
+    assert expect_refusal(open_book, place_command("it", SeatItem("A-1"), SeatItem("A-1"))) is Refusal.INVALID_REQUEST
+    assert is_unchanged(open_book)
+
+
+def test_a_pool_with_seats_is_not_sold_by_quantity() -> None:
+    assert expect_refusal(make_event_state(), place_command("it", PoolItem("stalls", 1))) is Refusal.INVALID_REQUEST
+
+
+def test_a_pool_without_seats_has_no_best_ones() -> None:
+    best = BestSeats("standing", 1, "full")
+    assert expect_refusal(make_event_state(), place_command("it", best=best)) is Refusal.INVALID_REQUEST
+
+
+def test_a_hold_takes_its_units_and_is_one_fact() -> None:
+    open_book = make_event_state()
+    placed = expect_booking(open_book, place_command("it", *FAMILY, cart_hash=b"cart", details='{"a": 1}'))
+    assert placed.status is Status.HELD
+    assert (placed.user, placed.cart_hash, placed.details) == ("user of it", b"cart", '{"a": 1}')
+    assert (held_and_sold(open_book, STALLS), held_and_sold(open_book, STANDING)) == ((1, 0), (3, 0))
+    assert open_book.taken == {2: placed.id}
+    (fact,) = open_book.entries
+    assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, "held", placed.id, "actor of it")
+    assert fact.data.seats == {"A-3": "held"}
+    assert fact.data.pools == {
+        "stalls": PoolState(10, 1, 0, 9),
+        "standing": PoolState(STANDING_CAPACITY, 3, 0, STANDING_CAPACITY - 3),
+    }
+    assert open_book.created == {placed.id}
+    assert placed.version == open_book.version == VERSION + 1
+
+
+@pytest.mark.parametrize(("hold", "longest", "limit"), [(600, 1800, 1800), (600, 600, 600), (600, 60, 600)])
+def test_a_hold_lasts_as_long_as_the_policy_says(hold: int, longest: int, limit: int) -> None:
+    layout = example_layout(policy=Policy(hold_seconds=hold, max_hold_seconds=longest))
+    placed = expect_booking(make_event_state(layout), place_command("it", *FAMILY))
+    assert (placed.expires_at, placed.max_expires_at) == (seconds_from_now(hold), seconds_from_now(limit))
+
+
+def test_where_the_policy_confirms_at_once_units_are_sold_without_a_deadline() -> None:
+    open_book = make_event_state(example_layout(policy=Policy(confirm_at_once=True)))
+    placed = expect_booking(open_book, place_command("it", *FAMILY))
+    assert (placed.status, placed.expires_at, placed.max_expires_at) == (Status.CONFIRMED, None, None)
+    assert (held_and_sold(open_book, STALLS), held_and_sold(open_book, STANDING)) == ((0, 1), (0, 3))
+    (fact,) = open_book.entries
+    assert (fact.kind, fact.data.seats) == ("confirmed", {"A-3": "sold"})
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [SeatItem("A-2"), SeatItem("Z-9"), PoolItem("standing", STANDING_CAPACITY + 1, "full"), PoolItem("balcony", 1)],
+    ids=["a taken seat", "an unknown seat", "more than is left", "an unknown pool"],
+)
+def test_all_of_it_or_nothing(missing: SeatItem | PoolItem) -> None:
+    open_book = make_event_state(bookings=[make_booking("other", Status.CONFIRMED, seat_line("A-2"))])
+    assert isinstance(decide(open_book, [place_command("it", *FAMILY, missing)])[0], Refused)
+    assert is_unchanged(open_book)
+    assert (held_and_sold(open_book, STALLS), held_and_sold(open_book, STANDING)) == ((0, 1), (0, 0))
+
+
+def test_all_that_stands_in_the_way_is_named() -> None:
+    others = [make_booking("other", Status.HELD, seat_line("A-2"), seat_line("B-1"))]
+    said = expect_refused(
+        make_event_state(bookings=others), place_command("it", SeatItem("B-1"), SeatItem("A-1"), SeatItem("A-2"))
+    )
+    assert (said.refusal, said.conflicts) == (Refusal.SEAT_TAKEN, ("B-1", "A-2"))
+
+
+def test_a_blocked_seat_is_not_sold() -> None:
+    seats = tuple(structs.replace(seat, blocked=seat.label == "A-1") for seat in example_layout().seats)
+    assert (
+        expect_refusal(make_event_state(example_layout(seats=seats)), place_command("it", SeatItem("A-1")))
+        is Refusal.SEAT_TAKEN
+    )
+
+
+def test_the_first_of_a_batch_gets_the_seat_and_the_second_does_not() -> None:
+    open_book = make_event_state()
+    first, second = decide(
+        open_book, [place_command("first", SeatItem("A-1")), place_command("second", SeatItem("A-1"))]
+    )
+    assert isinstance(first, Accepted)
+    assert isinstance(second, Refused)
+    assert second.refusal is Refusal.SEAT_TAKEN
+    assert len(open_book.entries) == 1
+
+
+def test_a_batch_gives_exactly_what_is_left() -> None:
+    open_book = make_event_state()
+    orders = [place_command(f"{n}", PoolItem("standing", 3, "full")) for n in range(6)]
+    outcomes = decide(open_book, orders)
+    assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, True, False, False, False]
+    assert isinstance(decide(open_book, [place_command("last", PoolItem("standing", 1, "full"))])[0], Accepted)
+    assert held_and_sold(open_book) == (STANDING_CAPACITY, 0)
+
+
+LIVING = [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED]
+
+
+@pytest.mark.parametrize("status", Status)
+def test_only_live_bookings_count_against_one_booking_per_user(status: Status) -> None:
+    earlier = make_booking("earlier", status, standing_line(1), user="ann")
+    open_book = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [earlier])
+    (outcome,) = decide(open_book, [place_command("it", SeatItem("A-1"), user="ann")])
+    assert _said(outcome) is (Refusal.ALREADY_BOOKED if status in LIVING else None)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_only_live_units_count_against_the_limit(status: Status) -> None:
+    earlier = make_booking("earlier", status, standing_line(2), user="ann")
+    open_book = make_event_state(example_layout(policy=Policy(max_units_per_user=4)), [earlier])
+    (outcome,) = decide(open_book, [place_command("it", PoolItem("standing", 3, "full"), user="ann")])
+    assert _said(outcome) is (Refusal.LIMIT_REACHED if status in LIVING else None)
+
+
+def test_the_limit_itself_may_be_reached_but_not_passed() -> None:
+    open_book = make_event_state(example_layout(policy=Policy(max_units_per_user=4)))
+    orders = [place_command(f"{n}", PoolItem("standing", n, "full"), user="ann") for n in (3, 2, 1)]
+    assert [_said(outcome) for outcome in decide(open_book, orders)] == [None, Refusal.LIMIT_REACHED, None]
+
+
+def test_the_limit_counts_the_best_available_seats_too() -> None:
+    open_book = make_event_state(example_layout(policy=Policy(max_units_per_user=3)))
+    best = BestSeats("stalls", 2)
+    orders = [place_command(f"{n}", best=best, user="ann") for n in range(2)]
+    assert [_said(outcome) for outcome in decide(open_book, orders)] == [None, Refusal.LIMIT_REACHED]
+
+
+def test_one_buyer_s_bookings_do_not_limit_another() -> None:
+    policy = Policy(one_booking_per_user=True, max_units_per_user=1)
+    open_book = make_event_state(
+        example_layout(policy=policy), [make_booking("earlier", Status.HELD, standing_line(1), user="ann")]
+    )
+    assert expect_booking(open_book, place_command("it", SeatItem("A-1"), user="bob")).user == "bob"
+
+
+def test_who_gives_a_booking_up_may_book_again_in_the_same_batch() -> None:
+    open_book = make_event_state(example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=1)))
+    first, second = (
+        place_command("first", SeatItem("A-1"), user="ann"),
+        place_command("second", SeatItem("A-2"), user="ann"),
+    )
+    outcomes = decide(open_book, [first, second, act_command("first", Verb.CANCEL), second])
+    assert [_said(outcome) for outcome in outcomes] == [None, Refusal.ALREADY_BOOKED, None, None]
+
+
+def test_a_hold_that_is_due_does_not_count_against_its_buyer() -> None:
+    due = make_booking("due", Status.HELD, standing_line(1), user="ann", expires_at=seconds_from_now(0))
+    open_book = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [due])
+    assert expect_booking(open_book, place_command("it", SeatItem("A-1"), user="ann")).status is Status.HELD
+
+
+def test_the_same_key_and_body_give_the_same_booking_again() -> None:
+    open_book = make_event_state()
+    first = expect_done(open_book, place_command("it", *FAMILY))
+    again = expect_done(open_book, place_command("it", *FAMILY, booking=make_id("another id")))
+    assert (first.replayed, again.replayed) == (False, True)
+    assert again.booking == first.booking
+    assert len(open_book.entries) == 1
+    assert held_and_sold(open_book, STALLS) == (1, 0)
+
+
+def test_the_same_key_in_one_batch_makes_one_booking() -> None:
+    open_book = make_event_state()
+    outcomes = decide(open_book, [place_command("it", *FAMILY, booking=make_id(f"id {n}")) for n in range(5)])
+    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Accepted)] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert {outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)} == {make_id("id 0")}
+    assert len(open_book.entries) == 1
+
+
+def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_replay() -> None:
+    command = place_command("it", *FAMILY)
+    committed = expect_booking(make_event_state(), command)
+    reopened = make_event_state(bookings=[committed])
+    done = expect_done(reopened, command)
+    assert (done.booking, done.replayed) == (committed, False)
+    assert is_unchanged(reopened)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_replay_shows_what_has_become_of_the_booking(status: Status) -> None:
+    earlier = make_booking("it", status, standing_line(2))
+    open_book = make_event_state(bookings=[earlier])
+    done = expect_done(open_book, place_command("it", PoolItem("standing", 2, "full"), booking=make_id("another id")))
+    assert (done.booking, done.replayed) == (earlier, True)
+    assert is_unchanged(open_book)
+
+
+@pytest.mark.parametrize("event", EventStatus)
+def test_a_replay_is_answered_even_when_the_event_is_no_longer_on_sale(event: EventStatus) -> None:
+    earlier = make_booking("it", Status.CONFIRMED, standing_line(2))
+    assert (
+        expect_booking(
+            make_event_state(example_layout(status=event), [earlier]),
+            place_command("it", booking=make_id("another id")),
+        )
+        == earlier
+    )
+
+
+def test_a_replay_needs_nothing_to_be_left() -> None:
+    everything = make_booking("it", Status.HELD, standing_line(STANDING_CAPACITY))
+    policy = Policy(one_booking_per_user=True, max_units_per_user=1)
+    open_book = make_event_state(example_layout(policy=policy), [everything])
+    again = place_command("it", PoolItem("standing", STANDING_CAPACITY, "full"), booking=make_id("another id"))
+    assert expect_booking(open_book, again) == everything
+
+
+def test_the_same_key_with_another_body_is_refused() -> None:
+    earlier = make_booking("it", Status.CANCELLED, standing_line(2))
+    open_book = make_event_state(bookings=[earlier])
+    other_body = place_command("it", PoolItem("standing", 1, "full"), fingerprint=make_id("something else"))
+    assert expect_refusal(open_book, other_body) is Refusal.IDEMPOTENCY_KEY_REUSED
+    assert is_unchanged(open_book)
+
+
+def test_a_refusal_is_judged_anew_under_the_same_key() -> None:
+    open_book = make_event_state(bookings=[make_booking("other", Status.HELD, seat_line("A-1"))])
+    command = place_command("it", SeatItem("A-1"))
+    outcomes = decide(open_book, [command, act_command("other", Verb.CANCEL), command])
+    assert [_said(outcome) for outcome in outcomes] == [Refusal.SEAT_TAKEN, None, None]
+
+
+class Scene(Struct):
+    """An order that would be granted: seat A-3 in an event with a few bookings of others."""
+
+    items: list[SeatItem | PoolItem]
+    bookings: list[Booking]
+    policy: dict[str, Any]
+    layout: dict[str, Any]
+    order: dict[str, Any]
+
+    def told(self) -> Refusal | None:
+        layout = example_layout(**self.layout, policy=Policy(**self.policy))
+        open_book = make_event_state(layout, self.bookings)
+        (outcome,) = decide(open_book, [place_command("it", *self.items, user="ann", **self.order)])
+        assert is_unchanged(open_book) is isinstance(outcome, Refused)
+        return _said(outcome)
+
+
+def _said(outcome: Accepted | Refused) -> Refusal | None:
+    return outcome.refusal if isinstance(outcome, Refused) else None
+
+
+def _names_a_seat_twice(scene: Scene) -> None:
+    scene.items += [SeatItem("B-5"), SeatItem("B-5")]
+
+
+def _asks_another_org_s_event(scene: Scene) -> None:
+    scene.order["org"] = OTHER_ORG
+
+
+def _comes_before_the_sale(scene: Scene) -> None:
+    scene.layout["status"] = EventStatus.DRAFT
+
+
+def _uses_the_key_of_another_request(scene: Scene) -> None:
+    request = {"request_key": place_command("it").request_key, "fingerprint": b"of something else"}
+    scene.bookings.append(make_booking("request", Status.EXPIRED, standing_line(1), **request))
+
+
+def _asks_for_an_unknown_seat(scene: Scene) -> None:
+    scene.items.append(SeatItem("Z-9"))
+
+
+def _asks_for_an_unknown_pool(scene: Scene) -> None:
+    scene.items.append(PoolItem("balcony", 1))
+
+
+def _asks_for_an_unknown_tariff(scene: Scene) -> None:
+    scene.items.append(PoolItem("standing", 1, "senior"))
+
+
+def _has_booked_already(scene: Scene) -> None:
+    scene.policy["one_booking_per_user"] = True
+    scene.bookings.append(make_booking("ann's", Status.CONFIRMED, seat_line("B-1"), user="ann"))
+
+
+def _passes_the_limit(scene: Scene) -> None:
+    scene.policy["max_units_per_user"] = 1
+    scene.items.append(SeatItem("A-4"))
+
+
+def _asks_for_a_taken_seat(scene: Scene) -> None:
+    scene.bookings.append(make_booking("taker", Status.HELD, seat_line("B-3")))
+    scene.items.append(SeatItem("B-3"))
+
+
+def _asks_for_more_than_is_left(scene: Scene) -> None:
+    scene.items.append(PoolItem("standing", STANDING_CAPACITY + 1, "child"))
+
+
+def _leaves_an_orphan(scene: Scene) -> None:
+    scene.policy["avoid_orphans"] = True
+    scene.bookings.append(make_booking("neighbour", Status.HELD, seat_line("A-1")))
+
+
+FLAWS: dict[Refusal, Callable[[Scene], None]] = {
+    Refusal.INVALID_REQUEST: _names_a_seat_twice,
+    Refusal.NOT_FOUND: _asks_another_org_s_event,
+    Refusal.EVENT_NOT_ON_SALE: _comes_before_the_sale,
+    Refusal.IDEMPOTENCY_KEY_REUSED: _uses_the_key_of_another_request,
+    Refusal.UNKNOWN_SEAT: _asks_for_an_unknown_seat,
+    Refusal.UNKNOWN_POOL: _asks_for_an_unknown_pool,
+    Refusal.UNKNOWN_TARIFF: _asks_for_an_unknown_tariff,
+    Refusal.ALREADY_BOOKED: _has_booked_already,
+    Refusal.LIMIT_REACHED: _passes_the_limit,
+    Refusal.SEAT_TAKEN: _asks_for_a_taken_seat,
+    Refusal.SOLD_OUT: _asks_for_more_than_is_left,
+    Refusal.ORPHAN_SEAT: _leaves_an_orphan,
+}
+
+
+# Whoever asks for what another org owns must not learn that it exists, not even from what is wrong with the request.
+RANKED = sorted(FLAWS, key=lambda flaw: (flaw is not Refusal.NOT_FOUND, flaw.rank))
+
+
+def scene_with(*flaws: Refusal) -> Scene:
+    scene = Scene([SeatItem("A-3")], [], {}, {}, {})
+    for flaw in flaws:
+        FLAWS[flaw](scene)
+    return scene
+
+
+def test_the_order_without_a_flaw_is_granted() -> None:
+    assert scene_with().told() is None
+
+
+@pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.code)
+def test_an_order_with_one_flaw_is_told_that_one(flaw: Refusal) -> None:
+    assert scene_with(flaw).told() is flaw
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    list(combinations(RANKED, 2)),
+    ids=lambda flaw: flaw.code,
+)
+def test_of_two_flaws_the_one_that_ranks_first_is_told(first: Refusal, second: Refusal) -> None:
+    assert scene_with(second, first).told() is first
+    assert scene_with(first, second).told() is first
+
+
+@pytest.mark.parametrize("flaw", RANKED, ids=lambda flaw: flaw.code)
+def test_whoever_mends_one_flaw_after_the_other_is_told_the_next(flaw: Refusal) -> None:
+    assert scene_with(*RANKED[RANKED.index(flaw) :]).told() is flaw
+
+
+BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
+    (Refusal.UNKNOWN_POOL, {"best": BestSeats("balcony", 20, "senior")}),
+    (Refusal.INVALID_REQUEST, {"best": BestSeats("standing", 20, "senior")}),
+    (Refusal.UNKNOWN_TARIFF, {"best": BestSeats("stalls", 20, "senior")}),
+    (Refusal.ALREADY_BOOKED, {"best": BestSeats("stalls", 20), "user": "user of other"}),
+    (Refusal.LIMIT_REACHED, {"best": BestSeats("stalls", 20)}),
+    (Refusal.SOLD_OUT, {"best": BestSeats("stalls", 9, adjacent=False)}),
+    (Refusal.SOLD_OUT, {"best": BestSeats("stalls", 5)}),
+]
+
+
+@pytest.mark.parametrize(("told", "order"), BEST_FLAWS, ids=[flaw.code for flaw, _ in BEST_FLAWS])
+def test_asking_for_the_best_is_refused_in_the_same_order(told: Refusal, order: dict[str, Any]) -> None:
+    others = [make_booking("other", Status.HELD, seat_line("A-3"), seat_line("B-3"))]
+    open_book = make_event_state(
+        example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=10)), others
+    )
+    assert expect_refusal(open_book, place_command("it", **order)) is told
+    assert is_unchanged(open_book)
+
+
+def test_counters_that_would_fall_below_nothing_are_loud() -> None:
+    open_book = make_event_state(bookings=[make_booking("it", Status.HELD, standing_line(2))])
+    open_book.counters[STANDING] = Counter(STANDING_CAPACITY, 1, 0)
+    with pytest.raises(OversoldError):
+        decide(open_book, [act_command("it", Verb.CANCEL)])
+
+
+def test_counters_that_would_pass_the_capacity_are_loud() -> None:
+    open_book = make_event_state()
+    open_book.counters[STALLS] = Counter(10, 5, 5)
+    with pytest.raises(OversoldError):
+        decide(open_book, [_best_of_the_stalls()])
+
+
+def test_a_sold_counter_that_would_fall_below_nothing_is_loud() -> None:
+    open_book = make_event_state(bookings=[make_booking("it", Status.CONFIRMED, standing_line(1))])
+    open_book.counters[STANDING] = Counter(STANDING_CAPACITY, 5, 0)
+    with pytest.raises(OversoldError):
+        decide(open_book, [act_command("it", Verb.REFUND)])
+
+
+def test_a_seat_that_is_another_s_already_is_loud() -> None:
+    open_book = make_event_state(bookings=[make_booking("it", Status.HELD, seat_line("A-1"))])
+    open_book.taken[0] = make_id("another")
+    with pytest.raises(AssertionError, match="given to another"):
+        decide(open_book, [act_command("it", Verb.CONFIRM)])
+
+
+def _best_of_the_stalls() -> PlaceHold:
+    return place_command("it", best=BestSeats("stalls", 1))
+
+
+@given(
+    orders=st.lists(
+        st.tuples(st.sampled_from(["full", "child"]), st.integers(1, 6), st.sampled_from([None, *Verb])), max_size=12
+    )
+)
+def test_counters_are_at_all_times_the_sum_of_what_is_alive(orders: list[tuple[str, int, Verb | None]]) -> None:
+    open_book: EventState = make_event_state()
+    for number, (tariff, quantity, verb) in enumerate(orders):
+        decide(open_book, [place_command(f"{number}", PoolItem("standing", quantity, tariff))])
+        if verb is not None:
+            decide(open_book, [act_command(f"{number}", verb)])
+        held = sum(b.units for b in open_book.bookings.values() if b.status in TIMED)
+        sold = sum(b.units for b in open_book.bookings.values() if b.status in (Status.CONFIRMED, Status.COMPLETED))
+        assert held_and_sold(open_book) == (held, sold)
+        assert held + sold <= STANDING_CAPACITY

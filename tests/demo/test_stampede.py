@@ -1,0 +1,443 @@
+"""A stampede sells everything once, and its verdict tells the truth: whether all is well, or what is off."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import psutil
+import pytest
+
+from holdfast.core.model import Policy
+from holdfast.core.seating import orphans
+from holdfast.demo.stampede.buyers import Buyer, Shop
+from holdfast.demo.stampede.client import Client
+from holdfast.demo.stampede.hall import Hall, HallPool, HallSeat, HallTariff, Offer
+from holdfast.demo.stampede.launch import launch
+from holdfast.demo.stampede.record import SILENT_SECONDS, StampedeError, latest
+from holdfast.demo.stampede.report import Report, SoldItem, State, Tally, Told, percentile_ms, total
+from holdfast.demo.stampede.verdict import CountedClaim, CountedStock, Recount, judge
+from holdfast.engine.auditor import Finding
+from holdfast.runtime import db, ids
+from holdfast.runtime.settings import Settings
+from tests.support.builders import seat_grid, seated_layout
+from tests.support.engine_helpers import async_test
+from tests.support.harness import (
+    Server,
+    example_event,
+    free_port,
+    fresh_database,
+    post_hold,
+    publish_event,
+    query,
+    run_with_connection,
+    running_server,
+    wait_until,
+)
+from tests.support.http_assertions import expect_ok
+
+PATIENCE_SECONDS: Final = 60
+SEATS: Final = 120
+PLACES: Final = 30
+NOW: Final = datetime(2027, 3, 5, 19, tzinfo=UTC)
+
+
+def house_of(rows: str = "ABCDEF", numbers: int = 20) -> dict[str, Any]:
+    """An event whose policy refuses choices that leave a seat alone."""
+    tariffs = [{"code": "full", "price": 1500}, {"code": "child", "price": 700}]
+    stalls = {"code": "stalls", "seats": {"rows": list(rows), "numbers": numbers}}
+    return example_event(preset="show", pools=[stalls, {"code": "standing", "capacity": PLACES, "tariffs": tariffs}])
+
+
+def begin(server: Server, event: str, *options: str, url: str | None = None) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "stampede", "--event", event, "--url", url or server.url, *options],
+        env={**os.environ, "HOLDFAST_DATABASE_URL": server.database_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
+    """How it ended, its last report, and what it complained of."""
+    out, complaints = process.communicate(timeout=PATIENCE_SECONDS)
+    lines = out.splitlines()
+    return process.returncode, json.loads(lines[-1]) if lines else {}, complaints
+
+
+def row_of(server: Server, event: str) -> Any:
+    rows = query(server.database_url, "SELECT * FROM stampede WHERE event_id = $1 ORDER BY started_at", parsed(event))
+    return rows[-1] if rows else None
+
+
+def parsed(event: str) -> bytes:
+    found = ids.parse_event_id(event)
+    assert found is not None
+    return found
+
+
+def has_come(server: Server, event: str) -> bool:
+    row = row_of(server, event)
+    return row is not None and json.loads(row["report"])["arrived"] > 0
+
+
+def herds_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """The processes of its buyers."""
+    return [
+        child for child in psutil.Process(process.pid).children() if "holdfast.demo.stampede.rush" in child.cmdline()
+    ]
+
+
+def test_everything_is_taken_and_nothing_twice(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    expect_ok(
+        post_hold(admin, event, items=[{"seat": "A-1"}, {"seat": "A-2"}, {"pool": "standing", "tariff": "full"}]), 201
+    )
+    code, report, complaints = end(begin(server, event, "--buyers", "300", "--seconds", "1", "--json"))
+    assert code == 0, complaints
+    assert report["verdict"]["ok"], report
+    assert report["verdict"]["taken"] == report["verdict"]["capacity"] == SEATS + PLACES
+    assert report["verdict"]["twice"] == report["verdict"]["lost"] == report["left"] == 0
+    assert report["arrived"] == report["done"] == 300
+    assert report["units"] == SEATS + PLACES - 3
+    assert report["requests"] == report["winners"] + sum(report["refusals"].values()) >= 300
+    assert report["refusals"]["sold_out"] > 0
+    assert 0 < report["p50_ms"] <= report["p95_ms"] <= report["p99_ms"]
+    lines = "SELECT seat, quantity FROM line WHERE event_id = $1 AND live"
+    taken = query(server.database_url, lines, parsed(event))
+    assert len({row["seat"] for row in taken if row["seat"] is not None}) == SEATS
+    assert sum(row["quantity"] for row in taken) == SEATS + PLACES
+    users = query(server.database_url, "SELECT DISTINCT user_id FROM booking WHERE event_id = $1", parsed(event))
+    assert len(users) == report["winners"] + 1
+    row = row_of(server, event)
+    assert row["ended_at"] is not None
+    assert json.loads(row["report"])["state"] == report["state"] == "done"
+    assert json.loads(row["report"])["verdict"] == report["verdict"]
+
+
+def test_killed_api_processes_cost_the_buyers_nothing_but_time(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    stampede = begin(server, event, "--buyers", "200", "--seconds", "3", "--json")
+    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
+    for pid in server.api_pids():
+        os.kill(pid, signal.SIGKILL)
+    code, report, complaints = end(stampede)
+    assert code == 0, (report, complaints)
+    assert report["errors"] > 0
+    assert report["verdict"]["taken"] == SEATS + PLACES
+
+
+def test_a_seat_that_a_buyer_was_given_and_does_not_have_is_found(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of(numbers=100))
+    stampede = begin(server, event, "--buyers", "60", "--seconds", "3", "--json")
+    cook = """UPDATE line SET live = false WHERE (event_id, booking_id, number) IN (
+        SELECT event_id, booking_id, number FROM line WHERE event_id = $1 AND live AND seat IS NOT NULL LIMIT 1
+    ) RETURNING seat"""
+    wait_until(lambda: bool(query(server.database_url, cook, parsed(event))), PATIENCE_SECONDS)
+    code, report, _ = end(stampede)
+    assert code == 1
+    assert report["state"] == "done"
+    assert not report["verdict"]["ok"]
+    assert report["verdict"]["lost"] == 1
+    found = "\n".join(report["verdict"]["findings"])
+    assert "does not have it" in found
+    assert "Auditor: pool_counts" in found
+
+
+def test_a_killed_process_of_buyers_fails_the_stampede(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    stampede = begin(server, event, "--buyers", "100", "--seconds", "3", "--json")
+    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
+    herds_of(stampede)[0].kill()
+    code, report, _ = end(stampede)
+    assert code == 1
+    assert report["state"] == "failed"
+    assert not report["verdict"]["ok"]
+    assert report["verdict"]["findings"] == ["A process of buyers died or fell silent before its end."]
+
+
+def test_whoever_stops_it_stops_all_of_it(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    stampede = begin(server, event, "--buyers", "1000", "--seconds", "100", "--json")
+    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
+    herds = herds_of(stampede)
+    stampede.send_signal(signal.SIGINT)
+    code, _, complaints = end(stampede)
+    assert code == 2
+    assert complaints == "Stopped.\n"
+    assert len(herds) == 2
+    assert not any(herd.is_running() for herd in herds)
+    row = row_of(server, event)
+    assert row["ended_at"] is not None
+    assert json.loads(row["report"])["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("event", "url", "told"),
+    [
+        ("the concert", None, "not the id of an event"),
+        (ids.format_event_id(bytes(16)), None, "no such event"),
+        ("draft", None, "The event is draft"),
+        ("published", f"http://127.0.0.1:{free_port()}", "No server answers"),
+        ("published", "ftp://127.0.0.1", "begin with http://"),
+    ],
+    ids=["not an id", "unknown", "not on sale", "no server", "not HTTP"],
+)
+def test_what_cannot_be_rushed_is_told_without_a_trace(
+    server: Server, admin: httpx.Client, event: str, url: str | None, told: str
+) -> None:
+    if event == "draft":
+        event = expect_ok(admin.post("/v1/events", json=example_event()), 201)["id"]
+    elif event == "published":
+        event = publish_event(admin, example_event())
+    code, report, complaints = end(begin(server, event, "--json", url=url))
+    assert code == 2
+    assert told in complaints
+    assert "Traceback" not in complaints
+    assert report == {}
+    assert not ids.parse_event_id(event) or row_of(server, event) is None
+
+
+# For pages.
+
+
+@pytest.fixture(scope="module")
+def server(postgres: str) -> Iterator[Server]:
+    """A server of its own, because tests kill its processes."""
+    with fresh_database(postgres) as url, running_server(url, workers=2) as server:
+        yield server
+
+
+@pytest.fixture
+def demo(server: Server, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    # It is set for children, and should not be for those of other tests.
+    monkeypatch.setenv("HOLDFAST_PARENT_PID", str(os.getpid()))
+    return Settings(database_url=server.database_url, demo=True)
+
+
+def launched(settings: Settings, event: str, url: str, buyers: int = 20, seconds: float = 1) -> bytes:
+    async def with_pool() -> bytes:
+        assert settings.database_url is not None
+        async with await db.create_pool(settings.database_url, 1) as pool:
+            return await launch(pool, settings, parsed(event), buyers=buyers, seconds=seconds, url=url)
+
+    return asyncio.run(with_pool())
+
+
+def last(server: Server, event: str) -> Report:
+    found = run_with_connection(lambda connection: latest(connection, parsed(event)), server.database_url)
+    assert found is not None
+    return found
+
+
+def test_a_page_starts_one_at_a_time_and_sees_it_to_its_end(
+    server: Server, admin: httpx.Client, demo: Settings
+) -> None:
+    event = publish_event(admin, house_of())
+    assert run_with_connection(lambda connection: latest(connection, parsed(event)), server.database_url) is None
+    stampede = launched(demo, event, server.url, seconds=3)
+    assert row_of(server, event)["id"] == stampede
+    assert last(server, event).state is State.RUNNING
+    with pytest.raises(StampedeError, match="is running"):
+        launched(demo, event, server.url)
+    wait_until(lambda: last(server, event).state is not State.RUNNING, PATIENCE_SECONDS)
+    report = last(server, event)
+    assert report.verdict is not None
+    assert report.verdict.ok
+    assert report.done == report.winners == 20
+    assert row_of(server, event)["id"] == stampede
+
+
+def test_a_page_starts_none_outside_of_demo_mode(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    with pytest.raises(StampedeError, match="HOLDFAST_DEMO"):
+        launched(Settings(database_url=server.database_url), event, server.url)
+    assert row_of(server, event) is None
+
+
+def test_one_that_cannot_begin_says_so_in_its_row(server: Server, admin: httpx.Client, demo: Settings) -> None:
+    event = publish_event(admin, house_of())
+    launched(demo, event, f"http://127.0.0.1:{free_port()}")
+    wait_until(lambda: last(server, event).state is State.FAILED, PATIENCE_SECONDS)
+    assert "No server answers" in str(last(server, event).trouble)
+
+
+def test_one_that_was_killed_stands_in_nobodys_way(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    stampede = begin(server, event, "--buyers", "1000", "--seconds", "300", "--json")
+    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
+    herds = herds_of(stampede)
+    stampede.kill()
+    end(stampede)
+    wait_until(lambda: not any(herd.is_running() for herd in herds), PATIENCE_SECONDS)
+    silence = f"""UPDATE stampede SET report = jsonb_set(report::jsonb, '{{updated_at}}', to_jsonb(
+        (report ->> 'updated_at')::timestamptz - interval '{SILENT_SECONDS} seconds'))::json WHERE event_id = $1"""
+    query(server.database_url, silence, parsed(event))
+    assert last(server, event).state is State.FAILED
+    code, report, _ = end(begin(server, event, "--buyers", "5", "--seconds", "0", "--json"))
+    assert (code, report["state"]) == (0, "done")
+
+
+def test_one_that_a_page_has_started_ends_with_the_pages_process(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, house_of())
+    page = f"""
+import time
+from holdfast.runtime.settings import Settings
+from tests.demo.test_stampede import launched
+launched(Settings.from_environment(), {event!r}, {server.url!r}, buyers=400, seconds=40)
+time.sleep(600)
+"""
+    environment = {"HOLDFAST_DATABASE_URL": server.database_url, "HOLDFAST_DEMO": "true"}
+    process = subprocess.Popen([sys.executable, "-c", page], env={**os.environ, **environment})
+    try:
+        wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
+        family = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+        process.wait()
+    assert len(family) == 3
+    wait_until(lambda: not any(child.is_running() for child in family), PATIENCE_SECONDS)
+    assert "stopped" in str(last(server, event).trouble)
+
+
+# What a buyer does.
+
+
+class MoodyServer:
+    """Hangs up on the first request, is too busy for the second, and grants the third."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.is_left = asyncio.Event()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                lines = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
+                await reader.readexactly(int(lines["content-length"]))
+                self.keys.append(lines["idempotency-key"])
+                if len(self.keys) == 1:
+                    break
+                status, document = self._document()
+                body = json.dumps(document).encode()
+                writer.write(
+                    b"HTTP/1.1 %s\r\nretry-after: 0\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+                )
+        except asyncio.IncompleteReadError:
+            self.is_left.set()
+        writer.close()
+        await writer.wait_closed()
+
+    def _document(self) -> tuple[bytes, dict[str, Any]]:
+        if len(self.keys) == 2:
+            return b"503 Busy", {"code": "busy"}
+        items = [{"pool": "standing", "seat": None, "quantity": 1}]
+        return b"201 Created", {"id": "bk_1", "items": items, "created_at": NOW.isoformat(), "expires_at": None}
+
+
+@async_test
+async def test_a_buyer_asks_again_with_the_same_key_until_there_is_an_answer() -> None:
+    moody = MoodyServer()
+    async with await asyncio.start_server(moody.answer, "127.0.0.1") as server:
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        hall = Hall(Offer((HallPool("standing", 10, False, (HallTariff("full"),)),)))
+        shop = Shop(client, asyncio.Semaphore(1), "ev_1", hall, Tally(), [], [])
+        await Buyer("somebody", "token", shop).buy()
+        client.close()
+        await moody.is_left.wait()
+    assert moody.keys == ["somebody-1"] * 3
+    assert (shop.tally.errors, shop.tally.refusals, shop.tally.winners) == (1, {"busy": 1}, 1)
+    assert [told.id for told in shop.told] == ["bk_1"]
+
+
+@pytest.mark.parametrize("attempt", range(30))
+def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: int) -> None:
+    layout = seated_layout(seat_grid("ABC", 12), policy=Policy(avoid_orphans=True))
+    hall = Hall(Offer((HallPool("stalls", 36, True, (HallTariff("full"),)),)))
+    free = [True] * len(layout.seats)
+    while any(free):
+        seats = zip(layout.seats, free, strict=True)
+        hall.look([HallSeat(s.label, "stalls", s.row, s.place, "free" if is_free else "held") for s, is_free in seats])
+        quantity = random.randint(1, 4)
+        while (picked := hall.pick(quantity, careful=True)) is None:
+            quantity -= 1
+        chosen = [layout.seat_by_label[seat.label].number for seat in picked]
+        assert len(chosen) == quantity
+        assert not orphans(layout, chosen, free.__getitem__)
+        for seat in chosen:
+            free[seat] = False
+    hall.note_taken(tuple(seat.label for seat in layout.seats))
+    assert hall.pick(1, careful=False) is None
+
+
+# What is made of it.
+
+
+def told(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> Told:
+    ends_at = None if until is None else NOW + timedelta(minutes=until)
+    return Told(id_, (SoldItem("stalls", seat, 1),), NOW + timedelta(minutes=minute), ends_at)
+
+
+def found(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -> Recount:
+    """What is there, of ten seats."""
+    lines = tuple(CountedClaim(booking, f"buyer of {booking}", SoldItem("stalls", seat, 1)) for booking, seat in claims)
+    return Recount(
+        NOW + timedelta(minutes=minute), (CountedStock("stalls", len(claims) if taken is None else taken, 10),), lines
+    )
+
+
+def test_what_was_told_and_is_there_is_fine() -> None:
+    verdict = judge([told("b1", "A-1"), told("b2", "A-2", until=None)], found(("b1", "A-1"), ("b2", "A-2")), [])
+    assert verdict.ok
+    assert verdict.text == "2 of 10 taken, 0 twice, 0 lost. The auditor finds nothing wrong."
+
+
+def test_a_seat_given_to_two_is_seen_even_if_the_database_shows_one() -> None:
+    verdict = judge([told("b1", "A-1"), told("b2", "A-1", minute=1)], found(("b2", "A-1")), [])
+    assert not verdict.ok
+    assert (verdict.twice, verdict.lost) == (1, 1)
+
+
+def test_a_seat_may_be_given_again_once_its_hold_has_run_out() -> None:
+    verdict = judge([told("b1", "A-1", until=2), told("b2", "A-1", minute=2)], found(("b2", "A-1")), [])
+    assert verdict.ok, verdict.findings
+
+
+def test_the_same_answer_heard_twice_is_one_answer() -> None:
+    assert judge([told("b1", "A-1"), told("b1", "A-1")], found(("b1", "A-1")), []).ok
+
+
+def test_units_that_nobody_was_told_of_are_seen_unless_their_buyer_got_no_answer() -> None:
+    stray = found(("b1", "A-1"))
+    assert not judge([], stray, []).ok
+    assert judge([], stray, [], unanswered=["buyer of b1"]).ok
+
+
+def test_more_taken_than_there_is_is_seen() -> None:
+    assert not judge([], found(taken=11), []).ok
+
+
+def test_what_the_auditor_finds_is_in_the_verdict() -> None:
+    verdict = judge([], found(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
+    assert verdict.findings == ("Auditor: pool_counts of stalls: held 2.",)
+    assert not verdict.ok
+
+
+def test_the_figures_of_processes_add_up() -> None:
+    one, other = Tally(arrived=2, refusals={"sold_out": 1}), Tally(arrived=3, refusals={"sold_out": 2, "busy": 1})
+    for latency_ms in range(1, 101):
+        (one if latency_ms % 2 else other).answer_after(latency_ms / 1000)
+    both = total([one, other])
+    assert (both.arrived, both.requests, both.refusals) == (5, 100, {"sold_out": 3, "busy": 1})
+    assert percentile_ms(both.latencies, 0.5) == pytest.approx(50, rel=0.06)
+    assert percentile_ms(both.latencies, 0.99) == pytest.approx(99, rel=0.06)
+    assert percentile_ms(Tally().latencies, 0.5) is None

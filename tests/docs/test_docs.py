@@ -1,0 +1,109 @@
+"""What the documents say is true: the README's session works, and every setting, refusal and command is described."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from holdfast.api.call import Operation
+from holdfast.api.operations import OPERATIONS
+from holdfast.core.model import PRESETS, Policy
+from holdfast.core.refusals import Refusal
+from holdfast.runtime.cli import app, keys, orgs
+from holdfast.runtime.settings import Settings
+from holdfast.web.api_docs import docs_page
+from tests.support.harness import Server, query, running_server
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def session() -> str:
+    """The shell session of the README, less the two make commands."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert "make run" in blocks[0]
+    assert "make test" in blocks[0]
+    return "\n".join(blocks[1:])
+
+
+def test_the_session_of_the_readme_works(database: str) -> None:
+    environment = {**os.environ, "HOLDFAST_DATABASE_URL": database}
+    subprocess.run([BIN / "holdfast", "demo"], env=environment, check=True, capture_output=True)
+    with running_server(database, worker=True) as server:
+        script = session().replace("http://127.0.0.1:8000", server.url).replace(".venv/bin", str(BIN))
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"status": "held"' in done.stdout
+    assert '"code": "seat_taken"' in done.stdout
+    assert '"status": "confirmed"' in done.stdout
+    assert '"ok": true' in done.stdout
+    assert '"status": "active"' in done.stdout
+    assert "confirmed fulfilled" in done.stdout
+    assert '"result": "admitted"' in done.stdout
+    assert '"code": "already_checked_in"' in done.stdout
+    rows = query(database, "SELECT user_id, status FROM booking ORDER BY id")
+    assert [tuple(row) for row in rows] == [("ada", "held"), ("bob", "confirmed"), ("eve", "confirmed")]
+
+
+def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(database: str) -> None:
+    environment = {**os.environ, "HOLDFAST_DATABASE_URL": database}
+    for _ in range(2):
+        subprocess.run([BIN / "holdfast", "demo"], env=environment, check=True, capture_output=True)
+    rows = query(
+        database, "SELECT preset, (SELECT count(*) FROM seat WHERE event_id = event.id) FROM event ORDER BY preset"
+    )
+    seats = dict(rows)
+    assert set(seats) == {"arena", "experience", "registration", "shift", "show"}
+    assert len(rows) == 5
+    assert seats["show"] == 2000
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_every_setting_is_described(name: str) -> None:
+    assert f"`HOLDFAST_{name.upper()}`" in (ROOT / "docs" / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
+def test_every_refusal_is_described_where_its_type_points(refusal: Refusal) -> None:
+    assert f'id="{refusal.code}"' in docs_page(OPERATIONS).decode()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_every_operation_is_described(operation: Operation) -> None:
+    assert f'id="{operation.name}"' in docs_page(OPERATIONS).decode()
+
+
+@pytest.mark.parametrize("group", [app, orgs, keys])
+def test_every_command_says_what_it_does(group: typer.Typer) -> None:
+    for command in group.registered_commands:
+        assert command.callback is not None
+        assert command.callback.__doc__
+
+
+def test_every_policy_of_every_preset_is_told_as_it_is() -> None:
+    def told(value: Any) -> str:
+        return (
+            {None: "\u2013", True: "yes", False: "no"}.get(value, str(value)) if type(value) is not int else str(value)
+        )
+
+    text = (ROOT / "docs" / "settings.md").read_text()
+    for name in Policy.__struct_fields__:
+        values = [told(getattr(policy, name)) for policy in (Policy(), *PRESETS.values())]
+        assert f"| `{name}` | {' | '.join(values)} |" in text
+
+
+def test_the_bare_address_shows_what_is_on_sale(server: Server) -> None:
+    with server.client() as client:
+        page = client.get("/")
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

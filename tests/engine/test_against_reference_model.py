@@ -1,0 +1,501 @@
+"""The engine on PostgreSQL against a model of a few dictionaries, in long random lives: bookings, batches, replays,
+changes to the event, jumps of the clock, lost connections and crashes."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec import Struct, json, structs
+
+from holdfast import sql
+from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, Command, PlaceHold, PoolItem, SeatItem
+from holdfast.core.decide import Outcome
+from holdfast.core.event_schemas import EventChange, EventNew, PolicyChange, PoolChange, PoolNew, SeatGrid, TariffNew
+from holdfast.core.refusals import Refusal, Refused, RefusedError
+from holdfast.core.states import EventStatus, Verb
+from holdfast.engine import event_editor
+from holdfast.engine.auditor import audit_event
+from holdfast.engine.engine import Engine
+from holdfast.runtime import db
+from holdfast.runtime.credentials import create_org
+from holdfast.runtime.ids import new_id
+from holdfast.worker.reaper import Reaper
+from tests.support.flaky_proxy import Cut, FlakyProxy
+from tests.support.harness import IS_LONG, fresh_database
+from tests.support.reference_model import (
+    FLOOR_CAPACITY,
+    LABELS,
+    NUMBERS,
+    PRICES,
+    ROWS,
+    SEAT_PRICE,
+    START,
+    TAKING,
+    TAX_PERCENT,
+    TIMED,
+    Model,
+)
+
+T = TypeVar("T")
+
+STATUSES = ["held", "payment_submitted", "confirmed", "rejected", "expired", "cancelled", "refunded", "completed"]
+EXAMPLES, STEPS = (40 if IS_LONG else 12), 25
+STEP_SECONDS = 60
+
+
+class BookingRead(Struct):
+    id: UUID
+    total: int
+    expires_at: datetime | None
+
+
+class Order(Struct, frozen=True):
+    """A wish for something new."""
+
+    user: str
+    items: tuple[SeatItem | PoolItem, ...] = ()
+    best: BestSeats | None = None
+
+
+class Deed(Struct, frozen=True):
+    """A wish about an order that was granted, or may yet be granted in the same batch."""
+
+    which: int
+    verb: Verb
+    by_owner: bool | None = None
+
+
+class Again(Struct, frozen=True):
+    """An order made before, under the same key, and possibly for something else."""
+
+    which: int
+    another_body: bool = False
+
+
+Wish = Order | Deed | Again
+
+users = st.sampled_from(["ann", "bob", "cid"])
+which = st.integers(0, 50)
+floor_items = st.builds(PoolItem, st.just("floor"), st.integers(1, 3), st.sampled_from(sorted(PRICES)))
+seat_items = st.lists(st.sampled_from([*LABELS, "Z-9"]).map(SeatItem), min_size=1, max_size=3, unique=True)
+baskets = st.one_of(
+    seat_items,
+    floor_items.map(lambda item: [item]),
+    st.tuples(seat_items, floor_items).map(lambda both: [*both[0], both[1]]),
+).map(tuple)
+orders = st.builds(Order, users, baskets)
+best_orders = st.builds(
+    Order, users, best=st.builds(BestSeats, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
+)
+deeds = st.builds(Deed, which, st.sampled_from(Verb), st.sampled_from([None, None, True, False]))
+agains = st.builds(Again, which, st.booleans())
+wishes = st.lists(st.one_of(orders, best_orders, deeds, deeds, agains), min_size=1, max_size=6)
+policies = st.builds(
+    PolicyChange,
+    hold_seconds=st.sampled_from([60, 600]),
+    extend_seconds=st.sampled_from([0, 300]),
+    max_hold_seconds=st.sampled_from([30, 900]),
+    max_units_per_user=st.sampled_from([None, None, 5]),
+    one_booking_per_user=st.sampled_from([False, False, True]),
+    confirm_at_once=st.sampled_from([False, False, False, True]),
+)
+
+
+class Life(RuleBasedStateMachine):
+    """One event of an org of its own, from its making until the auditor has looked at it."""
+
+    url: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.orders: list[PlaceHold] = []
+        self.refused: set[bytes] = set()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """It fails rather than hangs."""
+
+        async def bounded() -> T:
+            async with asyncio.timeout(STEP_SECONDS):
+                return await work
+
+        return self.runner.run(bounded())
+
+    @initialize(policy=policies, published=st.sampled_from([*[True] * 7, False]))
+    def make(self, policy: PolicyChange, published: bool) -> None:
+        self.model = Model(policy)
+        self.run(self._make(policy))
+        if published:
+            self.publish()
+
+    async def _make(self, policy: PolicyChange) -> None:
+        self.watcher = await db.connect(self.url)
+        self.locker = await db.connect(self.url)
+        await self._set_clock()
+        org = await create_org(self.watcher, f"org-{secrets.token_hex(8)}")
+        assert org is not None
+        self.org = org
+        tariffs = [TariffNew(code=code, price=price) for code, price in PRICES.items()]
+        offer = EventNew(
+            title="A life",
+            starts_at=START,
+            currency="EUR",
+            tax_bps=TAX_PERCENT * 100,
+            policy=policy,
+            pools=[
+                PoolNew(
+                    code="hall",
+                    seats=SeatGrid(rows=ROWS, numbers=NUMBERS),
+                    tariffs=[TariffNew(code="full", price=SEAT_PRICE)],
+                ),
+                PoolNew(code="floor", capacity=FLOOR_CAPACITY, tariffs=tariffs),
+            ],
+        )
+        self.event = await event_editor.create_event(self.watcher, org, offer, "the org")
+        await self._start_desk()
+
+    async def _start_desk(self) -> None:
+        self.wire = FlakyProxy(self.url)
+        self.engine = Engine(await self.wire.open(), lanes=1)
+        before = asyncio.all_tasks()
+        self.engine.start()
+        self.desk_tasks = asyncio.all_tasks() - before
+
+    async def _crash(self, waiting: Sequence["asyncio.Future[Outcome]"]) -> None:
+        """The process is gone in the middle of whatever it did, and another one starts."""
+        await self.wire.close()
+        for future in (*self.desk_tasks, *waiting):
+            future.cancel()
+        await asyncio.gather(*self.desk_tasks, *waiting, return_exceptions=True)
+        await self._start_desk()
+
+    async def _set_clock(self) -> None:
+        await self.watcher.execute(
+            "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
+            f"AS $$ SELECT timestamptz '{self.model.now.isoformat()}' $$"
+        )
+
+    def command(self, wish: Wish) -> Command:
+        if isinstance(wish, Order):
+            key, body = secrets.token_bytes(16), secrets.token_bytes(16)
+            order = PlaceHold(
+                event=self.event,
+                org=self.org,
+                booking=new_id(),
+                user=wish.user,
+                actor="a buyer",
+                request_key=key,
+                fingerprint=body,
+                items=wish.items,
+                best=wish.best,
+            )
+            self.orders.append(order)
+            return order
+        known = [order for order in self.orders if isinstance(wish, Again) or order.booking not in self.refused]
+        if not known:
+            return ActOnBooking(event=self.event, org=self.org, booking=new_id(), verb=Verb.CONFIRM, actor="a clerk")
+        order = known[wish.which % len(known)]
+        if isinstance(wish, Again):
+            body = secrets.token_bytes(16) if wish.another_body else order.fingerprint
+            return structs.replace(order, booking=new_id(), fingerprint=body)
+        owner = {None: None, True: order.user, False: "somebody else"}[wish.by_owner]
+        return ActOnBooking(
+            event=self.event, org=self.org, booking=order.booking, verb=wish.verb, actor="a clerk", owner=owner
+        )
+
+    def ask(self, *wanted: Wish) -> None:
+        commands = [self.command(wish) for wish in wanted]
+        self.compare(commands, self.run(self._answers(commands)))
+
+    def submit(self, commands: Sequence[Command]) -> list["asyncio.Future[Outcome]"]:
+        return [asyncio.ensure_future(self.engine.submit(command)) for command in commands]
+
+    async def _answers(self, commands: Sequence[Command]) -> list[Outcome]:
+        return await asyncio.gather(*self.submit(commands))
+
+    def compare(self, commands: Sequence[Command], outcomes: Sequence[Outcome], *, times: int = 1) -> None:
+        """`times`: how often the batch was decided before its answers came through."""
+        for _ in range(times):
+            expected = self.model.batch(commands, outcomes)
+        assert [_gist(outcome) for outcome in outcomes] == expected
+        for command, outcome in zip(commands, outcomes, strict=True):
+            if isinstance(outcome, Accepted):
+                self._check_answer(command, outcome)
+        self.refused = {order.booking for order in self.orders} - set(self.model.bookings)
+
+    def _check_answer(self, command: Command, outcome: Accepted) -> None:
+        entry = self.model.bookings[outcome.booking.id]
+        assert (outcome.booking.user, outcome.booking.total) == (entry.user, entry.total)
+        assert outcome.replayed is (isinstance(command, PlaceHold) and command.booking != outcome.booking.id)
+        assert outcome.now == self.model.now
+
+    @rule(order=orders)
+    def hold(self, order: Order) -> None:
+        self.ask(order)
+
+    @rule(order=best_orders)
+    def hold_the_best(self, order: Order) -> None:
+        self.ask(order)
+
+    @precondition(lambda self: self.model.bookings)
+    @rule(which=which, by_owner=st.sampled_from([None, True, False]))
+    def extend(self, which: int, by_owner: bool | None) -> None:
+        self.ask(Deed(which, Verb.EXTEND, by_owner))
+
+    @precondition(lambda self: self.model.bookings)
+    @rule(which=which)
+    def confirm(self, which: int) -> None:
+        self.ask(Deed(which, Verb.CONFIRM))
+
+    @precondition(lambda self: self.model.bookings)
+    @rule(which=which, by_owner=st.sampled_from([None, True, False]))
+    def cancel(self, which: int, by_owner: bool | None) -> None:
+        self.ask(Deed(which, Verb.CANCEL, by_owner))
+
+    @precondition(lambda self: self.model.bookings)
+    @rule(which=which)
+    def refund(self, which: int) -> None:
+        self.ask(Deed(which, Verb.REFUND))
+
+    @precondition(lambda self: self.orders)
+    @rule(again=agains)
+    def ask_again_under_the_same_key(self, again: Again) -> None:
+        self.ask(again)
+
+    @rule(wanted=wishes)
+    def ask_for_many_things_at_once(self, wanted: list[Wish]) -> None:
+        self.ask(*wanted)
+
+    @rule(wanted=wishes, cut=st.sampled_from([Cut.BEFORE_COMMIT, Cut.AFTER_COMMIT]))
+    def lose_the_connection_at_the_commit(self, wanted: list[Wish], cut: Cut) -> None:
+        commands = [self.command(wish) for wish in wanted]
+        self.wire.cut_next(cut)
+        outcomes = self.run(self._answers(commands))
+        assert self.wire.was_cut.is_set()
+        self.compare(commands, outcomes, times=2 if cut is Cut.AFTER_COMMIT else 1)
+
+    @rule(wanted=wishes)
+    def lose_the_connection_while_waiting_for_the_lock(self, wanted: list[Wish]) -> None:
+        commands = [self.command(wish) for wish in wanted]
+        self.compare(commands, self.run(self._answers_after_kill(commands)))
+
+    async def _answers_after_kill(self, commands: Sequence[Command]) -> list[Outcome]:
+        async with self.locker.transaction():
+            await self.locker.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", self.event)
+            answers = self.submit(commands)
+            for backend in await self._blocked_backends():
+                await self.watcher.execute("SELECT pg_terminate_backend($1)", backend)
+        return await asyncio.gather(*answers)
+
+    async def _blocked_backends(self) -> list[int]:
+        while True:
+            rows = await self.watcher.fetch(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+                " AND application_name = 'holdfast-lane' AND wait_event_type = 'Lock'"
+            )
+            if rows:
+                return [row["pid"] for row in rows]
+            await asyncio.sleep(0.002)
+
+    @rule(wanted=wishes)
+    def crash_while_waiting_for_the_lock_and_ask_again(self, wanted: list[Wish]) -> None:
+        commands = [self.command(wish) for wish in wanted]
+        self.run(self._crash_waiting(commands))
+        self.compare(commands, self.run(self._answers(commands)))
+
+    async def _crash_waiting(self, commands: Sequence[Command]) -> None:
+        async with self.locker.transaction():
+            await self.locker.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", self.event)
+            answers = self.submit(commands)
+            await self._blocked_backends()
+            await self._crash(answers)
+
+    @rule(wanted=wishes)
+    def crash_after_the_commit_and_ask_again(self, wanted: list[Wish]) -> None:
+        commands = [self.command(wish) for wish in wanted]
+        self.run(self._crash_committed(commands))
+        self.compare(commands, self.run(self._answers(commands)), times=2)
+
+    async def _crash_committed(self, commands: Sequence[Command]) -> None:
+        self.wire.cut_next(Cut.SILENCE_AFTER_COMMIT)
+        answers = self.submit(commands)
+        await self.wire.was_cut.wait()
+        assert not any(answer.done() for answer in answers)
+        await self._crash(answers)
+
+    @rule()
+    def restart(self) -> None:
+        self.run(self._crash([]))
+
+    @rule(seconds=st.sampled_from([1, 30, 59, 60, 300, 600, 900]))
+    def let_time_pass(self, seconds: int) -> None:
+        self.model.now += timedelta(seconds=seconds)
+        self.run(self._set_clock())
+
+    @rule()
+    def sweep(self) -> None:
+        assert self.run(self.engine.sweep(self.event)) == self.model.sweep()
+
+    @rule()
+    def let_the_reaper_work(self) -> None:
+        self.run(self._reap())
+        self.model.sweep()
+
+    async def _reap(self) -> None:
+        lane = await db.connect_lane(self.url)
+        await Reaper().run_once(lane)
+        await lane.close()
+
+    @rule()
+    def publish(self) -> None:
+        self._set_status(EventStatus.ACTIVE, allowed={"draft", "active"})
+
+    @precondition(lambda self: len(self.orders) > 6)
+    @rule()
+    def complete(self) -> None:
+        self._set_status(EventStatus.COMPLETED, allowed={"active", "completed"})
+
+    @precondition(lambda self: len(self.orders) > 6)
+    @rule()
+    def call_off(self) -> None:
+        self._set_status(EventStatus.CANCELLED, allowed={"draft", "active", "cancelled"})
+
+    def _set_status(self, status: EventStatus, allowed: set[str]) -> None:
+        said = self.attempt(event_editor.set_status(self.watcher, self.org, self.event, status, "the org"))
+        no = Refusal.EVENT_NOT_ON_SALE if self.model.event == "draft" else Refusal.EVENT_ENDED
+        assert said is (None if self.model.event in allowed else no)
+        if said is None and self.model.event != status:
+            self.model.event = status.value
+            self.model.entries += 1
+
+    @rule(capacity=st.integers(0, 9))
+    def change_the_capacity(self, capacity: int) -> None:
+        self.sweep()
+        in_use = self.model.taken(*TAKING)[1] > capacity
+        self._change(
+            EventChange(pools=[PoolChange(code="floor", capacity=capacity)]), in_use and Refusal.CAPACITY_IN_USE
+        )
+        if not in_use and self.model.event in ("draft", "active"):
+            self.model.capacity = capacity
+
+    @rule(label=st.sampled_from(LABELS))
+    def block_a_seat(self, label: str) -> None:
+        self.sweep()
+        taken = label in self.model.taken(*TAKING)[0]
+        self._change(EventChange(block_seats=[label]), taken and Refusal.SEAT_TAKEN)
+        if not taken and self.model.event in ("draft", "active"):
+            self.model.blocked.add(label)
+
+    @precondition(lambda self: self.model.blocked)
+    @rule()
+    def put_the_blocked_seats_back(self) -> None:
+        self._change(EventChange(unblock_seats=sorted(self.model.blocked)), False)
+        if self.model.event in ("draft", "active"):
+            self.model.blocked.clear()
+
+    def _change(self, change: EventChange, objection: Refusal | bool) -> None:
+        said = self.attempt(event_editor.change_event(self.watcher, self.org, self.event, change, "the org"))
+        expected = (objection or None) if self.model.event in ("draft", "active") else Refusal.EVENT_ENDED
+        assert said is expected
+        self.model.entries += said is None
+
+    def attempt(self, work: Awaitable[None]) -> Refusal | None:
+        async def attempted() -> Refusal | None:
+            try:
+                await work
+            except RefusedError as error:
+                return error.refused.refusal
+            return None
+
+        return self.run(attempted())
+
+    @invariant()
+    def bookings_read_as_the_model_has_them(self) -> None:
+        for status in STATUSES:
+            rows = self.run(self.watcher.fetch(sql.reads.bookings, self.org, self.event, None, status, None, 200, None))
+            read = [json.decode(row["booking"], type=BookingRead) for row in rows]
+            there = {booking.id.bytes: (booking.total, booking.expires_at) for booking in read}
+            entries = self.model.bookings.items()
+            assert there == {id_: (e.total, e.expires_at) for id_, e in entries if self.model.reads_as(e) == status}
+
+    @invariant()
+    def pools_count_what_the_model_counts(self) -> None:
+        stored = "SELECT code, capacity, held, sold FROM pool WHERE event_id = $1"
+        held, sold = self.model.taken(*TIMED), self.model.taken("confirmed", "completed")
+        assert self._counts(stored) == self._expected(held, sold)
+        due = [entry for entry in self.model.bookings.values() if self.model.is_due(entry)]
+        gone = {seat for entry in due for seat in entry.seats()}, sum(entry.floor() for entry in due)
+        assert self._counts(sql.reads.availability) == self._expected((held[0] - gone[0], held[1] - gone[1]), sold)
+
+    def _counts(self, statement: str) -> dict[str, tuple[int, int, int]]:
+        rows = self.run(self.watcher.fetch(statement, self.event))
+        return {row["code"]: (row["capacity"], row["held"], row["sold"]) for row in rows}
+
+    def _expected(self, held: tuple[set[str], int], sold: tuple[set[str], int]) -> dict[str, tuple[int, int, int]]:
+        hall = len(LABELS) - len(self.model.blocked)
+        return {"hall": (hall, len(held[0]), len(sold[0])), "floor": (self.model.capacity, held[1], sold[1])}
+
+    @invariant()
+    def seats_are_taken_as_in_the_model(self) -> None:
+        rows = self.run(self.watcher.fetch(sql.reads.seats, self.event))
+        states = dict.fromkeys(LABELS, "free") | dict.fromkeys(self.model.blocked, "blocked")
+        for entry in self.model.bookings.values():
+            status = self.model.reads_as(entry)
+            state = "held" if status in TIMED else "sold" if status in TAKING else None
+            states |= dict.fromkeys(entry.seats(), state) if state else {}
+        assert {row["label"]: row["state"] for row in rows} == states
+
+    @invariant()
+    def the_journal_has_a_fact_for_every_change_and_no_other(self) -> None:
+        facts = "SELECT event.version, (SELECT count(*) FROM journal WHERE event_id = $1) FROM event WHERE id = $1"
+        (row,) = self.run(self.watcher.fetch(facts, self.event))
+        assert tuple(row) == (self.model.entries, self.model.entries)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "wire"):
+                self.run(self._end())
+        finally:
+            self.runner.close()
+
+    async def _end(self) -> None:
+        await self.engine.close()
+        await self.wire.close()
+        findings, _ = await audit_event(self.watcher, self.event)
+        await self.watcher.close()
+        await self.locker.close()
+        assert findings == []
+
+
+def _gist(outcome: Outcome) -> object:
+    return outcome.refusal if isinstance(outcome, Refused) else outcome.booking.id
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres: str) -> Iterator[str]:
+    with fresh_database(postgres) as url:
+        yield url
+
+
+def test_whatever_happens_the_engine_does_what_the_model_says(shared_database: str) -> None:
+    class LifeHere(Life):
+        url = shared_database
+
+    slow = settings(
+        max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(LifeHere, settings=slow)

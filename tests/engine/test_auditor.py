@@ -1,0 +1,241 @@
+"""The auditor recounts everything, and names exactly what is wrong when something is."""
+
+from datetime import datetime
+
+import pytest
+from msgspec import Struct, json
+
+from holdfast.core.event_schemas import EventChange
+from holdfast.core.states import EventStatus, Verb
+from holdfast.engine import auditor
+from holdfast.engine.auditor import audit_event
+from holdfast.engine.batch import sweep
+from holdfast.engine.event_editor import change_event, set_status
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db, ids
+from tests.support.command_line import call_holdfast, run_audit
+from tests.support.engine_helpers import (
+    ACTOR,
+    EventHandle,
+    act_command,
+    async_test,
+    lane_connection,
+    new_event,
+    one_pool,
+    place_command,
+    run_commands,
+    shift_clock,
+)
+from tests.support.harness import query, run_with_connection, running_server
+
+STOCK = [
+    {"code": "hall", "seats": {"rows": ["A", "B"], "numbers": 10}, "tariffs": [{"code": "full", "price": 3000}]},
+    *one_pool(50),
+]
+HOUR = 3600
+
+
+class Busy(Struct, frozen=True):
+    """An event in which everything has happened that can, and a booking in each status it can leave behind."""
+
+    event: EventHandle
+    held: bytes
+    confirmed: bytes
+    expired: bytes
+    cancelled: bytes
+    refunded: bytes
+
+
+async def _busy_event(connection: db.Connection) -> Busy:
+    event = await new_event(connection, pools=STOCK)
+    left = place_command(event, "A-1", "A-2")
+    await run_commands(connection, [left, place_command(event)])
+    await shift_clock(connection, HOUR)
+    names = ["held", "confirmed", "cancelled", "refunded"]
+    placed = {name: place_command(event, f"B-{number}") for number, name in enumerate(names, 1)}
+    await run_commands(
+        connection, [*placed.values(), place_command(event, "A-1"), *(place_command(event) for _ in range(5))]
+    )
+    await run_commands(
+        connection,
+        [
+            act_command(event, placed["held"].booking, Verb.EXTEND),
+            act_command(event, placed["confirmed"].booking, Verb.CONFIRM),
+            act_command(event, placed["cancelled"].booking, Verb.CANCEL),
+            act_command(event, placed["refunded"].booking, Verb.CONFIRM),
+        ],
+    )
+    await run_commands(connection, [act_command(event, placed["refunded"].booking, Verb.REFUND)])
+    await change_event(connection, event.org, event.id, EventChange(block_seats=["B-10"]), ACTOR)
+    return Busy(event, expired=left.booking, **{name: command.booking for name, command in placed.items()})
+
+
+@async_test
+async def test_a_busy_event_has_nothing_wrong_with_it(database: str) -> None:
+    async with lane_connection(database) as connection:
+        busy = await _busy_event(connection)
+        statuses = await connection.fetch("SELECT DISTINCT status FROM booking ORDER BY status")
+        assert [row["status"] for row in statuses] == ["cancelled", "confirmed", "expired", "held", "refunded"]
+        assert await audit_event(connection, busy.event.id) == (
+            [],
+            await connection.fetchval("SELECT version FROM event"),
+        )
+
+
+@pytest.mark.parametrize("status", [EventStatus.COMPLETED, EventStatus.CANCELLED])
+@async_test
+async def test_an_event_that_has_ended_has_nothing_wrong_with_it(database: str, status: EventStatus) -> None:
+    async with lane_connection(database) as connection:
+        event = (await _busy_event(connection)).event
+        await set_status(connection, event.org, event.id, status, ACTOR)
+        while await sweep(connection, LayoutCache(), [event.id]):
+            pass
+        assert (await audit_event(connection, event.id))[0] == []
+
+
+# What is planted, and the one finding it has to lead to: its name, and the pool, seat or booking it names.
+CORRUPTIONS = {
+    "a counter that is one too high": (
+        "UPDATE pool SET held = held + 1 WHERE code = 'places'",
+        ("pool_counts", "places"),
+    ),
+    "a counter that is one too low": (
+        "UPDATE pool SET sold = sold - 1 WHERE code = 'hall'",
+        ("pool_counts", "hall"),
+    ),
+    "counters above the capacity": (
+        """ALTER TABLE pool DROP CONSTRAINT pool_never_oversold;
+        UPDATE pool SET capacity = 4 WHERE code = 'places'""",
+        ("pool_counts", "places"),
+    ),
+    "a capacity that is not the number of seats": (
+        "UPDATE pool SET capacity = capacity + 1 WHERE code = 'hall'",
+        ("pool_counts", "hall"),
+    ),
+    "a seat that is blocked and sold": (
+        """UPDATE seat SET blocked = true WHERE label = 'B-1';
+        UPDATE pool SET capacity = capacity - 1 WHERE code = 'hall'""",
+        ("seat_lines", "B-1"),
+    ),
+    "a seat that is sold twice": (
+        """DROP INDEX line_seat_taken_once;
+        INSERT INTO line SELECT event_id, '{confirmed}', 1, pool, tariff, seat, 1, 0, true FROM line
+            WHERE booking_id = '{held}';
+        UPDATE pool SET sold = sold + 1 WHERE code = 'hall'""",
+        ("seat_lines", "B-1"),
+    ),
+    "a live line of an expired booking": (
+        """UPDATE line SET live = true WHERE booking_id = '{expired}' AND number = 1;
+        UPDATE pool SET sold = sold + 1 WHERE code = 'hall'""",
+        ("booking_lines", "{expired}"),
+    ),
+    "a line of a confirmed booking that is not live": (
+        """UPDATE line SET live = false WHERE booking_id = '{confirmed}';
+        UPDATE pool SET sold = sold - 1 WHERE code = 'hall'""",
+        ("booking_lines", "{confirmed}"),
+    ),
+    "a booking without lines": (
+        "DELETE FROM line WHERE booking_id = '{cancelled}'",
+        ("booking_lines", "{cancelled}"),
+    ),
+    "a subtotal that is not the sum of the lines": (
+        "UPDATE booking SET subtotal = subtotal + 1, total = total + 1 WHERE id = '{held}'",
+        ("booking_lines", "{held}"),
+    ),
+    "a fact that is missing": (
+        "DELETE FROM journal WHERE kind = 'event_published'",
+        ("journal_gap", "{version}"),
+    ),
+    "a fact beyond the last": (
+        """INSERT INTO journal (event_id, number, at, kind, actor, data)
+        SELECT id, version + 1, now(), 'event_changed', 'test', '{{}}' FROM event""",
+        ("journal_gap", "{version}"),
+    ),
+    "a version that is ahead of the journal": (
+        "UPDATE event SET version = version + 1",
+        ("journal_gap", "{version}"),
+    ),
+    "a status that the journal does not know of": (
+        "UPDATE booking SET status = 'cancelled' WHERE id = '{expired}'",
+        ("transition", "{expired}"),
+    ),
+    "a transition that does not exist": (
+        """UPDATE booking SET status = 'rejected' WHERE id = '{expired}';
+        UPDATE journal SET kind = 'rejected' WHERE kind = 'expired' AND booking_id = '{expired}'""",
+        ("transition", "{expired}"),
+    ),
+    "a booking that begins in the middle": (
+        """UPDATE journal SET kind = 'event_changed', booking_id = NULL
+            WHERE kind = 'held' AND booking_id = '{cancelled}'""",
+        ("transition", "{cancelled}"),
+    ),
+    "a booking that the journal knows of and that is gone": (
+        "DELETE FROM line WHERE booking_id = '{cancelled}'; DELETE FROM booking WHERE id = '{cancelled}'",
+        ("stray", "{cancelled}"),
+    ),
+    "a line of a booking that is gone": (
+        """DELETE FROM booking WHERE id = '{cancelled}';
+        UPDATE journal SET kind = 'event_changed', booking_id = NULL WHERE booking_id = '{cancelled}'""",
+        ("stray", "{cancelled}"),
+    ),
+}
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+@async_test
+async def test_the_auditor_finds(database: str, corruption: str) -> None:
+    statements, (what, subject) = CORRUPTIONS[corruption]
+    async with lane_connection(database) as connection:
+        busy = await _busy_event(connection)
+        bookings = {name: getattr(busy, name) for name in ("held", "confirmed", "expired", "cancelled", "refunded")}
+        await connection.execute(statements.format(**{name: id_.hex() for name, id_ in bookings.items()}))
+        findings, version = await audit_event(connection, busy.event.id)
+        named = {name: ids.format_booking_id(busy.event.id, id_) for name, id_ in bookings.items()}
+        assert [(finding.what, finding.subject) for finding in findings] == [
+            (what, subject.format(version=version, **named))
+        ]
+        assert {finding.event for finding in findings} == {busy.event.text}
+
+
+def test_the_audit_command_prints_json_and_exits_with_1_only_if_something_is_wrong(database: str) -> None:
+    busy = run_with_connection(_busy_event, database)
+    assert run_audit(database_url=database) == {"ok": True, "events": 1, "findings": []}
+    query(database, "UPDATE pool SET held = held + 1 WHERE code = 'places'")
+    done = call_holdfast(database, "audit")
+    report = json.decode(done.stdout)
+    assert done.returncode == 1
+    assert (report["ok"], report["events"]) == (False, 1)
+    assert [(f["event"], f["what"], f["subject"]) for f in report["findings"]] == [
+        (busy.event.text, "pool_counts", "places")
+    ]
+
+
+def test_what_the_auditor_last_found_is_told_by_readyz(database: str) -> None:
+    async def plant_and_audit(connection: db.Connection) -> int:
+        busy = await _busy_event(connection)
+        assert await auditor.run_once(connection) == []
+        await connection.execute("UPDATE pool SET held = held + 1 WHERE code = 'places'")
+        assert await auditor.run_once(connection) == [], "nothing has happened since"
+        await run_commands(connection, [place_command(busy.event)])
+        return len(await auditor.run_once(connection))
+
+    with running_server(database, workers=1) as server, server.client() as client:
+        assert client.get("/readyz").json()["audit"] == {"events": 0, "findings": 0, "last_at": None}
+        assert run_with_connection(plant_and_audit, database) == 1
+        summary = client.get("/readyz").json()["audit"]
+    assert (summary["events"], summary["findings"]) == (1, 1)
+    assert datetime.fromisoformat(summary["last_at"])
+
+
+@async_test
+async def test_one_pass_of_the_auditor_is_bounded_and_the_next_goes_on(database: str) -> None:
+    async with lane_connection(database) as connection:
+        more = 3
+        org = (await new_event(connection)).org
+        for _ in range(auditor.EVENTS_MAX + more - 1):
+            await new_event(connection, org, pools=one_pool(1))
+        audited = []
+        for _ in range(3):
+            await auditor.run_once(connection)
+            audited.append(await connection.fetchval("SELECT count(*) FROM audit"))
+        assert audited == [auditor.EVENTS_MAX, auditor.EVENTS_MAX + more, auditor.EVENTS_MAX + more]

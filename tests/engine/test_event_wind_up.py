@@ -1,0 +1,305 @@
+"""An event that was called off or is over is wound up to the last booking and the last cent, whoever dies meanwhile."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import psutil
+
+from holdfast.core.commands import Accepted, Command, SettlePayment, StartPayment
+from holdfast.core.payment import PaymentResult
+from holdfast.runtime import db, ids
+from tests.support.command_line import run_audit
+from tests.support.engine_helpers import (
+    EventHandle,
+    async_test,
+    lane_connection,
+    new_event,
+    one_pool,
+    place_command,
+    run_commands,
+    shift_clock,
+)
+from tests.support.harness import (
+    IS_LONG,
+    Org,
+    Server,
+    example_event,
+    post_hold,
+    publish_event,
+    query,
+    run_with_connection,
+    running_server,
+    wait_until,
+)
+from tests.support.http_assertions import expect_error, expect_ok
+from tests.support.resources import booking_status, list_tickets, post_payment, reviewed_event
+from tests.support.ticket_sales import buy_booking, check_in
+
+BOOKINGS = 2_000 if IS_LONG else 500
+PRICE = 1_000
+WORK_SECONDS = 120
+# Longer than a worker that has died keeps what it had claimed.
+LEASE_SECONDS = 61
+
+
+async def _sell(url: str, org: bytes, count: int) -> EventHandle:
+    """So many confirmed bookings of an event, each paid for at the sandbox."""
+    async with lane_connection(url) as connection:
+        event = await new_event(connection, org, pools=one_pool(count, PRICE), tax_bps=0)
+        bookings = await _done(connection, [place_command(event) for _ in range(count)])
+        payments = await _done(connection, [_pay(event, each.booking.id) for each in bookings])
+        paid = [each.payment for each in payments if each.payment is not None]
+        refs = [f"sbx_{event.id.hex()}{payment.id.hex()}" for payment in paid]
+        await connection.executemany(
+            "UPDATE payment SET provider_ref = $3 WHERE event_id = $1 AND id = $2",
+            [(event.id, payment.id, ref) for payment, ref in zip(paid, refs, strict=True)],
+        )
+        await connection.executemany(
+            "INSERT INTO sandbox_charge (ref, payment, amount, currency, description, status) "
+            "VALUES ($1, $2, $3, 'EUR', '', 'paid')",
+            [
+                (ref, ids.format_payment_id(event.id, payment.id), PRICE)
+                for payment, ref in zip(paid, refs, strict=True)
+            ],
+        )
+        settled = [
+            SettlePayment(
+                event=event.id,
+                org=event.org,
+                booking=each.booking.id,
+                payment=payment.id,
+                result=PaymentResult.CAPTURED,
+                actor="provider:sandbox",
+                amount=PRICE,
+                currency="EUR",
+            )
+            for each, payment in zip(payments, paid, strict=True)
+        ]
+        done = await _done(connection, settled)
+        assert Counter(each.booking.status for each in done) == {"confirmed": count}
+        return event
+
+
+async def _done(connection: db.Connection, commands: Sequence[Command]) -> list[Accepted]:
+    done = [outcome for outcome in await run_commands(connection, commands) if isinstance(outcome, Accepted)]
+    assert len(done) == len(commands)
+    return done
+
+
+def _pay(event: EventHandle, booking: bytes) -> StartPayment:
+    return StartPayment(
+        event=event.id,
+        org=event.org,
+        booking=booking,
+        payment=ids.new_id(),
+        provider="sandbox",
+        actor="test",
+        request_key=booking,
+        fingerprint=booking,
+    )
+
+
+def _progress(client: httpx.Client, event: str) -> dict[str, Any]:
+    return expect_ok(client.get(f"/v1/events/{event}/progress"))
+
+
+def _worker(server: Server) -> psutil.Process:
+    (found,) = [child for child in psutil.Process(server.process.pid).children() if "worker" in child.cmdline()]
+    return found
+
+
+def _refunds(server: Server) -> Counter[int]:
+    """How many charges of the sandbox were paid back how often."""
+    rows = query(
+        server.database_url,
+        "SELECT (SELECT count(*) FROM sandbox_refund AS refund WHERE refund.ref = charge.ref) AS times, count(*) "
+        "FROM sandbox_charge AS charge GROUP BY 1",
+    )
+    return Counter({row["times"]: row["count"] for row in rows})
+
+
+def _later(server: Server, seconds: int) -> None:
+    async def move(connection: db.Connection) -> None:
+        await shift_clock(connection, seconds)
+
+    run_with_connection(move, server.database_url)
+
+
+def _sold(database: str, org: Org, count: int) -> str:
+    made: list[EventHandle] = []
+
+    @async_test
+    async def sell() -> None:
+        made.append(await _sell(database, org.id, count))
+
+    sell()
+    return made[0].text
+
+
+def test_a_large_event_that_is_called_off_is_refunded_to_the_last_booking_although_the_worker_dies(
+    database: str,
+) -> None:
+    org = Org(database)
+    event = _sold(database, org, BOOKINGS)
+    with running_server(database, workers=2, worker=True) as server, server.client(org.headers()) as admin:
+        before = _progress(admin, event)
+        assert (before["bookings"], before["live"], before["done"]) == (BOOKINGS, BOOKINGS, False)
+        assert expect_ok(admin.post(f"/v1/events/{event}/cancel"))["status"] == "cancelled"
+        expect_error(post_hold(admin, event, items=[{"pool": "places"}]), 409, "event_not_on_sale")
+
+        seen = [_progress(admin, event)]
+
+        def refunded() -> int:
+            seen.append(_progress(admin, event))
+            return int(seen[-1]["refunded"])
+
+        wait_until(lambda: refunded() > 0, WORK_SECONDS)
+        first = _worker(server)
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(10)
+        assert refunded() < BOOKINGS, "the worker was done before it was killed"
+        wait_until(lambda: bool(_workers_but(server, first.pid)), 20)
+        _later(server, LEASE_SECONDS)
+        wait_until(lambda: refunded() == BOOKINGS, WORK_SECONDS)
+
+        ended = [each["refunds_due"] for each in seen if each["live"] == 0]
+        assert ended == sorted(ended, reverse=True)
+        after = _progress(admin, event)
+        assert after == {
+            "status": "cancelled",
+            "bookings": BOOKINGS,
+            "live": 0,
+            "refunds_due": 0,
+            "refunded": BOOKINGS,
+            "in_review": 0,
+            "done": True,
+        }
+        assert _refunds(server) == {1: BOOKINGS}
+        pool = expect_ok(admin.get(f"/v1/events/{event}/availability"))["pools"][0]
+        assert (pool["held"], pool["sold"]) == (0, 0)
+        facts = query(
+            database,
+            "SELECT kind, count(*), count(DISTINCT booking_id) AS bookings FROM journal "
+            "WHERE kind IN ('refunded', 'payment.refund_due', 'payment.refunded') GROUP BY kind",
+        )
+        assert {row["kind"]: (row["count"], row["bookings"]) for row in facts} == {
+            "refunded": (BOOKINGS, BOOKINGS),
+            "payment.refund_due": (BOOKINGS, BOOKINGS),
+            "payment.refunded": (BOOKINGS, BOOKINGS),
+        }
+        assert expect_ok(admin.post(f"/v1/events/{event}/cancel"))["status"] == "cancelled"
+    assert run_audit(database_url=database) == {"ok": True, "events": 1, "findings": []}
+
+
+def _workers_but(server: Server, pid: int) -> list[psutil.Process]:
+    children = psutil.Process(server.process.pid).children()
+    return [child for child in children if child.pid != pid and "worker" in child.cmdline()]
+
+
+def test_no_ticket_of_an_event_that_was_called_off_opens_the_door_while_its_booking_waits_for_the_worker(
+    database: str,
+) -> None:
+    org = Org(database)
+    event = _sold(database, org, 1_500)
+    with running_server(database, workers=1) as server, server.client(org.headers()) as admin:
+        expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+        waiting = query(database, "SELECT id FROM booking WHERE status = 'confirmed' LIMIT 1")
+        named = ids.parse_event_id(event)
+        assert named is not None
+        if waiting:
+            booking = ids.format_booking_id(named, waiting[0]["id"])
+            (ticket,) = list_tickets(admin, booking)
+            expect_error(check_in(admin, ticket["code"]), 409, "ticket_void")
+            assert ticket["status"] == "void"
+            expect_error(admin.post(f"/v1/bookings/{booking}/transfer", json={"user": "ben"}), 409, "already_refunded")
+
+
+def test_an_event_that_was_called_off_with_its_process_is_wound_up_by_the_worker(database: str) -> None:
+    """The process that was asked dies before it has ended any booking."""
+    org = Org(database)
+    event = _sold(database, org, 600)
+    named = ids.parse_event_id(event)
+    query(database, "UPDATE event SET status = 'cancelled', revision = revision + 1 WHERE id = $1", named)
+    with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
+        wait_until(lambda: _progress(admin, event)["live"] == 0, WORK_SECONDS)
+        statuses = query(database, "SELECT status, count(*) FROM booking GROUP BY status")
+        assert [(row["status"], row["count"]) for row in statuses] == [("refunded", 600)]
+
+
+def test_what_is_held_submitted_free_or_paid_ends_as_it_should_when_the_event_is_called_off(database: str) -> None:
+    org = Org(database)
+    pools = [
+        {"code": "paid", "capacity": 9, "tariffs": [{"code": "full", "price": PRICE}]},
+        {"code": "free", "capacity": 9},
+    ]
+    with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
+        event = publish_event(admin, reviewed_event(pools=pools))
+
+        def held(pool: str = "paid") -> str:
+            id_: str = expect_ok(post_hold(admin, event, items=[{"pool": pool}]), 201)["id"]
+            return id_
+
+        started, submitted, free, elsewhere = held(), held(), held("free"), held()
+        payment = expect_ok(post_payment(admin, started), 201)["id"]
+        expect_ok(admin.post(f"/v1/bookings/{submitted}/receipt", json={"file_ref": "f"}))
+        for booking in (free, elsewhere):
+            expect_ok(admin.post(f"/v1/bookings/{booking}/confirm"))
+        paid = buy_booking(admin, event, {"pool": "paid"})
+        expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+        ends = {
+            started: "cancelled",
+            submitted: "cancelled",
+            free: "cancelled",
+            elsewhere: "refunded",
+            paid: "refunded",
+        }
+        assert {booking: booking_status(admin, booking) for booking in ends} == ends
+        reasons = {expect_ok(admin.get(f"/v1/bookings/{booking}"))["reason"] for booking in ends}
+        assert reasons == {"The event was cancelled."}
+        wait_until(lambda: bool(_progress(admin, event)["done"]), WORK_SECONDS)
+        after = _progress(admin, event)
+        assert (after["refunded"], after["in_review"]) == (1, 1), "the receipt is left to a person"
+        wait_until(lambda: admin.get(f"/v1/payments/{payment}").json()["status"] == "failed", WORK_SECONDS)
+        assert _refunds(server) == {0: 1, 1: 1}
+    assert run_audit(database_url=database)["ok"]
+
+
+def test_an_event_is_completed_by_itself_once_its_end_has_come_and_only_then(database: str) -> None:
+    org = Org(database)
+    now = datetime.now(UTC)
+    yesterday, tomorrow = (now + timedelta(days=days) for days in (-1, 1))
+    begun = {"starts_at": yesterday.isoformat()}
+    with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
+        endless = publish_event(admin, example_event(**begun))
+        going_on = publish_event(admin, example_event(**begun, ends_at=tomorrow.isoformat()))
+        draft = expect_ok(
+            admin.post("/v1/events", json=example_event(**begun, ends_at=(now - timedelta(hours=1)).isoformat())), 201
+        )
+        over = publish_event(admin, example_event(**begun))
+        item = {"pool": "standing", "tariff": "full"}
+        confirmed = {}
+        for event in (endless, going_on, over):
+            confirmed[event] = expect_ok(post_hold(admin, event, items=[item]), 201)["id"]
+            expect_ok(admin.post(f"/v1/bookings/{confirmed[event]}/confirm"))
+        still_held = expect_ok(post_hold(admin, over, items=[item], user="u-2"), 201)["id"]
+        expect_ok(admin.patch(f"/v1/events/{over}", json={"ends_at": (now - timedelta(hours=1)).isoformat()}))
+        wait_until(lambda: booking_status(admin, confirmed[over]) == "completed", 30)
+        assert expect_ok(admin.get(f"/v1/events/{over}"))["status"] == "completed"
+        assert booking_status(admin, still_held) == "held"
+        expect_error(post_hold(admin, over, items=[item], user="u-3"), 409, "event_not_on_sale")
+        facts = expect_ok(admin.get(f"/v1/events/{over}/journal"))["items"]
+        (fact,) = [fact for fact in facts if fact["kind"] == "event_completed"]
+        assert fact["actor"] == "completer"
+        for event in (endless, going_on):
+            assert expect_ok(admin.get(f"/v1/events/{event}"))["status"] == "active"
+            assert booking_status(admin, confirmed[event]) == "confirmed"
+            expect_ok(post_hold(admin, event, items=[item], user="u-3"), 201)
+        assert expect_ok(admin.get(f"/v1/events/{draft['id']}"))["status"] == "draft"
+        assert _progress(admin, over)["done"] is False, "a hold is still live"
+        expect_ok(admin.post(f"/v1/bookings/{still_held}/cancel"))
+        assert _progress(admin, over)["done"] is True

@@ -1,0 +1,258 @@
+"""A hold costs the same in an empty event and in a full one, and statistics have no say in it: nothing here is ever
+analysed. Cost is counted in pages touched, not in time."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec import Struct, json, structs
+
+from holdfast import sql
+from holdfast.core.commands import BestSeats, Command, SettlePayment, StartPayment, TransferBooking
+from holdfast.core.payment import PaymentResult
+from holdfast.core.states import Verb
+from holdfast.engine.batch import run_batch, sweep
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db
+from holdfast.runtime.ids import new_id
+from tests.support.engine_helpers import (
+    EventHandle,
+    act_command,
+    lane_connection,
+    new_event,
+    new_org,
+    one_pool,
+    place_command,
+)
+from tests.support.harness import fresh_database, query, wait_until
+
+TINY, SMALL, LARGE = 28, 1_000, 100_000
+STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
+FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
+STATEMENTS = {text: name for name, text in vars(sql.engine).items()}
+PLANNED = ["when empty", "when full"]
+
+# Bookings of one unit each, with a payment that has its booking's id: of any four one is held, one confirmed, and two
+# have ended. A few holds are due.
+FILL = """
+CREATE TEMPORARY TABLE made AS
+    SELECT n, gen_random_uuid() AS id, (ARRAY['held', 'confirmed', 'expired', 'cancelled'])[n % 4 + 1] AS status
+    FROM generate_series(1, {count}) AS n;
+INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
+                     max_expires_at, request_key, fingerprint, version)
+    SELECT '{event}', id, '{org}', 'u' || n, status, 100, 0, 100, 'EUR', now(),
+           now() + CASE WHEN n <= 16 THEN interval '-1 s' ELSE interval '1 h' END, now() + interval '1 h',
+           decode(md5(n::text), 'hex'), '', n + 2 FROM made;
+INSERT INTO line (event_id, booking_id, number, pool, tariff, quantity, unit_price, live)
+    SELECT '{event}', id, 0, 1, 0, 1, 100, status IN ('held', 'confirmed') FROM made;
+INSERT INTO payment (event_id, id, org_id, booking_id, provider, provider_ref, status, outcome, amount, currency,
+                     request_key, fingerprint, created_at, captured_at, due_at)
+    SELECT '{event}', id, '{org}', id, 'sandbox', id::text,
+           CASE status WHEN 'held' THEN 'started' WHEN 'confirmed' THEN 'succeeded' ELSE 'failed' END,
+           CASE status WHEN 'confirmed' THEN 'fulfilled' END, 100, 'EUR', decode(md5(n::text), 'hex'), '', now(),
+           CASE status WHEN 'confirmed' THEN now() END, CASE status WHEN 'held' THEN now() + interval '1 h' END
+    FROM made;
+INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
+    SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}' FROM made;
+INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
+    SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}'
+    FROM made WHERE status <> 'held';
+UPDATE pool SET held = (SELECT count(*) FROM made WHERE status = 'held'),
+                sold = (SELECT count(*) FROM made WHERE status = 'confirmed')
+    WHERE event_id = '{event}' AND code = 'places';
+UPDATE event SET version = (SELECT max(number) FROM journal WHERE event_id = '{event}') WHERE id = '{event}';
+DROP TABLE made;
+"""
+
+
+class Cost(Struct, frozen=True):
+    """What one statement did: which kinds of node its plan has, and how many pages it touched."""
+
+    nodes: frozenset[str]
+    pages: int
+
+
+Costs = dict[str, Cost]
+
+
+class Full(Struct, frozen=True):
+    """A database with a small and a large event, and what a batch costs in each, by when its plans were made; and what
+    it cost in a tiny event while that was `alone`."""
+
+    url: str
+    large: EventHandle
+    alone: Costs
+    costs: dict[tuple[str, int], Costs]
+
+
+class Recorder:
+    """A connection that remembers what it was first asked by each statement, and that never commits."""
+
+    def __init__(self, connection: db.Connection) -> None:
+        self._connection = connection
+        self.asked: dict[str, tuple[Any, ...]] = {}
+
+    async def fetch(self, statement: str, *values: Any) -> Any:
+        self.asked.setdefault(statement, values)
+        return await self._connection.fetch(statement, *values)
+
+    async def fetchrow(self, statement: str, *values: Any) -> Any:
+        self.asked.setdefault(statement, values)
+        return await self._connection.fetchrow(statement, *values)
+
+    async def fetchval(self, statement: str, *values: Any) -> Any:
+        self.asked.setdefault(statement, values)
+        return await self._connection.fetchval(statement, *values)
+
+    async def execute(self, statement: str, *values: Any) -> None:
+        if statement in STATEMENTS:
+            self.asked.setdefault(statement, values)
+        await self._connection.execute("ROLLBACK" if statement == "COMMIT" else statement, *values)
+
+    def is_closed(self) -> bool:
+        closed: bool = self._connection.is_closed()
+        return closed
+
+
+class Planner:
+    """A connection on which each statement is prepared once, and explained whenever it runs."""
+
+    def __init__(self, connection: db.Connection) -> None:
+        self._connection = connection
+        self._types: dict[str, list[str]] = {}
+
+    async def costs(self, event: EventHandle) -> Costs:
+        asked = await _asked_by_batches(self._connection, event)
+        await self._connection.execute("BEGIN")
+        costs = {STATEMENTS[statement]: await self._explain(statement, values) for statement, values in asked.items()}
+        await self._connection.execute("ROLLBACK")
+        return costs
+
+    async def _explain(self, statement: str, values: tuple[Any, ...]) -> Cost:
+        name = STATEMENTS[statement]
+        if name not in self._types:
+            await self._connection.execute(f"PREPARE {name} AS {statement}")
+            self._types[name] = [type_.name for type_ in (await self._connection.prepare(statement)).get_parameters()]
+        literals = [
+            await self._connection.fetchval(f"SELECT quote_nullable($1::{type_}::text)", value)
+            for type_, value in zip(self._types[name], values, strict=True)
+        ]
+        explained = await self._connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({', '.join(literals)})"
+        )
+        plan = json.decode(explained)[0]["Plan"]
+        return Cost(frozenset(_nodes(plan)), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[str]:
+    yield plan["Node Type"]
+    for part in plan.get("Plans", []):
+        yield from _nodes(part)
+
+
+async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> dict[str, tuple[Any, ...]]:
+    """The statements of a batch of every kind of command and of a sweep, with their values. Nothing is changed."""
+    recorder = Recorder(connection)
+    held, other, third = await connection.fetch(
+        "SELECT id FROM booking WHERE event_id = $1 AND status = 'held' AND expires_at > now() LIMIT 3", event.id
+    )
+    expired = await connection.fetchval(
+        "SELECT id FROM booking WHERE event_id = $1 AND status = 'expired' AND expires_at > now() LIMIT 1", event.id
+    )
+    confirmed = await connection.fetchval(
+        "SELECT id FROM booking WHERE event_id = $1 AND status = 'confirmed' LIMIT 1", event.id
+    )
+    of_event: dict[str, Any] = {"event": event.id, "org": event.org, "actor": "test"}
+    commands: list[Command] = [
+        place_command(event, "A-1"),
+        place_command(event, user="u17"),
+        structs.replace(place_command(event), items=(), best=BestSeats("hall", 3)),
+        act_command(event, held["id"], Verb.CONFIRM),
+        act_command(event, other["id"], Verb.CANCEL),
+        StartPayment(
+            **of_event, booking=third["id"], payment=new_id(), provider="x", request_key=b"k", fingerprint=b"f"
+        ),
+        SettlePayment(
+            **of_event, booking=expired, payment=expired, result=PaymentResult.CAPTURED, amount=100, currency="EUR"
+        ),
+        TransferBooking(**of_event, booking=confirmed, generation=0, user="u18"),
+    ]
+    await run_batch(recorder, LayoutCache(), commands)
+    await sweep(recorder, LayoutCache(), [event.id], sql.engine.lock_if_free)
+    return recorder.asked
+
+
+async def _filled_event(connection: db.Connection, org: bytes, count: int) -> EventHandle:
+    event = await new_event(connection, org, pools=STOCK, policy={"max_units_per_user": 10})
+    await connection.execute(FILL.format(event=event.id.hex(), org=org.hex(), count=count))
+    return event
+
+
+async def _measure(url: str) -> Full:
+    async with lane_connection(url) as early, lane_connection(url) as late, lane_connection(url) as other:
+        await other.execute("SET statement_timeout = 0")
+        for table in ("event", "pool", "booking", "line", "journal", "payment", "delivery"):
+            await other.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        org = await new_org(other)
+        await other.execute(
+            "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, '', '{}', '')", new_id(), org
+        )
+        planned_early = Planner(early)
+        alone = await planned_early.costs(await _filled_event(other, org, TINY))
+        events = {count: await _filled_event(other, org, count) for count in (SMALL, LARGE)}
+        planners = {"when empty": planned_early, "when full": Planner(late)}
+        costs = {
+            (planned, count): await planner.costs(event)
+            for planned, planner in planners.items()
+            for count, event in events.items()
+        }
+        assert await other.fetchval("SELECT count(*) FROM pg_stats WHERE schemaname = 'public'") == 0
+    return Full(url, events[LARGE], alone, costs)
+
+
+@pytest.fixture(scope="module")
+def full(postgres: str) -> Iterator[Full]:
+    with fresh_database(postgres) as url:
+        yield asyncio.run(_measure(url))
+
+
+@pytest.mark.parametrize("planned", PLANNED)
+def test_every_statement_of_a_batch_looks_rows_up_by_index(full: Full, planned: str) -> None:
+    costs = full.costs[planned, LARGE]
+    assert set(costs) == set(STATEMENTS.values())
+    assert {name: cost.nodes & FORBIDDEN for name, cost in costs.items() if cost.nodes & FORBIDDEN} == {}
+
+
+@pytest.mark.parametrize("planned", PLANNED)
+def test_a_batch_touches_as_few_pages_in_an_event_of_100000_bookings_as_in_one_of_1000(
+    full: Full, planned: str
+) -> None:
+    assert _grown(full.costs[planned, SMALL], full.costs[planned, LARGE], by=1.5) == {}
+
+
+@pytest.mark.parametrize("planned", PLANNED)
+def test_in_a_large_database_a_batch_only_pays_for_deeper_indexes(full: Full, planned: str) -> None:
+    assert _grown(full.alone, full.costs[planned, LARGE], by=3) == {}
+
+
+def _grown(before: Costs, after: Costs, by: float) -> dict[str, tuple[int, int]]:
+    """The statements that touch so many times more pages than before, give or take a few."""
+    pages = {name: (before[name].pages, after[name].pages) for name in after}
+    return {name: (was, became) for name, (was, became) in pages.items() if became > by * was + 8}
+
+
+def test_the_worker_gets_through_the_audit_of_an_event_of_100000_bookings(full: Full) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker"], env={**os.environ, "HOLDFAST_DATABASE_URL": full.url}
+    )
+    try:
+        audited = "SELECT findings::text FROM audit WHERE event_id = $1"
+        wait_until(lambda: bool(query(full.url, audited, full.large.id)), 30)
+        assert query(full.url, audited, full.large.id)[0][0] == "[]"
+    finally:
+        worker.terminate()
+        assert worker.wait(30) == 0

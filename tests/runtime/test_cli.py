@@ -1,0 +1,103 @@
+"""The command line tells what it did, and clearly what went wrong."""
+
+import socket
+
+import pytest
+
+from tests.support.command_line import call_holdfast, run_installed_holdfast
+from tests.support.harness import Server, query
+
+
+def test_a_key_is_printed_alone_and_stored_only_as_a_hash(database: str) -> None:
+    run_installed_holdfast(database, "orgs", "create", "acme")
+    made = run_installed_holdfast(database, "keys", "create", "--org", "acme", "--role", "door")
+    assert made.stdout.startswith("hf_sk_")
+    assert len(made.stdout.split()) == 1
+    stored = query(database, "SELECT * FROM api_key")
+    assert made.stdout.strip() not in str(stored)
+
+
+def test_keys_can_be_listed_and_revoked(database: str) -> None:
+    call_holdfast(database, "orgs", "create", "acme", "--name", "Acme Ltd")
+    key = call_holdfast(database, "keys", "create", "--org", "acme", "--role", "sales").stdout.strip()
+    assert "Acme Ltd" in call_holdfast(database, "orgs", "list").stdout
+    listed = call_holdfast(database, "keys", "list", "--org", "acme").stdout
+    prefix = listed.split("…")[0]
+    assert key.startswith(prefix)
+    assert "valid" in listed
+    assert call_holdfast(database, "keys", "revoke", "--org", "acme", "--prefix", prefix).returncode == 0
+    assert "revoked" in call_holdfast(database, "keys", "list", "--org", "acme").stdout
+    assert call_holdfast(database, "keys", "revoke", "--org", "acme", "--prefix", prefix).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["keys", "create", "--org", "nobody", "--role", "admin"], "There is no org nobody"),
+        (["keys", "create", "--org", "acme", "--role", "customer"], "customer-tokens"),
+        (["orgs", "create", "acme"], "already"),
+        (["orgs", "create", "Not A Slug"], "slug"),
+    ],
+    ids=["no org", "a key for a customer", "an org twice", "not a slug"],
+)
+def test_mistakes_are_told_without_a_trace(database: str, arguments: list[str], told: str) -> None:
+    call_holdfast(database, "orgs", "create", "acme")
+    done = call_holdfast(database, *arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:
+    done = call_holdfast(database, "audit", HOLDFAST_LANES="many")
+    assert done.returncode == 2
+    assert "HOLDFAST_LANES" in done.stderr
+
+
+# Both commands call one function that checks the settings.
+@pytest.mark.parametrize(
+    ("command", "name", "value"),
+    [
+        ("serve", "HOLDFAST_SMTP_URL", "http://user:hunter2@mail.example"),
+        ("serve", "HOLDFAST_RECEIPTS_URL", "ftp://user:hunter2@files.example"),
+        ("serve", "HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_"),
+        ("worker", "HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_a"),
+    ],
+)
+def test_a_part_that_cannot_be_set_up_is_named_without_its_secrets(
+    database: str, command: str, name: str, value: str
+) -> None:
+    done = run_installed_holdfast(database, command, **{name: value})
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_database_that_is_not_there_is_told() -> None:
+    done = call_holdfast("postgresql://postgres@127.0.0.1:1/none", "audit")
+    assert done.returncode == 2
+    assert "cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_setting_that_makes_no_sense_is_refused(database: str) -> None:
+    done = call_holdfast(database, "audit", HOLDFAST_LANES="0")
+    assert done.returncode == 2
+    assert "HOLDFAST_LANES" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(database: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run_installed_holdfast(database, "serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "Another program listens" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_servers_do_not_share_a_port(database: str, server: Server) -> None:
+    done = run_installed_holdfast(database, "serve", "--port", str(server.port))
+    assert done.returncode == 2
+    assert "Another program listens" in done.stderr

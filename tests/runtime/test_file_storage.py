@@ -1,0 +1,483 @@
+"""A file that was put is there for good and as a whole, in a folder as in a bucket; what fails says so in plain words
+and in time."""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import socket
+import stat
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from holdfast.payments.receipt_files import FILE_MAX
+from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, storage_at
+from tests.support.engine_helpers import async_test
+from tests.support.harness import free_port
+
+ORG = secrets.token_hex(16)
+REGION = "eu-1"
+ACCESS_KEY = "AKIDOFTHETEST"
+SECRET_KEY = "secret-of-the-test"
+
+
+def _key(data: bytes, org: str = ORG) -> str:
+    return f"{org}/{hashlib.sha256(data).hexdigest()}"
+
+
+class Bucket(ThreadingHTTPServer):
+    """As much of S3 as is needed: objects of one bucket, for whoever signs as it should be signed."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.objects: dict[str, bytes] = {}
+        self.requests = 0
+        self.failures = 0
+        self.cuts_answers = False
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def address(self) -> str:
+        return f"s3://receipts/of/tests?endpoint={self.endpoint}&region={REGION}"
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Bucket
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self._is_welcome(body):
+            self.server.objects[self.path] = body
+            self._answer(200, b"", ETag=f'"{hashlib.md5(body).hexdigest()}"')
+
+    def do_GET(self) -> None:
+        if not self._is_welcome(b""):
+            return
+        if (body := self.server.objects.get(self.path)) is None:
+            self._refuse(404, "NoSuchKey")
+        else:
+            self._answer(200, body, ETag=f'"{hashlib.md5(body).hexdigest()}"')
+
+    def _is_welcome(self, body: bytes) -> bool:
+        self.server.requests += 1
+        if self.server.failures:
+            self.server.failures -= 1
+            self._refuse(503, "SlowDown")
+        elif not self._is_signed(body):
+            self._refuse(403, "SignatureDoesNotMatch")
+        elif not self.path.startswith("/receipts/"):
+            self._refuse(404, "NoSuchBucket")
+        else:
+            return True
+        return False
+
+    def _is_signed(self, body: bytes) -> bool:
+        """Signature version 4, worked out from the request alone."""
+        form = (
+            r"AWS4-HMAC-SHA256 Credential=(\w+)/(\d{8}/[\w-]+/s3/aws4_request), ?SignedHeaders=(\S+), ?Signature=(\w+)"
+        )
+        if not (found := re.fullmatch(form, self.headers["Authorization"] or "")):
+            return False
+        access_key, scope, signed, signature = found.groups()
+        date, region = scope.split("/")[:2]
+        at, body_hash = self.headers["x-amz-date"], self.headers["x-amz-content-sha256"]
+        age = datetime.now(UTC) - datetime.strptime(at, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        headers = "".join(f"{name}:{self.headers[name].strip()}\n" for name in signed.split(";"))
+        request = "\n".join((self.command, self.path, "", headers, signed, body_hash))
+        to_sign = "\n".join(("AWS4-HMAC-SHA256", at, scope, hashlib.sha256(request.encode()).hexdigest()))
+        key = f"AWS4{SECRET_KEY}".encode()
+        for step in (*scope.split("/"), to_sign):
+            key = hmac.digest(key, step.encode(), "sha256")
+        return (
+            hmac.compare_digest(key.hex(), signature)
+            and (access_key, region, date) == (ACCESS_KEY, REGION, at[:8])
+            and {"host", "x-amz-content-sha256", "x-amz-date"} <= set(signed.split(";"))
+            and body_hash == hashlib.sha256(body).hexdigest()
+            and abs(age) < timedelta(minutes=15)
+        )
+
+    def _refuse(self, status: int, code: str) -> None:
+        """S3 tells those it does not believe what they have sent."""
+        told = f"<AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId>" if status == 403 else ""
+        xml = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>{told}</Error>'
+        self._answer(status, xml.encode(), **{"Content-Type": "application/xml"})
+
+    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        for name, value in {"Last-Modified": now, "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.server.cuts_answers:
+            self.wfile.write(body[: len(body) // 2])
+            self.close_connection = True
+        else:
+            self.wfile.write(body)
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+@contextmanager
+def serving_bucket() -> Iterator[Bucket]:
+    with Bucket() as bucket:
+        thread = Thread(target=bucket.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield bucket
+        finally:
+            bucket.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    with serving_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """What is promised of a storage is promised of each."""
+    if request.param == "folder":
+        yield storage_at(None, tmp_path / "files")
+    else:
+        with serving_bucket() as bucket:
+            yield storage_at(bucket.address, tmp_path / "unused")
+            assert not (tmp_path / "unused").exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"%PDF-1.7", bytes(range(256)) * 40, os.urandom(FILE_MAX)], ids=len)
+@async_test
+async def test_what_was_put_is_read_back_byte_by_byte(storage: Storage, data: bytes) -> None:
+    await storage.put(_key(data), data)
+    assert await storage.get(_key(data)) == data
+
+
+@async_test
+async def test_there_is_nothing_where_nothing_was_put(storage: Storage) -> None:
+    await storage.put(_key(b"one"), b"one")
+    assert await storage.get(_key(b"two")) is None
+    assert await storage.get(_key(b"one", org=secrets.token_hex(16))) is None
+
+
+@async_test
+async def test_putting_a_file_again_changes_nothing(storage: Storage) -> None:
+    for _ in range(2):
+        await storage.put(_key(b"one"), b"one")
+        assert await storage.get(_key(b"one")) == b"one"
+
+
+@async_test
+async def test_many_who_put_the_same_file_at_once_all_succeed(storage: Storage) -> None:
+    data = os.urandom(100_000)
+    await asyncio.gather(*(storage.put(_key(data), data) for _ in range(20)))
+    assert await storage.get(_key(data)) == data
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "ab",
+        "ab/",
+        "/ab",
+        "ab//cd",
+        "ab/cd/ef",
+        "ab/./cd",
+        "ab/../cd",
+        "../ab/cd",
+        "ab/cd%2e",
+        "ab/cd?x",
+        "ab\\cd",
+        "ab/cd\n",
+        "ab/cd\0",
+        "AB/CD",
+        "\u0660/\u0660",
+        "ab/" + "a" * 200,
+    ],
+)
+@async_test
+async def test_a_key_that_is_not_two_hexadecimal_numbers_is_refused(storage: Storage, key: str) -> None:
+    with pytest.raises(ValueError, match="hexadecimal"):
+        await storage.put(key, b"x")
+    with pytest.raises(ValueError, match="hexadecimal"):
+        await storage.get(key)
+
+
+@async_test
+async def test_a_file_in_a_folder_outlasts_the_process(tmp_path: Path) -> None:
+    await storage_at(None, tmp_path).put(_key(b"one"), b"one")
+    assert await storage_at(None, tmp_path).get(_key(b"one")) == b"one"
+
+
+@async_test
+async def test_a_file_and_its_names_are_on_the_disk_before_put_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
+    await storage_at(None, tmp_path).put(_key(b"one"), b"one")
+    file = tmp_path / _key(b"one")
+    assert flushed == {path.stat().st_ino for path in (file, file.parent, tmp_path)}
+
+
+@async_test
+async def test_nobody_reads_half_a_file_while_it_is_written(tmp_path: Path) -> None:
+    data = os.urandom(FILE_MAX)
+    file = tmp_path / _key(data)
+    done = asyncio.Event()
+    seen: set[int] = set()
+
+    def look() -> None:
+        try:
+            seen.add(len(file.read_bytes()))
+        except FileNotFoundError:
+            seen.add(-1)
+
+    async def watch() -> None:
+        while not done.is_set():
+            await asyncio.to_thread(look)
+
+    watching = asyncio.create_task(watch())
+    while -1 not in seen:
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await storage_at(None, tmp_path).put(_key(data), data)
+    done.set()
+    await watching
+    look()
+    assert seen == {-1, len(data)}
+
+
+@async_test
+async def test_what_a_killed_writer_left_is_not_in_the_way(tmp_path: Path) -> None:
+    storage = storage_at(None, tmp_path)
+    await storage.put(_key(b"other"), b"other")
+    (tmp_path / (_key(b"one") + "#1")).write_bytes(b"o")
+    assert await storage.get(_key(b"one")) is None
+    await storage.put(_key(b"one"), b"one")
+    assert await storage.get(_key(b"one")) == b"one"
+
+
+def test_the_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    storage_at(None, tmp_path / "data" / "files")
+    assert stat.S_IMODE((tmp_path / "data" / "files").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "files"):
+        with pytest.raises(StorageError, match="folder"):
+            storage_at(None, folder)
+
+
+@async_test
+async def test_a_folder_that_fails_is_told_in_plain_words(tmp_path: Path) -> None:
+    storage = storage_at(None, tmp_path)
+    (tmp_path / ORG).write_bytes(b"a file where a folder should be")
+    for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
+        with pytest.raises(StorageError) as told:
+            await use
+        assert str(tmp_path) not in "".join(traceback.format_exception(told.value))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@async_test
+async def test_a_folder_that_may_not_be_read_is_told_in_plain_words(tmp_path: Path) -> None:
+    storage = storage_at(None, tmp_path)
+    await storage.put(_key(b"one"), b"one")
+    (tmp_path / ORG).chmod(0)
+    try:
+        with pytest.raises(StorageError):
+            await storage.get(_key(b"one"))
+        with pytest.raises(StorageError):
+            await storage.put(_key(b"one"), b"one")
+    finally:
+        (tmp_path / ORG).chmod(0o700)
+
+
+@async_test
+async def test_a_bucket_is_named_in_the_path_and_objects_are_below_the_prefix(bucket: Bucket, tmp_path: Path) -> None:
+    await storage_at(bucket.address, tmp_path).put(_key(b"one"), b"one")
+    await storage_at(f"s3://receipts?endpoint={bucket.endpoint}/&region={REGION}", tmp_path).put("ab/cd", b"two")
+    assert bucket.objects == {f"/receipts/of/tests/{_key(b'one')}": b"one", "/receipts/ab/cd": b"two"}
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
+@async_test
+async def test_wrong_credentials_are_told_without_telling_them(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "WRONG")
+    storage = storage_at(bucket.address, tmp_path)
+    for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
+        with pytest.raises(StorageError, match="credentials") as told:
+            await use
+        said = "".join(traceback.format_exception(told.value))
+        assert not [secret for secret in (ACCESS_KEY, SECRET_KEY, "WRONG", bucket.endpoint) if secret in said]
+    assert bucket.objects == {}
+
+
+@async_test
+async def test_a_bucket_that_is_not_there_takes_nothing(bucket: Bucket, tmp_path: Path) -> None:
+    storage = storage_at(f"s3://nowhere?endpoint={bucket.endpoint}&region={REGION}", tmp_path)
+    with pytest.raises(StorageError):
+        await storage.put(_key(b"one"), b"one")
+
+
+@async_test
+async def test_a_bucket_that_stumbles_is_asked_again(bucket: Bucket, tmp_path: Path) -> None:
+    storage = storage_at(bucket.address, tmp_path)
+    bucket.failures = 1
+    await storage.put(_key(b"one"), b"one")
+    bucket.failures = 1
+    assert await storage.get(_key(b"one")) == b"one"
+
+
+@async_test
+async def test_a_bucket_that_only_stumbles_is_given_up(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.failures = 1_000
+    with pytest.raises(StorageError):
+        await storage_at(bucket.address, tmp_path).put(_key(b"one"), b"one")
+    assert 1 < bucket.requests < 10
+
+
+@async_test
+async def test_half_an_answer_is_not_a_file(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 2.0)
+    storage = storage_at(bucket.address, tmp_path)
+    await storage.put(_key(b"one"), b"one")
+    bucket.cuts_answers = True
+    with pytest.raises(StorageError):
+        await storage.get(_key(b"one"))
+
+
+@async_test
+async def test_a_server_that_is_down_is_told(tmp_path: Path) -> None:
+    storage = storage_at(f"s3://receipts?endpoint=http://127.0.0.1:{free_port()}&region={REGION}", tmp_path)
+    for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
+        with pytest.raises(StorageError):
+            await use
+
+
+@async_test
+async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        storage = storage_at(f"s3://receipts?endpoint=http://127.0.0.1:{port}&region={REGION}", tmp_path)
+        for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
+            with pytest.raises(StorageError):
+                await use
+
+
+@async_test
+async def test_nothing_goes_out_in_the_open_unless_the_address_says_so(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    with pytest.raises(StorageError):
+        await storage_at(f"s3://receipts?region={REGION}", tmp_path).put(_key(b"one"), b"one")
+    assert bucket.requests == 0
+
+
+@async_test
+async def test_the_endpoint_in_the_address_is_the_one_that_is_asked(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_bucket() as other:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", other.endpoint)
+        monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+        await storage_at(bucket.address, tmp_path).put(_key(b"one"), b"one")
+        assert (bucket.requests, other.requests) == (1, 0)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", other.endpoint)
+        with pytest.raises(StorageAddressError, match="AWS_ENDPOINT_URL_S3"):
+            storage_at(bucket.address, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "receipts",
+        "/receipts",
+        "file:///receipts",
+        "gs://receipts",
+        "https://receipts.example",
+        "s3://",
+        "s3:///receipts",
+        "s3://a",
+        "s3://receipts:9000",
+        "s3://user:hunter2@receipts",
+        "s3://receipts/../other",
+        "s3://receipts//of",
+        "s3://receipts/%2e%2e",
+        "s3://receipts#hunter2",
+        "s3://receipts?secret_access_key=hunter2",
+        "s3://receipts?region=eu-1&region=hunter2",
+        "s3://receipts?region=",
+        "s3://receipts?region=eu 1",
+        "s3://receipts?endpoint=",
+        "s3://receipts?endpoint=127.0.0.1:9000",
+        "s3://receipts?endpoint=ftp://127.0.0.1",
+        "s3://receipts?endpoint=http://user:hunter2@127.0.0.1",
+        "s3://receipts?endpoint=http://127.0.0.1:9000?x=hunter2",
+        "s3://receipts?endpoint=http://",
+    ],
+)
+def test_an_address_that_cannot_be_used_is_told_without_repeating_it(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageAddressError) as told:
+        storage_at(url, tmp_path / "files")
+    assert "hunter2" not in "".join(traceback.format_exception(told.value))
+    assert not (tmp_path / "files").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://receipts",
+        "s3://receipts/",
+        "s3://receipts/of/2027/",
+        "s3://receipts.of.acme?region=eu-central-1",
+        "s3://receipts?endpoint=https%3A%2F%2Fstorage.example%2Fs3",
+        "s3://receipts?endpoint=http://[::1]:9000",
+    ],
+)
+def test_an_address_that_can_be_used_is_taken(url: str, tmp_path: Path) -> None:
+    storage_at(url, tmp_path / "files")
+    assert not (tmp_path / "files").exists()
+
+
+@given(st.text())
+@example("&&")
+def test_whatever_stands_in_an_address_is_taken_or_refused(text: str) -> None:
+    for url in (text, f"s3://receipts{text}", f"s3://receipts?endpoint=http://{text}"):
+        with suppress(StorageAddressError):
+            storage_at(url, Path("/nowhere"))

@@ -1,0 +1,103 @@
+"""A buyer with a browser of their own, who looks at a page and clicks."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+
+from tests.support.harness import Server
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+# Generous, because they only bound what must happen at all.
+WAIT_MS = 30_000
+
+
+class BrowserBuyer:
+    """What goes wrong in the browser, and what its policy forbids, is gathered in `trouble`."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.errors: list[str] = []
+        page.set_default_timeout(WAIT_MS)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._collect_error)
+
+    def _collect_error(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def open_event(self, event: str) -> None:
+        self.page.goto(f"{self.url}/e/{event}")
+        expect(self.page.locator("#live")).to_contain_text("·")
+
+    def expect_text(self, text: str) -> None:
+        expect(self.page.locator("body")).to_contain_text(text, timeout=WAIT_MS)
+
+    def seat_state(self, seat: str) -> str:
+        found: str = self.page.evaluate("seat => document.getElementById('map').map.state(seat)", seat)
+        return found
+
+    def expect_seat(self, seat: str, state: str) -> None:
+        asked = "([seat, state]) => document.getElementById('map').map?.state(seat) === state"
+        self.page.wait_for_function(asked, arg=[seat, state], timeout=WAIT_MS)
+
+    def click_seat(self, seat: str) -> None:
+        place = self.page.evaluate("seat => document.getElementById('map').map.position(seat)", seat)
+        self.page.locator(".seatmap-frame").click(position=place)
+
+    def chosen_seats(self) -> list[str]:
+        return self.page.locator("[data-picks] strong").all_inner_texts()
+
+    def hold(self) -> None:
+        """Take what is chosen, and come to the page of the booking."""
+        self.page.locator("[data-submit]").click()
+        self.page.wait_for_url("**/b/*")
+
+    @property
+    def booking(self) -> str:
+        return self.page.url.rpartition("/")[2].partition("?")[0]
+
+    def pay(self) -> None:
+        """In the sandbox, and back to the shop."""
+        self.page.locator(".way").click()
+        self.page.wait_for_url("**/sandbox/checkout/**")
+        self.page.get_by_role("button", name="Pay", exact=False).first.click()
+        self.page.wait_for_url("**/b/**")
+
+
+@contextmanager
+def browser_buyer(browser: Browser, server: Server, **options: Any) -> Iterator[BrowserBuyer]:
+    """With a browser that nobody has used before. Nothing may have gone wrong in it in the end."""
+    context = browser.new_context(**{"locale": "en-GB", **options})
+    someone = BrowserBuyer(context.new_page(), server.url)
+    try:
+        yield someone
+    finally:
+        context.close()
+    assert someone.errors == [], someone.errors
+
+
+@contextmanager
+def foreign_site() -> Iterator[tuple[str, list[str]]]:
+    """The address of a site of somebody else, which shows the last of these pages."""
+    pages: list[str] = []
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(pages[-1].encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        # To a browser the name is another site than the address.
+        yield f"http://localhost:{served.server_port}", pages
+        served.shutdown()

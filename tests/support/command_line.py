@@ -1,0 +1,54 @@
+"""Run the `holdfast` command line: in this process, which takes milliseconds, or as a user does."""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from holdfast.runtime.cli import app
+
+INSTALLED_SCRIPT = Path(sys.executable).parent / "holdfast"
+
+
+def run_holdfast(*arguments: str, database_url: str = "") -> "subprocess.CompletedProcess[str]":
+    """Without a database URL the command uses the embedded PostgreSQL of its `--data` folder."""
+    environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"}
+    if database_url:
+        environment["HOLDFAST_DATABASE_URL"] = database_url
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def run_installed_holdfast(
+    database_url: str, *arguments: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run the script that the package installs, as a user does."""
+    return subprocess.run(
+        [INSTALLED_SCRIPT, *arguments],
+        env={**os.environ, "HOLDFAST_DATABASE_URL": database_url, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def call_holdfast(database_url: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command that ends soon, without a process of its own."""
+    done = CliRunner().invoke(app, arguments, env={"HOLDFAST_DATABASE_URL": database_url, **environment})
+    is_crash = done.exc_info is not None and not isinstance(done.exception, SystemExit | None)
+    trace = "".join(traceback.format_exception(done.exception)) if is_crash else ""
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr + trace)
+
+
+def run_audit(*arguments: str, database_url: str = "") -> dict[str, Any]:
+    """The report of `holdfast audit`, once the exit code agrees with it."""
+    done = call_holdfast(database_url, "audit") if database_url else run_holdfast("audit", *arguments)
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if report["ok"] else 1), done.stderr
+    return report

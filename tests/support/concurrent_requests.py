@@ -1,0 +1,67 @@
+"""A crowd of buyers: many requests at once over many connections, with as little work of their own as possible."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+
+class Reply(Struct, frozen=True):
+    status: int
+    body: Any
+
+    @property
+    def code(self) -> str:
+        """What was refused, or the status where nothing was."""
+        return str(self.body.get("code", self.status))
+
+
+def hold_request(key: str, event: str, idempotency_key: str, body: dict[str, Any]) -> bytes:
+    return request("POST", f"/v1/events/{event}/holds", key, body, idempotency_key)
+
+
+def request(method: str, path: str, key: str, body: dict[str, Any] | None = None, idempotency_key: str = "") -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: holdfast", f"Authorization: Bearer {key}"]
+    lines += [f"Content-Length: {len(content)}", "Content-Type: application/json"]
+    if idempotency_key:
+        lines.append(f"Idempotency-Key: {idempotency_key}")
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def send_all_at_once(port: int, requests: Sequence[bytes], connections: int | None = None) -> list[Reply]:
+    """All requests at once, each on a connection of its own, or on `connections` that are used again. All connections
+    are open before the first request is sent."""
+    return asyncio.run(send_all_at_once_async(port, requests, connections))
+
+
+async def send_all_at_once_async(port: int, requests: Sequence[bytes], connections: int | None = None) -> list[Reply]:
+    count = min(connections or len(requests), len(requests))
+    open_ = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(count)))
+    replies: list[Reply | None] = [None] * len(requests)
+
+    async def buyer(number: int) -> None:
+        reader, writer = open_[number]
+        for at in range(number, len(requests), count):
+            writer.write(requests[at])
+            replies[at] = await _reply(reader)
+        writer.close()
+
+    await asyncio.gather(*(buyer(number) for number in range(count)))
+    return [reply for reply in replies if reply is not None]
+
+
+async def _reply(reader: asyncio.StreamReader) -> Reply:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status = int(head.split(" ", 2)[1])
+    length = next(
+        int(line.partition(":")[2]) for line in head.split("\r\n") if line.lower().startswith("content-length:")
+    )
+    return Reply(status, json.loads(await reader.readexactly(length) or b"{}"))
+
+
+def count_codes(replies: Sequence[Reply]) -> Counter[str]:
+    return Counter(reply.code for reply in replies)

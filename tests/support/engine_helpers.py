@@ -1,0 +1,141 @@
+"""Holdfast without HTTP: events made and commands given in process, and a clock that can be moved."""
+
+import asyncio
+import functools
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec
+
+import msgspec
+
+from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
+from holdfast.core.decide import Outcome
+from holdfast.core.event_schemas import EventNew
+from holdfast.core.states import EventStatus, Verb
+from holdfast.engine.batch import run_batch
+from holdfast.engine.event_editor import create_event, set_status
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import db, ids
+from holdfast.runtime.credentials import create_org
+from tests.support.harness import example_event
+
+P = ParamSpec("P")
+ACTOR = "test"
+TEST_SECONDS = 60
+BATCH = 400
+
+
+def async_test(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """A test that is a coroutine, run in an event loop of its own. It fails rather than hangs."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(TEST_SECONDS):
+                await test(*args, **kwargs)
+
+        asyncio.run(main())
+
+    return run
+
+
+@asynccontextmanager
+async def lane_connection(url: str) -> AsyncIterator[db.Connection]:
+    connection = await db.connect_lane(url)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=5)
+
+
+class EventHandle(msgspec.Struct, frozen=True):
+    id: bytes
+    org: bytes
+
+    @property
+    def text(self) -> str:
+        return ids.format_event_id(self.id)
+
+
+async def new_org(connection: db.Connection) -> bytes:
+    org = await create_org(connection, f"org-{secrets.token_hex(4)}")
+    assert org is not None
+    return org
+
+
+async def new_event(connection: db.Connection, org: bytes | None = None, **changes: Any) -> EventHandle:
+    """An event on sale, as `harness.example_event` describes it."""
+    org = org or await new_org(connection)
+    event = await create_event(connection, org, msgspec.convert(example_event(**changes), EventNew), ACTOR)
+    await set_status(connection, org, event, EventStatus.ACTIVE, ACTOR)
+    return EventHandle(event, org)
+
+
+def one_pool(capacity: int, price: int = 100) -> list[dict[str, Any]]:
+    return [{"code": "places", "capacity": capacity, "tariffs": [{"code": "full", "price": price}]}]
+
+
+def place_command(
+    event: EventHandle, *seats: str, pool: str = "places", details: str | None = None, user: str = ""
+) -> PlaceHold:
+    """A hold of these seats, or of one unit of the pool."""
+    booking = ids.new_id()
+    return PlaceHold(
+        event=event.id,
+        org=event.org,
+        booking=booking,
+        user=user or booking.hex(),
+        actor=ACTOR,
+        request_key=hashlib.blake2b(booking, digest_size=16).digest(),
+        fingerprint=booking,
+        items=tuple(SeatItem(seat) for seat in seats) or (PoolItem(pool, 1),),
+        details=details,
+    )
+
+
+def act_command(event: EventHandle, booking: bytes, verb: Verb) -> ActOnBooking:
+    return ActOnBooking(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
+
+
+async def run_commands(connection: db.Connection, commands: Sequence[Command]) -> list[Outcome]:
+    """Run the commands in batches of bearable size."""
+    outcomes: list[Outcome] = []
+    layouts = LayoutCache()
+    for at in range(0, len(commands), BATCH):
+        outcomes += await run_batch(connection, layouts, commands[at : at + BATCH])
+    return outcomes
+
+
+async def hold_many(connection: db.Connection, event: EventHandle, count: int) -> list[bytes]:
+    """The bookings of so many holds of one unit each."""
+    outcomes = await run_commands(connection, [place_command(event) for _ in range(count)])
+    assert all(isinstance(outcome, Accepted) for outcome in outcomes)
+    return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
+
+
+async def shift_clock(connection: db.Connection, seconds: int) -> None:
+    """From now on it is so much later in this database than it is outside."""
+    await connection.execute(
+        "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
+        f"AS 'SELECT clock_timestamp() + interval ''{seconds} seconds'''"
+    )
+
+
+async def eventually(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 10) -> None:
+    """A deadline for what must happen at all, not a measure of how fast it does."""
+    async with asyncio.timeout(seconds):
+        while not await _truth(condition()):
+            await asyncio.sleep(0.01)
+
+
+async def _truth(found: Awaitable[bool] | bool) -> bool:
+    return found if isinstance(found, bool) else await found
+
+
+async def is_waiting_for_lock(observer: db.Connection, pid: int) -> bool:
+    found: bool = await observer.fetchval(
+        "SELECT wait_event_type IS NOT DISTINCT FROM 'Lock' FROM pg_stat_activity WHERE pid = $1", pid
+    )
+    return found

@@ -1,0 +1,247 @@
+"""What tests run Holdfast with: databases of their own, and real servers in real processes."""
+
+import asyncio
+import atexit
+import base64
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+import httpx
+import psutil
+
+from holdfast.runtime import db, embedded
+from holdfast.runtime.credentials import Role, create_key, create_org
+
+T = TypeVar("T")
+# Whoever looks more often keeps the server from starting.
+START_PAUSE_SECONDS = 0.1
+DATA_FOLDER = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
+atexit.register(shutil.rmtree, DATA_FOLDER, ignore_errors=True)
+TEMPLATE = "holdfast_template"
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 * 1024**3
+# `make test-long` takes its time, and tries everything as often as we promise.
+IS_LONG = "HOLDFAST_LONG_TESTS" in os.environ
+SANDBOX_SECRET = "whsec_" + base64.b64encode(b"the sandbox signs with this").decode()
+
+
+def with_database(url: str, name: str) -> str:
+    head, _, query = url.partition("?")
+    return f"{head.rpartition('/')[0]}/{name}" + (f"?{query}" if query else "")
+
+
+def run_with_connection(work: Callable[[db.Connection], Awaitable[T]], url: str) -> T:
+    """Do something on a connection of its own."""
+
+    async def connected() -> T:
+        connection = await db.connect(url)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    return asyncio.run(connected())
+
+
+def query(url: str, statement: str, *values: Any) -> Any:
+    """Rows of one statement."""
+
+    async def fetch(connection: db.Connection) -> Any:
+        return await connection.fetch(statement, *values)
+
+    return run_with_connection(fetch, url)
+
+
+def start_postgres() -> str:
+    """The URL of an embedded PostgreSQL for the life of this process, in memory where there is room.
+
+    No test takes the power away, so nothing needs to reach a disk. That makes a new database cost milliseconds."""
+    url = embedded.start(_temporary_folder())
+    for setting in ("fsync = off", "full_page_writes = off"):
+        query(url, f"ALTER SYSTEM SET {setting}")
+    query(url, "SELECT pg_reload_conf()")
+    make_template(url)
+    return url
+
+
+def _temporary_folder() -> Path:
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=MEMORY if has_room else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def make_template(server_url: str) -> None:
+    async def make() -> None:
+        connection = await asyncpg.connect(server_url)
+        await connection.execute(f"CREATE DATABASE {TEMPLATE}")
+        await connection.close()
+        await db.migrate(with_database(server_url, TEMPLATE))
+
+    asyncio.run(make())
+
+
+@contextmanager
+def fresh_database(server_url: str) -> Iterator[str]:
+    """A migrated, empty database."""
+    name = f"test_{secrets.token_hex(6)}"
+    query(server_url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
+    try:
+        yield with_database(server_url, name)
+    finally:
+        query(server_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class Org:
+    """A tenant of a database, with a key for each role. Tests that share a database each have an org of their own."""
+
+    def __init__(self, url: str, slug: str | None = None) -> None:
+        slug = self.slug = slug or f"org-{secrets.token_hex(4)}"
+
+        async def make(connection: db.Connection) -> tuple[bytes, dict[str, str]]:
+            org = await create_org(connection, slug)
+            assert org is not None
+            roles = (Role.ADMIN, Role.SALES, Role.REVIEW, Role.DOOR)
+            return org, {role.value: await create_key(connection, org, role) for role in roles}
+
+        self.id, self.keys = run_with_connection(make, url)
+
+    def headers(self, role: str = "admin") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[role]}"}
+
+
+class Server:
+    """`holdfast serve` on a free port."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", url: str, database_url: str) -> None:
+        self.process = process
+        self.url = url
+        self.database_url = database_url
+        self.port = int(url.rpartition(":")[2])
+
+    def api_pids(self) -> list[int]:
+        """The processes that serve requests: those that listen on the port, less the one that started them."""
+        children = psutil.Process(self.process.pid).children()
+        return [child.pid for child in children if "worker" not in child.cmdline() and _listens(child, self.port)]
+
+    def client(self, headers: dict[str, str] | None = None) -> httpx.Client:
+        # There is no TLS here, and to make ready for it takes long.
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+def _listens(process: psutil.Process, port: int) -> bool:
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in process.net_connections("inet"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_server(
+    database_url: str, *, workers: int = 2, worker: bool = False, **environment: str
+) -> Iterator[Server]:
+    with running_server_on(free_port(), database_url, workers, worker, environment) as server:
+        yield server
+
+
+@contextmanager
+def running_server_on(
+    port: int, database_url: str, workers: int = 2, worker: bool = False, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port), "--workers", str(workers)]
+    process = subprocess.Popen(
+        [*command, "--worker" if worker else "--no-worker"],
+        env={**os.environ, **_environment(database_url), **(environment or {})},
+    )
+    server = Server(process, f"http://127.0.0.1:{port}", database_url)
+    try:
+        with httpx.Client(base_url=server.url, timeout=5, verify=False) as client:
+            wait_until(lambda: _is_ready(server, client) and len(server.api_pids()) == workers, 60, START_PAUSE_SECONDS)
+        yield server
+    finally:
+        server.stop()
+
+
+def _environment(database_url: str) -> dict[str, str]:
+    """Settings with which everything can be tried on one machine."""
+    return {
+        "HOLDFAST_DATABASE_URL": database_url,
+        "HOLDFAST_DATA_DIR": str(DATA_FOLDER),
+        "HOLDFAST_SANDBOX_WEBHOOK_SECRET": SANDBOX_SECRET,
+        "HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true",
+    }
+
+
+def _is_ready(server: Server, client: httpx.Client) -> bool:
+    assert server.process.poll() is None, "the server ended"
+    try:
+        return client.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, pause_seconds: float = 0.04) -> None:
+    """A deadline for what must happen at all, not a measure of how fast it does."""
+    give_up_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up_at, f"did not happen in {seconds} s"
+        time.sleep(pause_seconds)
+
+
+def example_event(**changes: Any) -> dict[str, Any]:
+    """An event to POST: two rows of twenty seats, and standing room at two tariffs."""
+    event: dict[str, Any] = {
+        "title": "Friday night",
+        "starts_at": "2027-03-05T19:00:00Z",
+        "currency": "EUR",
+        "tax_bps": 1900,
+        "pools": [
+            {
+                "code": "stalls",
+                "name": "Stalls",
+                "tariffs": [{"code": "full", "price": 3000}],
+                "seats": {"rows": ["A", "B"], "numbers": 20},
+            },
+            {
+                "code": "standing",
+                "capacity": 500,
+                "tariffs": [{"code": "full", "price": 1500}, {"code": "child", "price": 700}],
+            },
+        ],
+    }
+    return {**event, **changes}
+
+
+def publish_event(client: httpx.Client, event: dict[str, Any]) -> str:
+    """Make the event, put it on sale, and return its id. The client has an admin's key."""
+    made = client.post("/v1/events", json=event)
+    assert made.status_code == 201, made.text
+    id_: str = made.json()["id"]
+    assert client.post(f"/v1/events/{id_}/publish").status_code == 200
+    return id_
+
+
+def post_hold(client: httpx.Client, event: str, key: str | None = None, **body: Any) -> httpx.Response:
+    headers = {"Idempotency-Key": key or secrets.token_hex(8)}
+    return client.post(f"/v1/events/{event}/holds", json={"user": "u-1", **body}, headers=headers)

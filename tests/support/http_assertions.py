@@ -1,0 +1,38 @@
+"""What a refusal has to look like, whoever says no to what."""
+
+from typing import Any, Final
+
+import httpx
+
+FIELDS: Final = {"type": str, "title": str, "status": int, "code": str, "detail": str, "retryable": bool}
+OPTIONAL: Final = {"conflicts", "errors"}
+# Words of what is inside, which nobody outside should read.
+INTERNALS: Final = ("Traceback", "asyncpg", "msgspec", "SELECT ", "INSERT ", 'File "')
+
+
+def expect_problem(response: httpx.Response) -> dict[str, Any]:
+    """The problem document of an answer that has to be one, and has to be the caller's fault."""
+    assert 400 <= response.status_code < 500, f"{response.status_code}: {response.text[:500]}"
+    assert response.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = response.json()
+    assert {name: type(document.get(name)) for name in FIELDS} == FIELDS, document
+    assert set(document) <= {*FIELDS, *OPTIONAL}, document
+    assert document["status"] == response.status_code
+    assert document["title"]
+    assert document["detail"]
+    assert not [word for word in INTERNALS if word in response.text], document
+    return document
+
+
+def expect_error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    document = expect_problem(response)
+    assert (response.status_code, document["code"]) == (status, code), document
+    return document
+
+
+def expect_ok(response: httpx.Response, status: int = 200) -> dict[str, Any]:
+    """The document of an answer that has to be a yes."""
+    assert response.status_code == status, f"{response.status_code}: {response.text[:500]}"
+    assert response.headers["content-type"] == "application/json"
+    document: dict[str, Any] = response.json()
+    return document

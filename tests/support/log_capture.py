@@ -1,0 +1,59 @@
+"""Capture what a server writes to its log, and look for secrets in it."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Whatever a test may have forgotten to name.
+PATTERNS = {
+    "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+"),
+    "a secret key": re.compile(r"hf_sk_[\w-]{10}"),
+    "a signing secret": re.compile(r"whsec_\w"),
+    "a customer token": re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+"),
+    "a card number": re.compile(r"\b(?:\d[ -]?){12,18}\d\b"),
+}
+
+
+class CapturedLog:
+    """What a server has written, and what must not be in it, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.secrets: dict[str, str] = {}
+
+    @property
+    def text(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def has_entry(self, what: str) -> bool:
+        """Whether there is an entry of this name."""
+        return f'"event": "{what}"' in self.text
+
+
+def find_leaks(text: str, named: dict[str, str]) -> list[str]:
+    """What is in the lines that should not be. A line that tells a secret is not repeated here."""
+    found = []
+    for line in text.splitlines():
+        about = json.loads(line).get("event") if line.startswith("{") else line[:20]
+        lowered = line.lower()
+        found += [f"{name} in {about}" for name, secret in named.items() if secret.lower() in lowered]
+        found += [f"{name} in {about}" for name, pattern in PATTERNS.items() if pattern.search(line)]
+    return found
+
+
+@contextmanager
+def redirect_output(path: Path) -> Iterator[None]:
+    """Whoever is started meanwhile writes there, to the end."""
+    kept = os.dup(1), os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        for number, original in enumerate(kept, 1):
+            os.dup2(original, number)
+            os.close(original)

@@ -1,0 +1,58 @@
+"""A real SMTP server on loopback that keeps every message it accepts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from tests.support.harness import free_port
+
+
+class Mailbox:
+    """What a mail server took. `answers` are given to the next recipients, messages and goodbyes instead of a yes."""
+
+    def __init__(self, **answers: list[str]) -> None:
+        self.answers = answers
+        self.taken: list[tuple[Envelope, Session]] = []
+
+    @property
+    def messages(self) -> list[EmailMessage]:
+        raw = [envelope.original_content or b"" for envelope, _ in self.taken]
+        return [message_from_bytes(content, policy=default) for content in raw]
+
+    def _answer(self, about: str, yes: str) -> str:
+        waiting = self.answers.get(about)
+        return waiting.pop(0) if waiting else yes
+
+    async def handle_RCPT(  # noqa: N802
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        answer = self._answer("rcpt", "250 OK")
+        if answer.startswith("2"):
+            envelope.rcpt_tos.append(address)
+        return answer
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+        answer = self._answer("data", "250 OK")
+        if answer.startswith("2"):
+            self.taken.append((envelope, session))
+        return answer
+
+    async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+        return self._answer("quit", "221 Bye")
+
+
+@contextmanager
+def mail_server(mailbox: Mailbox, **options: Any) -> Iterator[str]:
+    """Host and port of a server that puts into the mailbox what it takes."""
+    controller = Controller(mailbox, hostname="127.0.0.1", port=free_port(), **options)
+    controller.start()
+    try:
+        yield f"127.0.0.1:{controller.port}"
+    finally:
+        controller.stop()

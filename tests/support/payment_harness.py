@@ -1,0 +1,250 @@
+"""Money for tests: commands about payments on paper, and a till with a gateway that does what the test says."""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from msgspec import Struct, json, structs
+
+from holdfast import sql
+from holdfast.core.commands import Accepted, Command, Remedy, ResolvePayment, SettlePayment, StartPayment
+from holdfast.core.model import Booking
+from holdfast.core.payment import Payment, PaymentResult
+from holdfast.core.states import Verb
+from holdfast.engine.engine import Engine
+from holdfast.payments.inbox import Inbox
+from holdfast.payments.provider import CheckoutRequest, Notice, NoticeError, Provider, ProviderStatus, StartedCheckout
+from holdfast.payments.reconciler import Reconciler
+from holdfast.payments.refunds import Refunds
+from holdfast.runtime import db, ids
+from tests.support import engine_helpers
+from tests.support.engine_helpers import ACTOR, EventHandle, lane_connection, new_event
+
+POOLS: Final = [
+    {"code": "stalls", "seats": {"rows": ["A"], "numbers": 10}, "tariffs": [{"code": "full", "price": 3000}]},
+    {"code": "places", "capacity": 100, "tariffs": [{"code": "full", "price": 1500}]},
+]
+
+
+class NoticeBody(Struct, frozen=True, kw_only=True):
+    """What the gateway below writes into a notice."""
+
+    id: str
+    result: PaymentResult | None = PaymentResult.CAPTURED
+    ref: str | None = None
+    payment: str | None = None
+    amount: int | None = None
+    currency: str | None = None
+
+
+class FakeGateway:
+    """A provider with books in memory. It fails as it was told to, `troubles` by the name of the call, and then works
+    again; a trouble named `refund after` happens when the money is already on its way. Once it `curses`, it breaks on
+    the payment it is next asked about, for ever."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, CheckoutRequest] = {}
+        self.result: dict[str, PaymentResult | None] = {}
+        self.amounts: dict[str, tuple[int, str]] = {}
+        self.refunds: dict[str, str] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.failures: dict[str, list[BaseException]] = defaultdict(list)
+        self.breaks_next = False
+        self.broken_ref: str | None = None
+
+    async def start(self, ask: CheckoutRequest) -> StartedCheckout:
+        ref = f"gw_{ask.payment.rpartition('_')[2]}"
+        self.asked[ref] = ask
+        self.result.setdefault(ref, None)
+        self.amounts.setdefault(ref, (ask.amount, ask.currency))
+        return StartedCheckout(ref, f"https://gateway.example/{ref}")
+
+    def capture(self, ref: str, amount: int | None = None) -> None:
+        self.result[ref] = PaymentResult.CAPTURED
+        if amount is not None:
+            self.amounts[ref] = (amount, self.amounts[ref][1])
+
+    async def look_up(self, ref: str) -> ProviderStatus:
+        self._called("look_up", ref)
+        return self._standing(ref)
+
+    async def close(self, ref: str) -> ProviderStatus:
+        self._called("close", ref)
+        self.result[ref] = self.result[ref] or PaymentResult.FAILED
+        return self._standing(ref)
+
+    async def refund(self, ref: str, key: str) -> None:
+        self._called("refund", ref)
+        assert self.refunds.setdefault(key, ref) == ref
+        self._called("refund after", ref)
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
+        if headers.get("signed") != "by the gateway":
+            raise NoticeError("not signed")
+        return Notice(**json.decode(body))
+
+    def refs_of_calls(self, name: str) -> list[str]:
+        return [ref for call, ref in self.calls if call == name]
+
+    def _called(self, name: str, ref: str) -> None:
+        self.calls.append((name, ref))
+        if self.breaks_next:
+            self.breaks_next, self.broken_ref = False, ref
+        if ref == self.broken_ref:
+            raise RuntimeError("the library of this gateway has a bug")
+        if self.failures[name]:
+            raise self.failures[name].pop(0)
+
+    def _standing(self, ref: str) -> ProviderStatus:
+        return ProviderStatus(self.result[ref], *self.amounts[ref])
+
+
+class PaymentHarness:
+    """What takes money, without HTTP: a desk, a gateway, and the jobs of a worker, run when the test says so."""
+
+    def __init__(self, database: str, connection: db.Connection, pool: db.Pool, event: EventHandle) -> None:
+        self.database = database
+        self.connection = connection
+        self.pool = pool
+        self.event = event
+        self.gateway = FakeGateway()
+        self.engine = Engine(database, 1)
+        self.engine.start()
+        self.connect_providers({"gateway": self.gateway})
+
+    def connect_providers(self, providers: Mapping[str, Provider]) -> None:
+        self.inbox = Inbox(self.pool, self.engine, providers)
+        self.refunds = Refunds(self.pool, self.engine, providers)
+        self.reconciler = Reconciler(self.pool, self.engine, providers)
+
+    async def restart_engine(self) -> None:
+        await self.engine.close()
+        self.engine = Engine(self.database, 1)
+        self.engine.start()
+        self.connect_providers({"gateway": self.gateway})
+
+    async def hold(self, *seats: str, user: str = "u-1", email: str | None = "buyer@example.org") -> Booking:
+        command = structs.replace(engine_helpers.place_command(self.event, *seats, user=user), email=email)
+        return (await self.execute(command)).booking
+
+    async def execute(self, command: Command) -> Accepted:
+        outcome = await self.engine.submit(command)
+        assert isinstance(outcome, Accepted), outcome
+        return outcome
+
+    async def apply(self, booking: Booking, verb: Verb) -> Booking:
+        return (await self.execute(engine_helpers.act_command(self.event, booking.id, verb))).booking
+
+    async def start_payment(self, booking: Booking, *, ask: bool = True) -> Payment:
+        """A payment of the booking; if the provider is not asked, it stays without a reference."""
+        new = ids.new_id()
+        command = StartPayment(
+            event=self.event.id,
+            org=self.event.org,
+            booking=booking.id,
+            payment=new,
+            provider="gateway",
+            actor=ACTOR,
+            request_key=new,
+            fingerprint=new,
+        )
+        begun = (await self.execute(command)).payment
+        assert begun is not None
+        if not ask:
+            return begun
+        started = await self.gateway.start(self._ask(begun))
+        await self.pool.execute(sql.payments.set_started, self.event.id, new, started.ref, started.checkout_url)
+        return structs.replace(begun, provider_ref=started.ref)
+
+    def _ask(self, begun: Payment) -> CheckoutRequest:
+        id_ = self.payment_text(begun)
+        return CheckoutRequest(payment=id_, amount=begun.amount, currency=begun.currency, description="", return_url="")
+
+    def payment_text(self, of: Payment) -> str:
+        return ids.format_payment_id(self.event.id, of.id)
+
+    async def deliver_notice(self, of: Payment, news: PaymentResult = PaymentResult.CAPTURED, **changes: Any) -> bool:
+        """What the gateway would tell of the payment, by its own name of it."""
+        given: dict[str, Any] = {"ref": of.provider_ref, "amount": of.amount, "currency": of.currency}
+        word = NoticeBody(**{"id": secrets.token_hex(8), "result": news, **given, **changes})
+        return await self.inbox.receive("gateway", {"signed": "by the gateway"}, json.encode(word))
+
+    async def settle(self, of: Payment, booking: Booking, news: PaymentResult = PaymentResult.CAPTURED) -> Payment:
+        """The same without the way through the inbox."""
+        command = SettlePayment(
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, result=news,
+            amount=of.amount, currency=of.currency,
+        )  # fmt: skip
+        settled = (await self.execute(command)).payment
+        assert settled is not None
+        return settled
+
+    async def resolve(self, of: Payment, booking: Booking, remedy: Remedy) -> Payment:
+        command = ResolvePayment(
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, remedy=remedy
+        )
+        resolved = (await self.execute(command)).payment
+        assert resolved is not None
+        return resolved
+
+    async def row(self, of: Payment) -> Any:
+        return await self.connection.fetchrow(
+            "SELECT *, extract(epoch FROM due_at - holdfast_now())::float AS due_seconds FROM payment WHERE id = $1",
+            of.id,
+        )
+
+    async def payment_state(self, of: Payment) -> tuple[str, str | None]:
+        row = await self.row(of)
+        return row["status"], row["outcome"]
+
+    async def status(self, booking: Booking) -> str:
+        status: str = await self.connection.fetchval("SELECT status FROM booking WHERE id = $1", booking.id)
+        return status
+
+    async def journal_kinds(self, booking: Booking) -> list[str]:
+        rows = await self.connection.fetch("SELECT kind FROM journal WHERE booking_id = $1 ORDER BY number", booking.id)
+        return [row["kind"] for row in rows]
+
+    async def notices(self) -> list[Any]:
+        found: list[Any] = await self.connection.fetch("SELECT * FROM payment_notice ORDER BY received_at")
+        return found
+
+    async def now(self) -> datetime:
+        at: datetime = await self.connection.fetchval("SELECT holdfast_now()")
+        return at
+
+    async def advance_clock(self, seconds: float) -> None:
+        """From now on it is so much later."""
+        await freeze_clock(self.connection, await self.now() + timedelta(seconds=seconds))
+
+    async def freeze_clock(self, at: datetime) -> None:
+        await freeze_clock(self.connection, at)
+
+
+async def freeze_clock(connection: db.Connection, at: datetime) -> None:
+    """It is this moment in the database until it is set again."""
+    await connection.execute(
+        "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
+        f"AS 'SELECT timestamptz ''{at.isoformat()}'''"
+    )
+
+
+@asynccontextmanager
+async def payment_harness(database: str, **changes: Any) -> AsyncIterator[PaymentHarness]:
+    """A till for an event of ten seats and a hundred places. Its clock stands still unless it is moved."""
+    policy = {"hold_seconds": 60, "extend_seconds": 0, "late_grace_seconds": 120, **changes.pop("policy", {})}
+    pool = await db.create_pool(database, 4)
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, **{"pools": POOLS, "policy": policy, **changes})
+        opened = PaymentHarness(database, connection, pool, event)
+        await opened.freeze_clock(await opened.now())
+        try:
+            yield opened
+        finally:
+            await opened.engine.close()
+            async with asyncio.timeout(10):
+                await pool.close()

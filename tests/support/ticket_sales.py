@@ -1,0 +1,59 @@
+"""Buy tickets over HTTP, read the emails that bring them, and check them in."""
+
+import secrets
+from email.message import EmailMessage
+from typing import Any
+
+import httpx
+
+from tests.support.harness import example_event, post_hold, wait_until
+from tests.support.http_assertions import expect_ok
+from tests.support.mail_server import Mailbox
+from tests.support.resources import booking_status, post_payment
+
+ARRIVES_SECONDS = 30
+SENDER = "tickets@theatre.example"
+
+
+def new_address() -> str:
+    return f"buyer.{secrets.token_hex(6)}@example.org"
+
+
+def theatre_event(**changes: Any) -> dict[str, Any]:
+    given = {"timezone": "Europe/Madrid", "ends_at": "2027-03-05T22:00:00Z", "details": {"address": "Calle Mayor 1"}}
+    return example_event(**{**given, "policy": {"review": "manual"}, **changes})
+
+
+def buy_booking(client: httpx.Client, event: str, *items: dict[str, Any], **buyer: str) -> str:
+    """A booking that was paid for at the sandbox, as a buyer does it."""
+    held = expect_ok(
+        post_hold(client, event, items=list(items) or [{"pool": "standing", "tariff": "full"}], **buyer), 201
+    )
+    payment = expect_ok(post_payment(client, held["id"]), 201)
+    assert httpx.post(payment["checkout_url"], data={"action": "pay"}).status_code == 303
+    wait_until(lambda: booking_status(client, held["id"]) == "confirmed", ARRIVES_SECONDS)
+    id_: str = held["id"]
+    return id_
+
+
+def emails_to(mailbox: Mailbox, address: str) -> list[EmailMessage]:
+    return [message for message in mailbox.messages if message["To"] == address]
+
+
+def wait_for_emails(mailbox: Mailbox, address: str, count: int = 1) -> list[EmailMessage]:
+    wait_until(lambda: len(emails_to(mailbox, address)) >= count, ARRIVES_SECONDS)
+    return emails_to(mailbox, address)
+
+
+def plain_text(letter: EmailMessage) -> str:
+    body = letter.get_body(("plain",))
+    assert body is not None
+    return str(body.get_content())
+
+
+def attachments(letter: EmailMessage) -> dict[str, bytes]:
+    return {str(part.get_filename()): part.get_payload(decode=True) for part in letter.iter_attachments()}  # type: ignore[misc]
+
+
+def check_in(client: httpx.Client, code: str, gate: str | None = "north", nonce: str | None = None) -> httpx.Response:
+    return client.post("/v1/checkins", json={"code": code, "gate": gate, "nonce": nonce})

@@ -1,0 +1,299 @@
+"""Whatever a ticket is printed as, the code in it can be read, and a person can read the rest."""
+
+import io
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from icalendar import Calendar
+from msgspec import structs
+from PIL import Image
+
+from holdfast.tickets.calendar import calendar_file
+from holdfast.tickets.codes import TicketRef, new_key, sign
+from holdfast.tickets.pdf import tickets_pdf
+from holdfast.tickets.printed import PrintedTicket
+from holdfast.tickets.qr import PNG_SCALE, QUIET_MODULES, qr_png, qr_svg
+from tests.support.cases import case
+from tests.support.harness import IS_LONG
+from tests.support.ticket_reader import SVG, open_pdf, qr_codes_in_pdf, read_qr_codes, render_svg, texts_in_pdf
+
+TICKET_BYTES_MAX = 60_000
+A4_PTS = (595, 842)
+LONG = "An Evening of Rather Exhaustively Annotated Chamber Music "
+
+PRIVATE, _ = new_key()
+CODES = [sign(PRIVATE, TicketRef(bytes(16), bytes(16), 0, unit, 0, 0)) for unit in range(3)]
+TICKET = PrintedTicket(
+    code=CODES[0],
+    event_title="The Winter Concert",
+    starts_at=datetime(2026, 3, 7, 19, 0, tzinfo=UTC),
+    timezone="Europe/Madrid",
+    address="Teatro Real\nPlaza de Isabel II, 28013 Madrid",
+    pool="Stalls",
+    tariff="Adult",
+    seat="Row 12, seat 8",
+    booking="7K3-QF9-2M",
+    org_name="Candlelight Concerts",
+    number=1,
+    count=3,
+)
+
+
+def text_of(ticket: PrintedTicket, language: str = "en") -> str:
+    (text,) = texts_in_pdf(tickets_pdf([ticket], language))
+    return text
+
+
+def test_each_ticket_has_a_page_with_its_own_code() -> None:
+    tickets = [structs.replace(TICKET, code=code, number=at) for at, code in enumerate(CODES, 1)]
+    pdf = tickets_pdf(tickets, "en")
+    assert qr_codes_in_pdf(pdf) == [[code] for code in CODES]
+    assert [f"Ticket {at} of 3" in text for at, text in enumerate(texts_in_pdf(pdf), 1)] == [True] * 3
+
+
+@pytest.mark.parametrize("dpi", [60, 150, 300])
+def test_the_printed_code_is_read_from_a_coarse_screen_and_from_fine_paper(dpi: int) -> None:
+    assert qr_codes_in_pdf(tickets_pdf([TICKET], "en"), dpi) == [[TICKET.code]]
+
+
+def test_the_picture_is_read_and_has_the_margin_that_readers_need() -> None:
+    picture = Image.open(io.BytesIO(qr_png(TICKET.code))).convert("L")
+    assert read_qr_codes(picture) == [TICKET.code]
+    assert 400 <= picture.width == picture.height <= 600
+    dark = picture.point(lambda value: 255 - value).getbbox()
+    quiet = QUIET_MODULES * PNG_SCALE
+    assert dark == (quiet, quiet, picture.width - quiet, picture.height - quiet)
+
+
+def test_the_drawing_is_read_and_has_no_size_of_its_own() -> None:
+    svg = qr_svg(TICKET.code)
+    assert svg.startswith(b"<svg ")
+    root = ElementTree.fromstring(svg)
+    assert root.tag == f"{SVG}svg"
+    assert {"width", "height"}.isdisjoint(root.keys())
+    assert read_qr_codes(render_svg(root)) == [TICKET.code]
+
+
+def test_a_ticket_says_all_that_its_holder_has_to_know() -> None:
+    text = text_of(TICKET)
+    for said in (
+        "Candlelight Concerts",
+        "The Winter Concert",
+        "Saturday, March 7, 2026",
+        "8:00 PM · Central European Standard Time",
+        "Teatro Real, Plaza de Isabel II, 28013 Madrid",
+        "Seat Row 12, seat 8",
+        "Area Stalls",
+        "Ticket type Adult",
+        "Booking 7K3-QF9-2M",
+        "Ticket 1 of 3",
+    ):
+        assert said in text
+
+
+def test_what_a_ticket_does_not_have_is_not_labelled() -> None:
+    text = text_of(structs.replace(TICKET, address=None, seat=None))
+    assert "Where" not in text
+    assert "Seat" not in text
+
+
+def test_a_ticket_is_told_in_spanish() -> None:
+    text = text_of(TICKET, "es")
+    for said in ("Entrada 1 de 3", "Sábado, 7 de marzo de 2026", "20:00 · hora estándar de Europa central", "Reserva"):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", "Saturday, March 7, 2026 8:00 PM"),
+        ("en-GB", "Saturday, 7 March 2026 20:00"),
+        ("es-MX", "Sábado, 7 de marzo de 2026 8:00 p.m."),
+        ("ES", "Sábado, 7 de marzo de 2026 20:00"),
+    ],
+)
+def test_the_region_decides_how_the_date_is_written(language: str, said: str) -> None:
+    assert said in text_of(TICKET, language)
+
+
+def test_a_ticket_in_an_unknown_language_is_english() -> None:
+    english = text_of(TICKET, "en")
+    for language in ("", "de", "tlh", "x", "es--", "en_es_fr_de", "../es", "\0", "日本語"):
+        with case(language):
+            assert text_of(TICKET, language) == english
+
+
+@pytest.mark.parametrize(
+    ("timezone", "said"),
+    [
+        ("UTC", "March 7, 2026 7:00 PM · Coordinated Universal Time"),
+        ("Asia/Tokyo", "March 8, 2026 4:00 AM · Japan Standard Time"),
+        ("America/New_York", "March 7, 2026 2:00 PM · Eastern Standard Time"),
+    ],
+)
+def test_the_time_is_that_of_the_place(timezone: str, said: str) -> None:
+    assert said in text_of(structs.replace(TICKET, timezone=timezone))
+
+
+def test_a_long_title_is_wrapped_and_all_of_it_is_there() -> None:
+    assert " ".join([LONG.strip()] * 2) in text_of(structs.replace(TICKET, event_title=LONG * 2))
+
+
+def test_endless_texts_are_cut_and_push_nothing_off_the_page() -> None:
+    names = ("event_title", "address", "pool", "tariff", "seat", "booking", "org_name")
+    for endless in (LONG * 20, "W" * 2000):
+        pdf = tickets_pdf([structs.replace(TICKET, **dict.fromkeys(names, endless))], "es")
+        assert qr_codes_in_pdf(pdf) == [[TICKET.code]]
+        assert texts_in_pdf(pdf)[0].count("…") == len(names)
+        left, bottom, right, top = bounds_of_text(pdf)
+        assert 0 < left < right < A4_PTS[0]
+        assert 0 < bottom < top < A4_PTS[1]
+
+
+def bounds_of_text(pdf: bytes) -> tuple[float, float, float, float]:
+    with open_pdf(pdf) as document:
+        page = document[0].get_textpage()
+        lefts, bottoms, rights, tops = zip(*map(page.get_charbox, range(page.count_chars())), strict=True)
+    return min(lefts), min(bottoms), max(rights), max(tops)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Большой зимний концерт",
+        "Μεγάλη χειμερινή συναυλία",
+        "Žluťoučký kůň úpěl ďábelské ódy",
+        "Ñandú, œuvre, straße, İstanbul, Łódź",
+        "Đêm nhạc mùa đông",
+    ],
+)
+def test_letters_of_other_scripts_are_printed(title: str) -> None:
+    assert title in text_of(structs.replace(TICKET, event_title=title, org_name=title))
+
+
+def test_accents_typed_apart_from_their_letters_are_joined() -> None:
+    assert "Café Ñandú" in text_of(structs.replace(TICKET, event_title="Cafe\u0301 N\u0303andu\u0301"))
+
+
+def test_a_letter_that_no_font_has_becomes_a_box() -> None:
+    ticket = structs.replace(TICKET, event_title="Gala 漢字 👩\u200d🚀\ufe0f end", seat="座席 7")
+    text = text_of(ticket)
+    assert "Gala □□ □□ end" in text
+    assert "□□ 7" in text
+
+
+texts = st.text(max_size=80)
+tickets = st.builds(
+    PrintedTicket,
+    code=st.sampled_from(CODES),
+    event_title=texts,
+    starts_at=st.datetimes(datetime(1990, 1, 1), datetime(2190, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+    timezone=st.sampled_from(["UTC", "Europe/Madrid", "America/St_Johns", "Asia/Kathmandu", "Etc/GMT+12"]),
+    address=st.none() | texts,
+    pool=texts,
+    tariff=texts,
+    seat=st.none() | texts,
+    booking=texts,
+    org_name=texts,
+    number=st.integers(1, 9999),
+    count=st.integers(1, 9999),
+)
+
+
+@settings(max_examples=25 if IS_LONG else 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tickets, texts | st.sampled_from(["en", "es"]))
+def test_whatever_people_type_the_ticket_is_printed_and_its_code_is_read(ticket: PrintedTicket, language: str) -> None:
+    assert qr_codes_in_pdf(tickets_pdf([ticket], language)) == [[ticket.code]]
+
+
+@pytest.mark.parametrize("title", ["The Winter Concert", "Большой зимний концерт, μεγάλη χειμερινή συναυλία, ñandú"])
+def test_a_ticket_carries_only_the_letters_that_it_uses(title: str) -> None:
+    assert len(tickets_pdf([structs.replace(TICKET, event_title=title)], "en")) < TICKET_BYTES_MAX
+
+
+def test_the_document_is_named_after_the_event() -> None:
+    with open_pdf(tickets_pdf([structs.replace(TICKET, event_title="Café\n漢字")], "en")) as document:
+        found = document.get_metadata_dict()
+    assert (found["Title"], found["Author"], found["Creator"]) == ("Café 漢字", "Candlelight Concerts", "Holdfast")
+
+
+def test_printing_says_nothing_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        tickets_pdf([structs.replace(TICKET, event_title="漢字 👩\u200d🚀")], "en")
+    assert caplog.records == []
+
+
+STARTS_AT = datetime(2026, 3, 7, 20, 0, tzinfo=UTC)
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def calendar(
+    title: str = "Concert",
+    address: str | None = "Madrid",
+    description: str = "Bring your ticket.",
+    ends_at: datetime | None = None,
+) -> bytes:
+    return calendar_file(
+        uid="ev_1@tickets.example",
+        title=title,
+        starts_at=STARTS_AT,
+        ends_at=ends_at,
+        timezone="Europe/Madrid",
+        address=address,
+        description=description,
+        now=NOW,
+    )
+
+
+def lines_of(file: bytes) -> Sequence[str]:
+    """The lines as the format has them: folded ones joined again."""
+    return file.decode().replace("\r\n ", "").split("\r\n")
+
+
+def test_a_calendar_gets_the_event() -> None:
+    assert lines_of(calendar("Vivaldi, by candlelight; part 1", ends_at=STARTS_AT + timedelta(hours=2))) == [
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        "PRODID:-//Holdfast//Tickets//EN",
+        "METHOD:PUBLISH",
+        "X-WR-TIMEZONE:Europe/Madrid",
+        "BEGIN:VEVENT",
+        r"SUMMARY:Vivaldi\, by candlelight\; part 1",
+        "DTSTART:20260307T200000Z",
+        "DTEND:20260307T220000Z",
+        "DTSTAMP:20260102T030405Z",
+        "UID:ev_1@tickets.example",
+        "DESCRIPTION:Bring your ticket.",
+        "LOCATION:Madrid",
+        "END:VEVENT",
+        "END:VCALENDAR",
+        "",
+    ]
+
+
+def test_a_calendar_is_told_no_end_and_no_place_where_there_is_none() -> None:
+    names = {line.partition(":")[0] for line in lines_of(calendar(address=None))}
+    assert {"DTEND", "LOCATION"}.isdisjoint(names)
+
+
+@settings(deadline=None)
+@given(texts)
+def test_no_text_gets_out_of_its_line_in_a_calendar(text: str) -> None:
+    file = calendar(title=text, address=text, description=text)
+    assert [line.partition(":")[0] for line in lines_of(file)] == [
+        line.partition(":")[0] for line in lines_of(calendar())
+    ]
+    assert all(len(line) <= 75 for line in file.split(b"\r\n"))
+    assert Calendar.from_ical(file).walk("VEVENT")
+
+
+def test_a_title_that_pretends_to_be_a_calendar_stays_a_title() -> None:
+    title = "Concert\r\nEND:VEVENT\nBEGIN:VALARM\x0bDESCRIPTION:boo\u2028X-A:b\x85X-B:c\rX-C:d"
+    (event,) = Calendar.from_ical(calendar(title)).walk("VEVENT")
+    assert str(event["summary"]) == "Concert\nEND:VEVENT\nBEGIN:VALARM\nDESCRIPTION:boo\nX-A:b\nX-B:c\nX-C:d"
+    assert event.subcomponents == []

@@ -1,0 +1,241 @@
+"""A confirmed booking can be handed to another person: from then on it is theirs alone, with tickets of its own."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.command_line import run_audit
+from tests.support.concurrent_requests import request, send_all_at_once
+from tests.support.harness import Org, Server, post_hold, publish_event, query
+from tests.support.http_assertions import expect_error, expect_ok
+from tests.support.mail_server import Mailbox
+from tests.support.resources import list_tickets
+from tests.support.ticket_reader import qr_codes_in_pdf
+from tests.support.ticket_sales import (
+    attachments,
+    check_in,
+    emails_to,
+    new_address,
+    plain_text,
+    theatre_event,
+    wait_for_emails,
+)
+
+
+def _confirmed(client: httpx.Client, event: str | None = None, user: str = "ana", **more: Any) -> str:
+    body = {"items": [{"pool": "standing", "tariff": "full"}], **more}
+    booking: str = expect_ok(
+        post_hold(client, event or publish_event(client, theatre_event()), user=user, **body), 201
+    )["id"]
+    expect_ok(client.post(f"/v1/bookings/{booking}/confirm"))
+    return booking
+
+
+def _transfer(client: httpx.Client, booking: str, user: str = "ben", **more: str) -> httpx.Response:
+    return client.post(f"/v1/bookings/{booking}/transfer", json={"user": user, **more})
+
+
+def _customer(server: Server, admin: httpx.Client, user: str) -> httpx.Client:
+    token = expect_ok(admin.post("/v1/customer-tokens", json={"user": user}), 201)["token"]
+    return server.client({"Authorization": f"Bearer {token}"})
+
+
+def test_the_booking_is_the_new_owners_and_no_longer_the_former_ones(server: Server, admin: httpx.Client) -> None:
+    booking = _confirmed(admin, email=new_address(), language="es")
+    address = new_address()
+    with _customer(server, admin, "ana") as ana, _customer(server, admin, "ben") as ben:
+        expect_error(ben.get(f"/v1/bookings/{booking}"), 404, "not_found")
+        expect_error(_transfer(ben, booking), 404, "not_found")
+        answer = expect_ok(_transfer(ana, booking, email=address))
+        assert (answer["user"], answer["status"]) == ("ben", "confirmed")
+        for path in ("", "/tickets"):
+            expect_error(ana.get(f"/v1/bookings/{booking}{path}"), 404, "not_found")
+        expect_error(_transfer(ana, booking, "carl"), 404, "not_found")
+        expect_error(_transfer(ana, booking, "ben"), 404, "not_found")
+        assert expect_ok(ana.get("/v1/bookings"))["items"] == []
+        found = expect_ok(ben.get(f"/v1/bookings/{booking}"))
+        assert (found["user"], found["email"], found["language"]) == ("ben", address, None)
+        assert [each["id"] for each in expect_ok(ben.get("/v1/bookings"))["items"]] == [booking]
+        (ticket,) = list_tickets(ben, booking)
+        assert ticket["status"] == "valid"
+
+
+def test_the_new_code_opens_the_door_and_the_old_one_does_not(admin: httpx.Client) -> None:
+    booking = _confirmed(admin)
+    (old,) = list_tickets(admin, booking)
+    expect_ok(_transfer(admin, booking))
+    (new,) = list_tickets(admin, booking)
+    assert (new["id"], new["code"] != old["code"]) == (old["id"], True)
+    expect_error(check_in(admin, old["code"]), 409, "ticket_void")
+    assert expect_ok(check_in(admin, new["code"]))["result"] == "admitted"
+
+
+def test_codes_of_every_earlier_owner_are_void_also_if_it_comes_back(admin: httpx.Client) -> None:
+    booking = _confirmed(admin)
+    codes = [list_tickets(admin, booking)[0]["code"]]
+    for user in ("ben", "carl", "ana"):
+        expect_ok(_transfer(admin, booking, user))
+        codes.append(list_tickets(admin, booking)[0]["code"])
+    assert len(set(codes)) == 4
+    for code in codes[:-1]:
+        expect_error(check_in(admin, code), 409, "ticket_void")
+    expect_ok(check_in(admin, codes[-1]))
+
+
+def test_a_seat_that_somebody_sits_in_lets_nobody_else_in(admin: httpx.Client) -> None:
+    booking = _confirmed(admin)
+    expect_ok(check_in(admin, list_tickets(admin, booking)[0]["code"]))
+    _transfer(admin, booking)
+    (ticket,) = list_tickets(admin, booking)
+    assert ticket["status"] == "checked_in"
+    assert check_in(admin, ticket["code"]).status_code == 409
+
+
+def test_staff_can_hand_it_over_again_to_the_same_person_and_nothing_happens(
+    server: Server, admin: httpx.Client, mailbox: Mailbox
+) -> None:
+    booking, address = _confirmed(admin), new_address()
+    first = expect_ok(_transfer(admin, booking, email=address))
+    (ticket,) = list_tickets(admin, booking)
+    again = expect_ok(_transfer(admin, booking, email=address))
+    assert again["version"] == first["version"]
+    assert list_tickets(admin, booking) == [ticket]
+    wait_for_emails(mailbox, address)
+    rows = query(
+        server.database_url,
+        "SELECT count(*) FROM journal WHERE booking_id = $1 AND kind = 'transferred'",
+        bytes.fromhex(booking[-32:]),
+    )
+    assert rows[0]["count"] == 1
+    assert len(emails_to(mailbox, address)) == 1
+
+
+def test_of_two_new_owners_at_once_one_has_it(server: Server, org: Org, admin: httpx.Client) -> None:
+    token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "ana"}), 201)["token"]
+    event = publish_event(admin, theatre_event())
+    for _ in range(20):
+        booking = _confirmed(admin, event)
+        path = f"/v1/bookings/{booking}/transfer"
+        replies = send_all_at_once(
+            server.port, [request("POST", path, token, {"user": user}) for user in ("ben", "carl")]
+        )
+        assert sorted(reply.status for reply in replies) in ([200, 404], [200, 409])
+        (owner,) = [reply.body["user"] for reply in replies if reply.status == 200]
+        assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["user"] == owner
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [({"one_booking_per_user": True}, "already_booked"), ({"max_units_per_user": 3}, "limit_reached")],
+)
+def test_the_limits_of_the_new_owner_count(admin: httpx.Client, policy: dict[str, Any], code: str) -> None:
+    event = publish_event(admin, theatre_event(policy=policy))
+    two = [{"pool": "standing", "tariff": "full", "quantity": 2}]
+    booking = _confirmed(admin, event, "ana", items=two)
+    theirs = _confirmed(admin, event, "ben", items=two)
+    expect_error(_transfer(admin, booking, "ben"), 409, code)
+    assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["user"] == "ana"
+    expect_ok(_transfer(admin, booking, "carl"))
+    expect_ok(_confirmed_again(admin, event, two))
+    expect_ok(admin.post(f"/v1/bookings/{theirs}/refund"))
+    expect_ok(_transfer(admin, booking, "ben"))
+
+
+def _confirmed_again(client: httpx.Client, event: str, items: list[dict[str, Any]]) -> httpx.Response:
+    """What ana has handed on no longer counts against her."""
+    booking = expect_ok(post_hold(client, event, user="ana", items=items), 201)["id"]
+    return client.post(f"/v1/bookings/{booking}/confirm")
+
+
+def test_only_what_is_confirmed_can_be_handed_on(admin: httpx.Client) -> None:
+    event = publish_event(
+        admin, theatre_event(policy={"review": "manual", "max_units_per_user": None, "hold_seconds": 60})
+    )
+    item = {"pool": "standing", "tariff": "full"}
+
+    def held() -> str:
+        id_: str = expect_ok(post_hold(admin, event, items=[item]), 201)["id"]
+        return id_
+
+    def submitted() -> str:
+        booking = held()
+        expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "f"}))
+        return booking
+
+    def after(booking: str, verb: str) -> str:
+        expect_ok(admin.post(f"/v1/bookings/{booking}/{verb}"))
+        return booking
+
+    no = {
+        held(): "not_confirmed",
+        submitted(): "not_confirmed",
+        after(held(), "cancel"): "already_cancelled",
+        after(submitted(), "reject"): "already_rejected",
+        after(after(held(), "confirm"), "refund"): "already_refunded",
+    }
+    for booking, code in no.items():
+        expect_error(_transfer(admin, booking), 409, code)
+    over = _confirmed(admin, event)
+    expect_ok(admin.post(f"/v1/events/{event}/complete"))
+    expect_error(_transfer(admin, over), 409, "already_completed")
+    short = publish_event(admin, theatre_event(policy={"hold_seconds": 1}))
+    gone = expect_ok(post_hold(admin, short, items=[item]), 201)["id"]
+    called_off = _confirmed(admin, short)
+    expect_ok(admin.post(f"/v1/events/{short}/cancel"))
+    expect_error(_transfer(admin, called_off), 409, "already_refunded")
+    assert _transfer(admin, gone).status_code in (409, 410)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"user": ""}, {"user": 1}, {"user": "ben", "email": "nobody"}, {"user": "b", "x": 1}]
+)
+def test_a_transfer_to_nobody_is_refused(admin: httpx.Client, body: dict[str, Any]) -> None:
+    booking = _confirmed(admin)
+    expect_error(admin.post(f"/v1/bookings/{booking}/transfer", json=body), 422, "invalid_request")
+
+
+def test_another_org_cannot_take_it(server: Server, admin: httpx.Client) -> None:
+    booking = _confirmed(admin)
+    with server.client(Org(server.database_url).headers()) as stranger:
+        expect_error(_transfer(stranger, booking), 404, "not_found")
+
+
+def test_the_new_holder_gets_a_letter_with_tickets_in_their_language_and_the_former_one_none(
+    admin: httpx.Client, mailbox: Mailbox
+) -> None:
+    former, address = new_address(), new_address()
+    booking = _confirmed(admin, email=former)
+    wait_for_emails(mailbox, former)
+    expect_ok(_transfer(admin, booking, email=address, language="es-MX"))
+    (letter,) = wait_for_emails(mailbox, address)
+    assert letter["Subject"] == "Una reserva para Friday night ahora es tuya"
+    assert former not in plain_text(letter)
+    assert qr_codes_in_pdf(attachments(letter)["tickets.pdf"]) == [
+        [ticket["code"]] for ticket in list_tickets(admin, booking)
+    ]
+    assert len(emails_to(mailbox, former)) == 1
+    expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
+    assert wait_for_emails(mailbox, address, 2)[1]["Subject"].startswith("Estamos devolviendo")
+    assert len(emails_to(mailbox, former)) == 1
+
+
+def test_a_letter_that_comes_late_brings_the_former_holder_only_codes_that_are_void(
+    admin: httpx.Client, mailbox: Mailbox
+) -> None:
+    """The letter of the confirmation had to wait, and the booking has gone to somebody else meanwhile."""
+    former, address = new_address(), new_address()
+    mailbox.answers["rcpt"] = ["451 Not now"]
+    booking = _confirmed(admin, email=former)
+    (old,) = list_tickets(admin, booking)
+    expect_ok(_transfer(admin, booking, email=address))
+    (letter,) = wait_for_emails(mailbox, former)
+    assert qr_codes_in_pdf(attachments(letter)["tickets.pdf"]) == [[old["code"]]]
+    expect_error(check_in(admin, old["code"]), 409, "ticket_void")
+
+
+def test_the_books_are_right_after_all_that(server: Server, admin: httpx.Client) -> None:
+    booking = _confirmed(admin)
+    expect_ok(_transfer(admin, booking))
+    expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
+    assert run_audit(database_url=server.database_url)["ok"]

@@ -1,0 +1,137 @@
+"""Everybody can use the pages: axe finds nothing serious on any of them, in light and in dark, wide and narrow."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import chromium
+from tests.support.browser_buyer import PHONE, BrowserBuyer
+from tests.support.harness import Org, Server, example_event, fresh_database, post_hold, publish_event, running_server
+from tests.support.http_assertions import expect_ok
+from tests.support.resources import TINY_PNG, reviewed_event
+
+SERIOUS = {"serious", "critical"}
+SEATS = {"light": "A-9", "dark on a phone": "B-9"}
+# Pages that have between them everything that could look wrong in the dark or on a phone.
+LIKELY = {"start", "event", "held", "tickets", "taken", "stampede"}
+LOOKS: dict[str, dict[str, Any]] = {"light": {}, "dark on a phone": {**PHONE, "color_scheme": "dark"}}
+
+
+@pytest.fixture(scope="module")
+def server(postgres: str) -> Iterator[Server]:
+    with fresh_database(postgres) as url, running_server(url, workers=1, HOLDFAST_DEMO="true") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def event(admin: httpx.Client) -> str:
+    return publish_event(admin, reviewed_event())
+
+
+@pytest.fixture(scope="module")
+def org(server: Server) -> Org:
+    """With a name that addresses of pages can tell."""
+    return Org(server.database_url, "acme")
+
+
+@pytest.fixture(scope="module")
+def browser(event: str) -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+def faults(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{fault['id']}: {fault['nodes'][0]['html']}" for fault in found if fault["impact"] in SERIOUS]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_nothing_serious_is_found_on_any_page(
+    browser: Browser, server: Server, admin: httpx.Client, event: str, look: str
+) -> None:
+    context = browser.new_context(**LOOKS[look])
+    someone = BrowserBuyer(context.new_page(), server.url)
+    page = someone.page
+    found: dict[str, list[str]] = {}
+
+    def check(name: str, lead_to: Callable[[], object]) -> None:
+        lead_to()
+        if look == "light" or name in LIKELY:
+            found[name] = faults(page)
+
+    check("start", lambda: page.goto(server.url))
+    check("event", lambda: someone.open_event(event))
+    check("seats as a list", lambda: page.get_by_role("button", name="Show as list").click())
+    check("sorry", lambda: page.goto(f"{server.url}/e/nothing"))
+    check("no bookings", lambda: page.goto(f"{server.url}/o/acme/bookings"))
+    check("stampede", lambda: page.goto(f"{server.url}/e/{event}/stampede"))
+    check("docs", lambda: page.goto(f"{server.url}/docs"))
+    check("chosen", lambda: choose(someone, event))
+    check("held", someone.hold)
+    check("submitted", lambda: hand_in(page))
+    expect_ok(admin.post(f"/v1/bookings/{someone.booking}/approve"))
+    check("tickets", lambda: someone.expect_text("You are in"))
+    check("bookings", lambda: page.goto(f"{server.url}/o/acme/bookings"))
+    check("taken", lambda: refused(someone, admin, event, SEATS[look]))
+    check("checkout", lambda: checkout(someone, event))
+    context.close()
+    assert {name: faults for name, faults in found.items() if faults} == {}
+
+
+def choose(someone: BrowserBuyer, event: str) -> None:
+    someone.open_event(event)
+    someone.page.get_by_role("button", name="One more: child").click()
+
+
+def hand_in(page: Page) -> None:
+    page.get_by_label("Pay by transfer").set_input_files({"name": "r.png", "mimeType": "image/png", "buffer": TINY_PNG})
+    page.get_by_role("button", name="Send the receipt", exact=True).click()
+    page.get_by_text("Your receipt is being looked at").wait_for()
+
+
+def refused(someone: BrowserBuyer, admin: httpx.Client, event: str, seat: str) -> None:
+    someone.open_event(event)
+    someone.page.evaluate("seat => document.getElementById('map').map.select(seat, true)", seat)
+    expect_ok(post_hold(admin, event, items=[{"seat": seat}]), 201)
+    someone.expect_text("Free nearby")
+
+
+def checkout(someone: BrowserBuyer, event: str) -> None:
+    choose(someone, event)
+    someone.hold()
+    someone.page.locator(".way").click()
+    someone.page.wait_for_url("**/sandbox/checkout/**")
+
+
+def test_a_page_with_faults_would_be_found(browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_content("<html><img src=x><input></html>")
+    assert faults(page)
+    context.close()
+
+
+def test_a_stampede_is_started_and_watched_on_its_page(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    hall = {
+        "code": "hall",
+        "tariffs": [{"code": "full", "price": 100}],
+        "seats": {"rows": list("ABCDEF"), "numbers": 20},
+    }
+    event = publish_event(admin, example_event(pools=[hall]))
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server.url}/e/{event}/stampede")
+    page.get_by_label("Buyers").fill("300")
+    page.get_by_label("Arriving within").fill("2")
+    page.get_by_role("button", name="Start the stampede").click()
+    expect(page.locator("#start .button")).to_be_disabled()
+    expect(page.locator("#verdict h2")).to_have_text("120 of 120 places taken, none twice", timeout=120_000)
+    expect(page.locator("#live")).to_have_text("Live · 0 free", timeout=30_000)
+    states = page.evaluate("['A-1', 'C-10', 'F-20'].map(seat => document.getElementById('map').map.state(seat))")
+    assert states == ["held"] * 3
+    context.close()
+    assert expect_ok(admin.get(f"/v1/events/{event}/availability"))["pools"][0]["remaining"] == 0

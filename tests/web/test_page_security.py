@@ -1,0 +1,775 @@
+"""Pages give nothing to those they are not for, run nothing that is not ours, and obey only the browser they are in."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import httpx
+import jwt
+import pytest
+
+from holdfast.runtime import ids
+from holdfast.runtime.settings import Settings
+from holdfast.web.routes import page_routes
+from holdfast.web.session import COOKIE_CHARS_MAX
+from holdfast.web.site import Site
+from tests.support.harness import (
+    Org,
+    Server,
+    example_event,
+    fresh_database,
+    post_hold,
+    publish_event,
+    query,
+    running_server,
+)
+from tests.support.html_client import (
+    IFRAME_HEADERS,
+    Page,
+    get_as_new_visitor,
+    get_page,
+    hold_on_page,
+    new_visitor,
+    parse_page,
+    redirect_target,
+    same_origin_headers,
+    submit_file,
+    submit_form,
+)
+from tests.support.http_assertions import expect_ok
+from tests.support.log_capture import CapturedLog, find_leaks, redirect_output
+from tests.support.resources import TINY_PNG, reviewed_event
+
+STANDING: Final = {"quantity__1__0": "2"}
+NASTY: Final = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
+LABEL: Final = "<b onclick=a>\"'&"
+PUBLIC_URL: Final = "https://tickets.example"
+# As many as a browser takes of one cookie, with its name and attributes.
+COOKIE_BYTES_MAX: Final = 4096
+SECRETS: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> CapturedLog:
+    return CapturedLog(tmp_path_factory.mktemp("pages") / "log")
+
+
+@pytest.fixture(scope="module")
+def server(postgres: str, log: CapturedLog) -> Iterator[Server]:
+    """Two processes whose log is read at the end."""
+    with fresh_database(postgres) as url:
+        with redirect_output(log.path):
+            serving_ = running_server(url, workers=2)
+            server = serving_.__enter__()
+        try:
+            yield server
+        finally:
+            serving_.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def tls(server: Server, log: CapturedLog) -> Iterator[Server]:
+    """The same shop, as one that is known by an address with TLS and shows the demo."""
+    with redirect_output(log.path):
+        serving_ = running_server(
+            server.database_url, workers=1, HOLDFAST_PUBLIC_URL=f"{PUBLIC_URL}/", HOLDFAST_DEMO="true"
+        )
+        demo = serving_.__enter__()
+    try:
+        yield demo
+    finally:
+        serving_.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def org(server: Server) -> Org:
+    """With a name that addresses of pages can tell."""
+    return Org(server.database_url, "acme")
+
+
+@pytest.fixture
+def buyer(server: Server) -> Iterator[httpx.Client]:
+    with new_visitor(server) as client:
+        yield client
+        SECRETS.update({f"cookie {value[-8:]}": value for value in client.cookies.values()})
+
+
+def _seat_pools(name: str) -> list[dict[str, Any]]:
+    seat = {"label": LABEL, "row": name[:32], "number": 1, "x": 0, "y": 0}
+    tariff = {"code": "full", "price": 3000, "name": name}
+    return [
+        {"code": "stalls", "name": name, "tariffs": [tariff], "seats": [seat]},
+        {"code": "standing", "name": name, "capacity": 500, "tariffs": [tariff, {**tariff, "code": "child"}]},
+    ]
+
+
+def _id(booking: str) -> str:
+    return booking.removeprefix("/b/").partition("?")[0]
+
+
+@pytest.fixture(scope="module")
+def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[str, Page]:
+    """Every page there is, of an org that calls everything by a nasty name."""
+    found: dict[str, Page] = {}
+    nasty = Org(server.database_url, "nasty")
+    event = {"title": NASTY, "details": {NASTY: NASTY, "address": NASTY}, "pools": _seat_pools(NASTY)}
+    with server.client(nasty.headers()) as clerk, new_visitor(server) as buyer, new_visitor(tls) as watcher:
+        expect_ok(clerk.patch("/v1/org", json={"name": NASTY, "colour": "#123456"}))
+        logo = "UPDATE org SET logo = $1, logo_type = 'image/png' WHERE slug = 'nasty'"
+        query(server.database_url, logo, TINY_PNG)
+        id_ = publish_event(clerk, reviewed_event(**event))
+
+        def act(booking: str, verb: str, **body: str) -> None:
+            expect_ok(clerk.post(f"/v1/bookings/{_id(booking)}/{verb}", json=body))
+
+        def booked() -> str:
+            return hold_on_page(buyer, id_, **STANDING)
+
+        found["event"] = get_page(buyer, f"/e/{id_}")
+        seat = json.dumps([{"seat": LABEL}])
+        found["held"] = get_page(buyer, redirect_target(submit_form(buyer, found["event"].form("/hold"), seats=seat)))
+        found["event with a hold"] = get_page(buyer, f"/e/{id_}")
+        found["taken"] = parse_page(submit_form(buyer, found["event with a hold"].form("/hold"), seats=seat), 409)
+        for name, verbs in {
+            "confirmed": ["confirm"],
+            "cancelled": ["cancel"],
+            "refunded": ["confirm", "refund"],
+        }.items():
+            booking = booked()
+            for verb in verbs:
+                act(booking, verb, **({} if verb == "confirm" else {"reason": NASTY}))
+            found[name] = get_page(buyer, booking)
+        for name in ("payment_submitted", "rejected"):
+            booking = booked()
+            redirect_target(submit_file(buyer, get_page(buyer, booking).form("/receipt"), TINY_PNG))
+            if name == "rejected":
+                act(booking, "reject", reason=NASTY)
+            found[name] = get_page(buyer, booking)
+        expired = booked()
+        parsed = ids.parse_booking_id(_id(expired))
+        assert parsed is not None
+        query(server.database_url, "UPDATE booking SET expires_at = now() WHERE event_id = $1 AND id = $2", *parsed)
+        found["expired"] = get_page(buyer, expired)
+        completed = booked()
+        act(completed, "confirm")
+        found["refused"] = parse_page(submit_file(buyer, found["held"].form("/receipt"), b"x"), 422)
+        found["bookings"] = get_page(buyer, "/o/nasty/bookings")
+        found["no bookings"] = get_page(watcher, "/o/nasty/bookings")
+        found["start"] = get_page(buyer, "/")
+        found["demo"] = get_page(watcher, "/")
+        found["org"] = get_page(buyer, "/o/nasty")
+        found["stampede"] = get_page(watcher, f"/e/{id_}/stampede")
+        found["not found"] = get_page(buyer, f"/o/{quote(NASTY.replace('/', ''), safe='')}", 404)
+        found["not valid"] = get_page(buyer, f"/enter?token={quote(NASTY)}", 401)
+        found["not ours"] = parse_page(buyer.post(f"/e/{id_}/hold", data={"x": NASTY}), 403)
+        found["too large"] = parse_page(submit_form(buyer, found["event"].form("/hold"), email="x" * 70_000), 413)
+        expect_ok(clerk.post(f"/v1/events/{id_}/complete"))
+        found["completed"] = get_page(buyer, completed)
+        found["event that is over"] = get_page(buyer, f"/e/{id_}")
+    return found
+
+
+def test_every_page_lets_in_nothing_from_elsewhere_and_is_kept_by_nobody(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        headers = page.response.headers
+        rules = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+        assert rules["default-src"] == "'none'", name
+        assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'", name
+        assert rules["img-src"] == "'self' blob: data:", name
+        assert rules["base-uri"] == rules["frame-ancestors"] == "'none'", name
+        assert "unsafe" not in headers["content-security-policy"], name
+        assert headers["x-content-type-options"] == "nosniff", name
+        assert headers["cache-control"] == "no-store", name
+        assert headers["referrer-policy"] == "same-origin", name
+
+
+def test_no_page_has_a_script_or_a_style_in_it(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        for attributes, text in page.scripts:
+            if attributes.get("type") == "application/json":
+                json.loads(text)
+            else:
+                assert re.fullmatch(r"/static/\w+/\w+\.js", attributes["src"] or ""), name
+                assert not text.strip(), name
+        for tag, attributes in page.tags:
+            assert tag not in ("style", "base", "iframe", "object", "embed", "frame"), name
+            assert not [each for each in attributes if each == "style" or each.startswith("on")], (name, attributes)
+
+
+def test_no_page_loads_or_sends_anything_elsewhere(pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        for tag, attributes in page.tags:
+            for kind in ("src", "href", "action", "formaction", "poster"):
+                address = attributes.get(kind)
+                if address is not None:
+                    assert re.match(r"/(?![/\\])|#\w", address), (name, tag, address)
+
+
+def test_whatever_things_are_called_is_shown_as_text(pages: dict[str, Page]) -> None:
+    calling = set(pages) - {"start", "demo", "not found", "not valid", "not ours", "too large"}
+    shown = " ".join(NASTY.split())
+    for name, page in pages.items():
+        assert "alert(1)</script>" not in page.response.text, name
+        assert "49" not in page.text.replace("2049", "") or "{{7*7}}" in page.text, name
+        assert not [1 for tag, attributes in page.tags if tag == "img" and attributes.get("src") == "x"], name
+        if name in calling:
+            assert shown in page.text, name
+    pools = pages["event"].data["pools"]
+    assert [pool["name"] for pool in pools] == [NASTY, NASTY]
+    assert pages["event with a hold"].data["mine"] == [LABEL]
+    assert LABEL in pages["held"].text
+    assert LABEL in pages["taken"].text
+
+
+def test_forms_carry_the_token_of_their_browser(pages: dict[str, Page]) -> None:
+    tokens = {name: {form.fields.get("form_token") for form in page.forms} for name, page in pages.items()}
+    sent = {token for name, found in tokens.items() if name != "stampede" for token in found}
+    assert len(sent) == 1
+    assert None not in sent
+    assert tokens["stampede"] - {None}
+    assert not tokens["stampede"] & sent
+
+
+def _cookie(response: httpx.Response) -> tuple[str, dict[str, str | None]]:
+    """The value of the one cookie that is set, and what is said about it, in lower case."""
+    (header,) = response.headers.get_list("set-cookie")
+    first, *rest = header.split("; ")
+    told = {name.lower(): value or None for name, _, value in (each.partition("=") for each in rest)}
+    name, _, value = first.partition("=")
+    assert name == "holdfast"
+    return value, told
+
+
+def test_the_cookie_is_for_this_site_alone_and_no_script(server: Server, tls: Server) -> None:
+    plain = {"httponly": None, "samesite": "lax", "path": "/", "max-age": "31536000"}
+    assert _cookie(get_as_new_visitor(server.url))[1] == plain
+    assert _cookie(get_as_new_visitor(tls.url))[1] == {**plain, "secure": None}
+    framed = {**plain, "samesite": "none", "secure": None, "partitioned": None}
+    for shop in (server, tls):
+        assert _cookie(get_as_new_visitor(shop.url, headers=IFRAME_HEADERS))[1] == framed
+    assert "strict-transport-security" in get_as_new_visitor(tls.url).headers
+    assert "strict-transport-security" not in get_as_new_visitor(server.url).headers
+
+
+def test_a_known_browser_keeps_its_cookie_and_two_browsers_have_two(server: Server, buyer: httpx.Client) -> None:
+    value, _ = _cookie(buyer.get("/"))
+    assert "set-cookie" not in buyer.get("/").headers
+    assert _cookie(get_as_new_visitor(server.url))[0] != value
+    assert _cookie(buyer.get("/?lang=es"))[0] != value
+    assert "set-cookie" not in buyer.get("/?lang=es").headers
+
+
+def _forged(value: str, secret: bytes) -> dict[str, str]:
+    claims = jwt.decode(value, options={"verify_signature": False})
+    head, body, signature = value.split(".")
+    other = {**claims, "visit": {**claims["visit"], "guest": "0" * 32}}
+    return {
+        "nothing": "",
+        "noise": "x" * 100,
+        "dots": "..",
+        "no ascii": quote("ä.ö.ü"),
+        "unsigned": jwt.encode(claims, "", algorithm="none"),
+        "signed by another": jwt.encode(claims, b"x" * 32, algorithm="HS256"),
+        "another's claims": f"{head}.{jwt.encode(other, b'x' * 32).split('.')[1]}.{signature}",
+        "cut off": value[:-2],
+        "for something else": jwt.encode({**claims, "aud": "holdfast"}, secret),
+        "for nothing": jwt.encode({"visit": claims["visit"]}, secret),
+        "of another form": jwt.encode({**claims, "visit": {"id": claims["visit"]["guest"]}}, secret),
+        "without a visit": jwt.encode({"aud": "visit"}, secret),
+        "of a wrong type": jwt.encode({**claims, "visit": {"guest": 7}}, secret),
+        "twice as much": f"{value}.{body}",
+    }
+
+
+def test_a_cookie_that_we_have_not_made_is_nobodys(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+    booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
+    value = buyer.cookies["holdfast"]
+    secret = query(server.database_url, "SELECT value FROM secret WHERE name = 'visits'")[0]["value"]
+    assert get_as_new_visitor(server.url + booking, headers={"cookie": f"holdfast={value}"}).status_code == 200
+    for name, forged in _forged(value, secret).items():
+        answer = get_as_new_visitor(server.url + booking, headers={"cookie": f"holdfast={forged}"})
+        assert answer.status_code == 404, name
+        assert _cookie(answer)[0] != forged, name
+
+
+ROUTES: Final = page_routes(Site(Settings(demo=True), None, None, ()), (), None)
+POSTS: Final = [route.path for route in ROUTES if "POST" in (route.methods or ())]
+GETS: Final = [route.path for route in ROUTES if "GET" in (route.methods or ())]
+
+Attack = Callable[[httpx.Client, str, dict[str, str], Any], httpx.Response]
+
+
+def _with_headers(**headers: str) -> Attack:
+    told = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def attack(client: httpx.Client, path: str, fields: dict[str, str], files: Any) -> httpx.Response:
+        return client.post(path, data=fields, files=files, headers=told)
+
+    return attack
+
+
+def _with_token(token: str | None) -> Attack:
+    def attack(client: httpx.Client, path: str, fields: dict[str, str], files: Any) -> httpx.Response:
+        others = {name: value for name, value in fields.items() if name != "form_token"}
+        sent = others if token is None else {**others, "form_token": token}
+        return client.post(path, data=sent, files=files, headers=same_origin_headers(client))
+
+    return attack
+
+
+def _from_another_browser(client: httpx.Client, path: str, fields: dict[str, str], files: Any) -> httpx.Response:
+    """With the token of a page, and without the cookie it was made for, or with that of another page."""
+    with httpx.Client(base_url=client.base_url, verify=False) as other:
+        assert other.post(path, data=fields, files=files).status_code == 403
+        return other.post(path, data=fields, files=files)
+
+
+def _with_the_token_of_another(client: httpx.Client, path: str, fields: dict[str, str], files: Any) -> httpx.Response:
+    event = re.search(r"/e/ev_\w+", path)
+    with httpx.Client(base_url=client.base_url, verify=False) as other:
+        there = fields["event"] if event is None else event[0].removeprefix("/e/")
+        token = get_page(other, f"/e/{there}").form("/hold").fields["form_token"]
+    return client.post(path, data={**fields, "form_token": token}, files=files)
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "no token": _with_token(None),
+    "an empty token": _with_token(""),
+    "a wrong token": _with_token("0" * 32),
+    "a token in other letters": _with_token("ä" * 32),
+    "the token of another browser": _with_the_token_of_another,
+    "another browser": _from_another_browser,
+    "another origin": _with_headers(Origin="https://evil.example"),
+    "an origin that begins like ours": _with_headers(Origin="http://127.0.0.1"),
+    "no origin at all": _with_headers(Origin="null"),
+    "an origin that is none": _with_headers(Origin="http://["),
+    "another site": _with_headers(Sec_Fetch_Site="cross-site"),
+    "another part of our site": _with_headers(Sec_Fetch_Site="same-site"),
+}
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_form_that_no_page_of_this_browser_has_sent_does_nothing(
+    tls: Server, org: Org, admin: httpx.Client, path: str
+) -> None:
+    event = publish_event(admin, reviewed_event(policy={"review": "manual", "hold_seconds": 60}))
+    with new_visitor(tls) as client:
+        client.cookies.set("holdfast", _cookie(client.get("/"))[0])
+        booking = hold_on_page(client, event, **STANDING)
+        fields = {**get_page(client, booking).form("/pay").fields, "quantity.1.0": "1", "event": event}
+        fields |= {"buyers": "x", "seconds": "x"}
+        files = {"file": ("r.png", TINY_PNG)} if path.endswith("/receipt") else None
+        address = path.format(event=event, booking=_id(booking))
+
+        def state() -> Any:
+            runs = query(tls.database_url, "SELECT count(*) FROM stampede")[0]["count"]
+            return runs, expect_ok(admin.get(f"/v1/events/{event}"))["version"]
+
+        before = state()
+        for name, attack in ATTACKS.items():
+            answer = attack(client, address, fields, files)
+            assert answer.status_code == 403, name
+            assert "That form is too old" in parse_page(answer, 403).text, name
+            assert state() == before, name
+        honest = client.post(address, data=fields, files=files, headers=same_origin_headers(client))
+        assert honest.status_code in (303, 409)
+        assert path.endswith("/stampede") or state() != before
+
+
+def test_a_form_is_ours_also_behind_a_proxy_that_changes_the_host(tls: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    with new_visitor(tls) as client:
+        client.cookies.set("holdfast", _cookie(client.get("/"))[0])
+        form = get_page(client, f"/e/{event}").form("/hold")
+        assert submit_form(client, form, {"Origin": "https://tickets.example"}, **STANDING).status_code == 303
+        assert submit_form(client, form, {"Origin": "http://tickets.example"}, **STANDING).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/x-www-form-urlencoded", b"x" * 70_000, 413),
+        ("application/x-www-form-urlencoded", b"a=1&" * 10_000, 422),
+        ("application/x-www-form-urlencoded", b"", 403),
+        ("application/x-www-form-urlencoded", b"%ff=%ff&\xff\xfe&=&&%zz", 403),
+        ("application/json", b'{"form_token": "x"}', 422),
+        ("text/plain", b"form_token=x", 422),
+        ("multipart/form-data", b"x", 422),
+        ("multipart/form-data; boundary=b", b"--b\r\n\r\n", 422),
+        ("multipart/form-data; boundary=b", b"--x", 422),
+        ("", b"form_token=x", 422),
+    ],
+)
+@pytest.mark.parametrize("path", ["/e/{event}/hold", "/b/{booking}/receipt"])
+def test_a_form_that_cannot_be_read_gets_a_clear_answer(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, path: str, kind: str, body: bytes, status: int
+) -> None:
+    event = publish_event(admin, reviewed_event())
+    address = path.format(event=event, booking=_id(hold_on_page(buyer, event, **STANDING)))
+    answer = buyer.post(address, content=body, headers={"content-type": kind})
+    expected = {status} if path.endswith("/hold") else {403, 413, 422}
+    assert parse_page(answer, answer.status_code).response.status_code in expected
+
+
+def test_a_form_whose_size_is_not_told_is_refused(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    fields = get_page(buyer, f"/e/{event}").form("/hold").fields
+    body = f"form_token={fields['form_token']}&quantity.1.0=1".encode()
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = buyer.post(f"/e/{event}/hold", content=iter([body]), headers=headers)
+    assert answer.status_code == 413
+
+
+def test_text_in_an_odd_encoding_is_no_token(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+    booking = hold_on_page(buyer, publish_event(admin, reviewed_event()), **STANDING)
+    body = b'--b\r\ncontent-disposition: form-data; name="form_token"\r\n\r\n\\ud800\r\n--b--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=b; charset=unicode_escape"}
+    assert buyer.post(f"{booking}/receipt", content=body, headers=headers).status_code == 403
+
+
+def _token(clerk: httpx.Client, user: str = "ada", **more: int) -> str:
+    token: str = expect_ok(clerk.post("/v1/customer-tokens", json={"user": user, **more}), 201)["token"]
+    SECRETS[f"token {token[-8:]}"] = token
+    return token
+
+
+def test_a_customer_who_is_handed_over_is_somebody_by_name(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    event = publish_event(admin, example_event(title="Made elsewhere"))
+    theirs = expect_ok(post_hold(admin, event, user="ada", items=[{"seat": "A-1"}]), 201)["id"]
+    guest = hold_on_page(buyer, event, **STANDING)
+    assert buyer.get(f"/b/{theirs}").status_code == 404
+    token = _token(admin)
+    answer = buyer.get("/enter", params={"token": token, "next": f"/e/{event}"})
+    assert redirect_target(answer) == f"/e/{event}"
+    assert token not in str(answer.headers)
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert get_page(buyer, f"/e/{event}").data["mine"] == ["A-1"]
+    assert get_page(buyer, f"/b/{theirs}").data["status"] == "held"
+    assert get_page(buyer, "/o/acme/bookings").links("/b/") == [f"/b/{theirs}"]
+    made = hold_on_page(buyer, event, **STANDING)
+    assert expect_ok(admin.get(f"/v1/bookings/{_id(made)}"))["user"] == "ada"
+    assert buyer.get(guest).status_code == 404
+    with new_visitor(server) as other:
+        assert other.get(f"/b/{theirs}").status_code == 404
+
+
+def test_a_customer_of_one_org_is_a_guest_at_another(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+    with server.client(Org(server.database_url, "elsewhere").headers()) as clerk:
+        event = publish_event(clerk, example_event())
+        there = expect_ok(post_hold(clerk, event, user="ada", items=[{"seat": "A-1"}]), 201)["id"]
+        redirect_target(buyer.get("/enter", params={"token": _token(admin)}))
+        assert buyer.get(f"/b/{there}").status_code == 404
+        made = hold_on_page(buyer, event, **STANDING)
+        assert expect_ok(clerk.get(f"/v1/bookings/{_id(made)}"))["user"].startswith("guest-")
+        redirect_target(buyer.get("/enter", params={"token": _token(clerk)}))
+        assert buyer.get(f"/b/{there}").status_code == 200
+        assert get_page(buyer, "/o/acme/bookings").response.status_code == 200
+
+
+def test_a_token_that_is_not_valid_lets_nobody_in(
+    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    buyer.get("/")
+    before = buyer.cookies["holdfast"]
+    good = _token(admin, "eve")
+    secret = query(server.database_url, "SELECT token_secret FROM org WHERE slug = 'acme'")[0]["token_secret"]
+    claims = jwt.decode(good, options={"verify_signature": False})
+    kid = {"kid": ids.format_org_id(org.id)}
+    tokens = {
+        "expired": jwt.encode({**claims, "exp": 1_000_000_000}, secret, headers=kid),
+        "cut off": good[:-3],
+        "signed by another": jwt.encode(claims, b"x" * 32, headers=kid),
+        "unsigned": jwt.encode(claims, "", algorithm="none", headers=kid),
+        "a key": org.keys["admin"],
+        "empty": "",
+        "no ascii": "ä\0",
+        "the cookie": before,
+    }
+    for name, token in tokens.items():
+        answer = buyer.get("/enter", params={"token": token, "next": "/o/acme"})
+        page = parse_page(answer, 401)
+        assert "This link is no longer valid" in page.text, name
+        assert not token or token not in answer.text, name
+        assert "set-cookie" not in answer.headers, name
+    assert get_page(buyer, "/enter", 401)
+    assert buyer.cookies["holdfast"] == before
+
+
+@pytest.mark.parametrize(
+    "next_",
+    [
+        "//evil.example",
+        "///evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "https://evil.example",
+        "javascript:alert(1)",
+        "evil.example",
+        "",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "\t//evil.example",
+        " //evil.example",
+        "/a\r\nset-cookie: a=b",
+        "/\0",
+        "/ä",
+        "/\u202e",
+    ],
+)
+def test_a_customer_is_led_nowhere_else(server: Server, admin: httpx.Client, buyer: httpx.Client, next_: str) -> None:
+    answer = buyer.get("/enter", params={"token": _token(admin), "next": next_})
+    assert redirect_target(answer) == "/"
+    assert set(answer.cookies) <= {"holdfast"}
+
+
+def test_a_customer_is_led_to_any_page_of_ours(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+    for next_ in ("/e/ev_1?lang=es", "/o/acme#events", "/", "/o/acme//x"):
+        assert redirect_target(buyer.get("/enter", params={"token": _token(admin), "next": next_})) == next_
+    assert redirect_target(buyer.get("/enter", params={"token": _token(admin)})) == "/"
+
+
+def test_a_cookie_never_grows_beyond_what_browsers_keep(server: Server, buyer: httpx.Client) -> None:
+    for number in range(12):
+        with server.client(Org(server.database_url, f"shop-{number}").headers()) as clerk:
+            user = f"{'😀' * 190}-{number}"
+            answer = buyer.get("/enter", params={"token": _token(clerk, user)})
+            redirect_target(answer)
+            header = answer.headers["set-cookie"]
+            assert len(header) <= COOKIE_BYTES_MAX
+            event = publish_event(clerk, example_event())
+            made = hold_on_page(buyer, event, **STANDING)
+            assert expect_ok(clerk.get(f"/v1/bookings/{_id(made)}"))["user"] == user
+    assert len(buyer.cookies["holdfast"]) <= COOKIE_CHARS_MAX
+
+
+def test_only_sites_that_the_org_names_show_its_pages_in_a_frame(server: Server, buyer: httpx.Client) -> None:
+    origins = ["https://theatre.example", "http://localhost:3000"]
+    with server.client(Org(server.database_url, "framed").headers()) as clerk:
+        expect_ok(clerk.patch("/v1/org", json={"frame_origins": origins}))
+        event = publish_event(clerk, example_event())
+    booking = hold_on_page(buyer, event, **STANDING)
+    parsed = ids.parse_booking_id(_id(booking))
+    assert parsed is not None
+    absent = f"/b/{ids.format_booking_id(parsed[0], bytes(16))}"
+    for path in ("/o/framed", "/o/framed/bookings", f"/e/{event}", booking, absent):
+        policy = buyer.get(path).headers["content-security-policy"]
+        assert policy.endswith("; frame-ancestors https://theatre.example http://localhost:3000"), path
+    for path in ("/", "/o/acme", "/o/nobody", "/enter"):
+        assert buyer.get(path).headers["content-security-policy"].endswith("; frame-ancestors 'none'"), path
+
+
+def test_in_a_frame_the_checkout_is_a_link_that_leads_out_of_it(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    """Another window would not have the cookie of the frame, so the form stays where it is."""
+    booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
+    page = parse_page(buyer.get(booking, headers=IFRAME_HEADERS))
+    assert not [attributes for _, attributes in page.tags if "target" in attributes]
+    assert redirect_target(submit_form(buyer, page.form("/pay"), IFRAME_HEADERS)) == booking
+    (payment,) = expect_ok(admin.get(f"/v1/bookings/{_id(booking)}"))["payments"]
+    page = parse_page(buyer.get(booking, headers=IFRAME_HEADERS))
+    (link,) = [attributes for _, attributes in page.tags if "target" in attributes]
+    told = {name: link[name] for name in ("href", "target", "rel")}
+    assert told == {"href": payment["checkout_url"], "target": "_blank", "rel": "noopener"}
+    back = redirect_target(buyer.post(urlsplit(payment["checkout_url"]).path, data={"action": "pay"}))
+    assert urlsplit(back).path == "/paid"
+    assert payment["checkout_url"] not in get_page(buyer, booking).response.text
+
+
+WEIRD: Final = [
+    "%00",
+    "a%00b",
+    "%ff",
+    "%ED%A0%80",
+    "%F0%9F%98%80",
+    "%0d%0aset-cookie:%20a=b",
+    "..",
+    "%2e%2e%2f",
+    "%5c",
+    "%3Fx=1%23y",
+    "[",
+    "%25",
+    "%25%30%30",
+    "'",
+    '"',
+    "%7B%7B7*7%7D%7D",
+    "x" * 6000,
+    "%20",
+]
+
+
+@pytest.mark.parametrize("path", [path for path in GETS if "{" in path])
+def test_no_address_breaks_a_page(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, tls: Server, path: str
+) -> None:
+    event = publish_event(admin, example_event())
+    booking = hold_on_page(buyer, event, **STANDING)
+    shop = tls if "stampede" in path else server
+    good = {"event": event, "booking": _id(booking), "slug": "acme", "ticket": "tk_1", "file": "qr.svg"}
+    good |= {"version": "v", "name": "page.js", "colour": "123456"}
+    for name in re.findall(r"{(\w+)}", path):
+        for weird in WEIRD:
+            address = path.format(**{**good, name: weird})
+            answer = buyer.get(shop.url + address)
+            assert answer.status_code < 500, address
+            assert "set-cookie: a=b" not in str(answer.headers), address
+
+
+@pytest.mark.parametrize("host", ["[", "evil.example", "", "a b", "x" * 500, "ä"])
+def test_no_host_breaks_a_page_or_gets_into_it(server: Server, host: str) -> None:
+    answer = get_as_new_visitor(f"{server.url}/o/nobody", headers={b"host": host.encode()})
+    assert answer.status_code in (400, 404)
+    assert "evil" not in answer.text
+
+
+def test_odd_headers_break_nothing(server: Server, buyer: httpx.Client) -> None:
+    for name in (b"accept", b"accept-language", b"cookie", b"x-forwarded-for", b"sec-fetch-dest", b"origin"):
+        for value in (b"\xff\xfe", b"x" * 5000, b";,=;", b"\xc3\xa4"):
+            assert get_as_new_visitor(f"{server.url}/o/nobody", headers={name: value}).status_code == 404
+    assert buyer.get("/?lang=es&lang=en&lang=%00").status_code == 200
+
+
+def _assets(page: Page) -> set[str]:
+    found = [attributes.get("src") or attributes.get("href") or "" for _, attributes in page.tags]
+    return {address.partition("#")[0] for address in found if address.startswith("/static/")}
+
+
+def test_files_of_the_pages_are_kept_for_ever_under_their_version(
+    server: Server, admin: httpx.Client, pages: dict[str, Page], buyer: httpx.Client
+) -> None:
+    addresses = set().union(*(_assets(page) for page in pages.values()))
+    assert len(addresses) > 5
+    for address in addresses:
+        zipped = buyer.get(address)
+        assert zipped.status_code == 200, address
+        headers = zipped.headers
+        assert headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "set-cookie" not in headers
+        plain = buyer.get(address, headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.content == zipped.content
+        kind = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
+        assert headers["content-type"] == kind[address.rpartition(".")[2]]
+        other = buyer.get(re.sub(r"/static/\w+/", "/static/old/", address))
+        assert (other.status_code, other.headers["cache-control"]) == (200, "no-cache")
+
+
+def test_every_module_that_a_script_loads_is_there(server: Server, buyer: httpx.Client, pages: dict[str, Page]) -> None:
+    todo = {address for page in pages.values() for address in _assets(page) if address.endswith(".js")}
+    seen: set[str] = set()
+    while todo:
+        address = todo.pop()
+        seen.add(address)
+        answer = buyer.get(address)
+        assert answer.status_code == 200, address
+        names = re.findall(r"(?:from|import|import\()\s*\"(\./[\w.]+)\"", answer.text)
+        todo |= {address.rpartition("/")[0] + name[1:] for name in names} - seen
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["x/none.js", "x/../site.py", "x/..%2fsite.py", "x/%2e%2e/site.py", "x/__init__.py", "x/", "x/page.js/y", "x"],
+)
+def test_no_other_file_is_served(server: Server, path: str) -> None:
+    answer = get_as_new_visitor(f"{server.url}/static/{path}")
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+
+
+def test_a_logo_is_a_picture_and_nothing_else(
+    server: Server, admin: httpx.Client, pages: dict[str, Page], buyer: httpx.Client
+) -> None:
+    (address,) = {
+        attributes["src"]
+        for tag, attributes in pages["event"].tags
+        if tag == "img" and attributes.get("class") == "logo"
+    }
+    answer = buyer.get(address or "")
+    assert (answer.status_code, answer.content) == (200, TINY_PNG)
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert "immutable" in answer.headers["cache-control"]
+    assert buyer.get("/logo/nasty").headers["cache-control"] == "no-cache"
+    assert buyer.get("/logo/acme").status_code == 404
+    assert buyer.get("/logo/nobody").status_code == 404
+
+
+def test_a_colour_is_a_stylesheet_and_what_is_none_is_not_found(server: Server, pages: dict[str, Page]) -> None:
+    styles = [attributes["href"] for tag, attributes in pages["event"].tags if tag == "link"]
+    assert "/brand/123456.css" in styles
+    answer = get_as_new_visitor(f"{server.url}/brand/123456.css")
+    assert answer.headers["content-type"] == "text/css; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.text.startswith(":root{--brand:#123456;")
+    for colour in ("12345", "red", "1234567", "%23123456", "123456;}body{", "%00", "123456%0a"):
+        assert get_as_new_visitor(f"{server.url}/brand/{colour}.css").status_code == 404, colour
+
+
+def test_where_seats_are_is_kept_until_they_change(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    address = get_page(buyer, f"/e/{event}").data["layout"]
+    answer = get_as_new_visitor(server.url + address, headers={"accept-encoding": "identity"})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "set-cookie" not in answer.headers
+    seats = answer.json()["seats"]
+    assert len(seats) == 40
+    assert seats[0][:4] == ["A-1", 0, "A", 1]
+    raw = get_as_new_visitor(server.url + address)
+    assert (raw.headers["content-encoding"], raw.json()["seats"]) == ("gzip", seats)
+    hold_on_page(buyer, event, **STANDING)
+    assert get_page(buyer, f"/e/{event}").data["layout"] == address
+    more = {"code": "box", "seats": {"rows": ["C"], "numbers": 1}}
+    expect_ok(admin.patch(f"/v1/events/{event}", json={"pools": [more]}))
+    later = get_page(buyer, f"/e/{event}").data["layout"]
+    assert later != address
+    assert len(buyer.get(later).json()["seats"]) == 41
+    stale = buyer.get(address)
+    assert stale.headers["cache-control"] == "no-cache"
+    assert len(stale.json()["seats"]) == 41
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_no_answer_is_read_as_something_else(server: Server, tls: Server, path: str) -> None:
+    """Every answer, also of a page that is added later."""
+    answer = get_as_new_visitor(tls.url + re.sub(r"{\w+}", "x", path))
+    is_found = answer.status_code == 200
+    assert not is_found or answer.headers["x-content-type-options"] == "nosniff"
+    if answer.headers.get("content-type", "").startswith("text/html"):
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_what_an_api_user_is_not_given_a_page_is_not_either(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    """No token of the API is ever in a page, and no e-mail address in one of somebody else."""
+    event = publish_event(admin, example_event())
+    took = redirect_target(
+        submit_form(buyer, get_page(buyer, f"/e/{event}").form("/hold"), **STANDING, email="ada.l@private.example")
+    )
+    SECRETS["the address of ada"] = "ada.l@private.example"
+    for path in ("/", f"/e/{event}", took, "/o/acme/bookings"):
+        page = get_page(buyer, path)
+        assert "eyJ" not in page.response.text
+        assert "guest-" not in page.response.text
+    with new_visitor(server) as other:
+        assert "private.example" not in get_page(other, f"/e/{event}").response.text
+
+
+def test_nothing_of_all_this_broke_a_page_or_brought_a_secret_into_the_log(server: Server, log: CapturedLog) -> None:
+    """It is the last of this file, so that the log is of all the others."""
+    assert find_leaks(log.text, SECRETS) == []
+    assert not log.has_entry("page_failed")
+    assert not log.has_entry("request_failed")
+    assert "Traceback" not in log.text
+    assert urlsplit(server.url).netloc in log.text

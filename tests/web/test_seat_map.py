@@ -1,0 +1,498 @@
+"""The seat map in a real browser: chosen from with mouse, touch, keyboard and as a list, and fast with 20,000 seats."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+import holdfast
+from tests.support.browser import chromium
+
+FOLDERS = {"static": Path(holdfast.__file__).parent / "web" / "static", "pages": Path(__file__).parent / "pages"}
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'"
+PAINT_MS_MAX = 1500
+TASK_MS_MAX = 200
+TRIES = 4
+PHONE = {"width": 390, "height": 844}
+
+Opened = Callable[[str], Page]
+
+
+class Files(SimpleHTTPRequestHandler):
+    """The map's own files and the page of this test, under the policy of the real pages."""
+
+    def translate_path(self, path: str) -> str:
+        folder, _, name = path.partition("?")[0].strip("/").partition("/")
+        return str(FOLDERS.get(folder, Path("nowhere")) / name)
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", POLICY)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/pages/seatmap.html"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@contextmanager
+def watched(browser: Browser, address: str, **options: Any) -> Iterator[Opened]:
+    """Pages in which nothing may go wrong unseen, and in which the camera is at once where it is sent."""
+    context: BrowserContext = browser.new_context(**{"reduced_motion": "reduce", **options})
+    context.set_default_timeout(30_000)
+    complaints: list[str] = []
+    context.on("weberror", lambda error: complaints.append(str(error.error)))
+    context.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+
+    def opened(hall: str) -> Page:
+        page = context.new_page()
+        page.goto(f"{address}?hall={hall}")
+        page.wait_for_function("() => performance.getEntriesByName('seatmap:painted').length")
+        return page
+
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Opened]:
+    with watched(browser, address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(opened: Opened) -> Page:
+    """A workshop with rows A1 to A5 of eight seats each."""
+    return opened("small")
+
+
+@pytest.fixture
+def phone(browser: Browser, address: str) -> Iterator[Opened]:
+    with watched(browser, address, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2) as opened:
+        yield opened
+
+
+def spot(page: Page, label: str) -> tuple[float, float]:
+    """Where a seat is on the screen."""
+    box = page.locator(".seatmap-frame").bounding_box()
+    assert box is not None
+    at = page.evaluate("label => map.position(label)", label)
+    return box["x"] + at["x"], box["y"] + at["y"]
+
+
+def click(page: Page, label: str) -> None:
+    page.mouse.click(*spot(page, label))
+
+
+def selected(page: Page) -> Any:
+    return page.evaluate("map.selected")
+
+
+def told(page: Page, name: str) -> Any:
+    """What the map told under a name, without the name."""
+    return page.evaluate("name => told.filter(one => one.name === name).map(({name, ...rest}) => rest)", name)
+
+
+def announced(page: Page) -> str:
+    return page.locator(".seatmap > [role=status]").inner_text()
+
+
+def seat_pitch(page: Page) -> float:
+    first, second = (page.evaluate("label => map.position(label).x", label) for label in ("S1-25", "S1-26"))
+    return float(second - first)
+
+
+def test_a_click_chooses_a_seat_and_another_click_gives_it_back(page: Page) -> None:
+    click(page, "A2-3")
+    click(page, "A1-8")
+    assert selected(page) == ["A2-3", "A1-8"]
+    click(page, "A2-3")
+    assert selected(page) == ["A1-8"]
+    assert told(page, "change") == [
+        {"selected": ["A2-3"]},
+        {"selected": ["A2-3", "A1-8"]},
+        {"selected": ["A1-8"]},
+    ]
+    page.evaluate("map.clear()")
+    assert selected(page) == []
+
+
+def test_a_seat_that_is_not_free_is_refused_with_its_state(page: Page) -> None:
+    for state in ("held", "sold", "blocked"):
+        page.evaluate("state => map.reset({'A1-1': state, 'nowhere': 'sold'})", state)
+        click(page, "A1-1")
+        assert selected(page) == []
+        assert told(page, "refused")[-1] == {"label": "A1-1", "state": state, "reason": "taken"}
+        assert "This seat cannot be chosen." in announced(page)
+    page.evaluate("map.reset({})")
+    click(page, "A1-1")
+    assert selected(page) == ["A1-1"]
+
+
+def test_no_more_seats_are_chosen_than_allowed(page: Page) -> None:
+    page.evaluate("map.max = 2")
+    for label in ("A1-1", "A1-2", "A1-3"):
+        click(page, label)
+    assert selected(page) == ["A1-1", "A1-2"]
+    assert told(page, "refused") == [{"label": "A1-3", "state": "free", "reason": "limit"}]
+    assert announced(page) == "You can choose up to 2 seats."
+
+
+def test_a_chosen_seat_that_somebody_else_takes_is_given_up_and_told(page: Page) -> None:
+    page.evaluate("['A1-1', 'A1-2', 'A1-3'].forEach(label => map.select(label, true))")
+    page.evaluate("map.apply({'A1-2': 'held', 'A4-4': 'sold'})")
+    assert told(page, "lost") == [{"labels": ["A1-2"]}]
+    assert told(page, "change")[-1] == {"selected": ["A1-1", "A1-3"]}
+    page.evaluate("map.reset({'A1-1': 'sold'})")
+    assert told(page, "lost")[-1] == {"labels": ["A1-1"]}
+    page.evaluate("map.apply({'A1-2': 'free'})")
+    assert selected(page) == ["A1-3"]
+
+
+def test_what_this_buyer_holds_is_theirs_and_never_lost(page: Page) -> None:
+    page.evaluate("['A1-1', 'A1-2'].forEach(label => map.select(label, true))")
+    page.evaluate("map.hold(['A1-1', 'A1-2'])")
+    page.evaluate("map.apply({'A1-1': 'held', 'A1-2': 'held'})")
+    assert selected(page) == []
+    assert told(page, "lost") == []
+    assert page.evaluate("map.state('A1-1')") == "mine"
+    click(page, "A1-1")
+    assert told(page, "refused") == [{"label": "A1-1", "state": "mine", "reason": "taken"}]
+    page.evaluate("map.hold([])")
+    assert page.evaluate("[map.state('A1-1'), map.state('A1-3'), map.state('nowhere')]") == ["held", "free", None]
+
+
+def test_seats_are_chosen_with_the_keyboard_alone_and_each_is_announced(page: Page) -> None:
+    page.evaluate("map.reset({'A2-5': 'sold'})")
+    for _ in range(5):
+        page.keyboard.press("Tab")
+    frame = page.get_by_role("application", name="Seat map")
+    expect(frame).to_be_focused()
+    assert frame.evaluate("it => getComputedStyle(it, '::after').borderTopWidth") == "3px"
+    page.keyboard.press("Home")
+    assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Free"
+    page.keyboard.press("Enter")
+    assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Your choice"
+    for key in ("ArrowDown", "End", "ArrowLeft", "Space"):
+        page.keyboard.press(key)
+    assert selected(page) == ["A1-1", "A2-7"]
+    for key in ("ArrowLeft", "ArrowLeft", "Enter"):
+        page.keyboard.press(key)
+    assert told(page, "refused") == [{"label": "A2-5", "state": "sold", "reason": "taken"}]
+    for key in ("ArrowUp", "ArrowRight", "ArrowUp", "Enter", "Enter"):
+        page.keyboard.press(key)
+    assert announced(page) == "Row A1, seat 6, Workshop, €15.00, Free"
+    assert selected(page) == ["A1-1", "A2-7"]
+
+
+def test_keys_zoom_to_the_seat_they_stand_on_and_back(opened: Opened) -> None:
+    page = opened("curved")
+    whole = seat_pitch(page)
+    page.locator(".seatmap-frame").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    assert seat_pitch(page) > 2 * whole
+    page.keyboard.press("-")
+    page.keyboard.press("0")
+    assert seat_pitch(page) == whole
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")
+    assert announced(page).startswith("Row G8, ")
+
+
+def test_the_list_shows_the_same_seats_and_only_those_that_are_open(opened: Opened) -> None:
+    page = opened("large")
+    page.evaluate("map.apply({'A3-2': 'sold'}); map.select('A3-4', true)")
+    page.get_by_role("button", name="Show as list").click()
+    seats = page.locator(".seatmap-list").get_by_role("checkbox")
+    page.locator("summary").filter(has_text="Lower tier").click()
+    page.locator("summary").filter(has_text="Row A3").first.click()
+    row = page.locator("summary").filter(has_text="Row A3").first
+    expect(row).to_contain_text("Row A3: A3-1")
+    expect(seats).to_have_count(120)
+    expect(seats.nth(1)).to_be_disabled()
+    expect(seats.nth(3)).to_be_checked()
+    seats.nth(0).check()
+    seats.nth(3).uncheck()
+    assert selected(page) == ["A3-1"]
+    page.evaluate("map.apply({'A3-1': 'held', 'A3-2': 'free'})")
+    expect(page.get_by_role("checkbox", name="Row A3, seat 1, Lower tier, €80.00, Being bought")).to_be_disabled()
+    expect(seats.nth(1)).to_be_enabled()
+    expect(row).to_contain_text("119 free")
+    page.evaluate("map.max = 0")
+    seats.nth(1).click()
+    expect(seats.nth(1)).not_to_be_checked()
+    row.click()
+    expect(page.locator(".seatmap-list input")).to_have_count(0)
+    page.get_by_role("button", name="Show as map").click()
+    expect(page.locator(".seatmap-frame")).to_be_visible()
+
+
+def test_on_a_phone_a_tap_on_small_seats_comes_closer_before_it_chooses(phone: Opened) -> None:
+    page = phone("curved")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert seat_pitch(page) < 24
+    page.touchscreen.tap(*spot(page, "D4-20"))
+    assert selected(page) == []
+    assert seat_pitch(page) > 24
+    page.wait_for_timeout(400)
+    page.touchscreen.tap(*spot(page, "D4-20"))
+    assert selected(page) == ["D4-20"]
+
+
+def test_two_fingers_zoom_and_one_finger_pans(phone: Opened) -> None:
+    page = phone("curved")
+    whole = seat_pitch(page)
+    x, y = spot(page, "S10-25")
+    touches = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        at = [{"x": point[0], "y": point[1], "id": index} for index, point in enumerate(points)]
+        touches.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
+
+    touch("touchStart", (x - 20, y), (x + 20, y))
+    for spread in range(24, 100, 4):
+        touch("touchMove", (x - spread, y), (x + spread, y))
+    touch("touchEnd")
+    assert seat_pitch(page) > 3 * whole
+    before = page.evaluate("map.position('S10-25')")
+    touch("touchStart", (x, y))
+    for step in range(10, 90, 10):
+        touch("touchMove", (x - step, y - step / 2))
+    touch("touchEnd")
+    after = page.evaluate("map.position('S10-25')")
+    assert after["x"] < before["x"] - 40
+    assert after["y"] < before["y"] - 20
+    assert selected(page) == []
+
+
+def test_the_wheel_scrolls_the_page_unless_the_map_is_meant(opened: Opened) -> None:
+    page = opened("curved")
+    page.set_viewport_size({"width": 1000, "height": 500})
+    page.wait_for_function("() => document.querySelector('.seatmap-frame').clientWidth < 1000")
+    page.wait_for_function("() => map.position('S1-26').x > map.position('S1-25').x")
+    whole = seat_pitch(page)
+    page.mouse.move(500, 300)
+    page.mouse.wheel(0, 50)
+    page.wait_for_function("() => scrollY > 0")
+    page.mouse.wheel(0, -50)
+    page.wait_for_function("() => scrollY === 0")
+    assert seat_pitch(page) == whole
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    page.wait_for_function("whole => map.position('S1-26').x - map.position('S1-25').x > whole", arg=whole)
+
+
+def test_free_seats_nearby_are_side_by_side_in_the_same_pool(opened: Opened) -> None:
+    page = opened("curved")
+
+    def nearby(label: str, count: int) -> Any:
+        return page.evaluate("([label, count]) => map.nearby(label, count)", [label, count])
+
+    page.evaluate("map.apply({'S5-10': 'sold', 'S5-11': 'sold', 'S5-9': 'held'})")
+    assert set(nearby("S5-10", 1)) <= {"S4-10", "S6-10"}
+    pair = nearby("S5-10", 2)
+    assert {label.split("-")[0] for label in pair} <= {"S4", "S6"}
+    assert abs(int(pair[0].split("-")[1]) - int(pair[1].split("-")[1])) == 1
+    page.evaluate("map.select('S4-10', true); map.select('S6-10', true)")
+    assert not {"S4-10", "S6-10", "S5-9", "S5-10", "S5-11"} & set(nearby("S5-10", 30))
+    # In the pool every second seat is left: one by one then, and of other pools only when it has no more.
+    page.evaluate("""map.reset(Object.fromEntries(layout.seats
+        .filter(([label, pool, , number]) => pool === 0 && number % 2).map(([label]) => [label, "sold"])))""")
+    assert all(label.startswith("S") for label in nearby("S5-10", 3))
+    everything = nearby("S5-10", 600)
+    assert [label[0] for label in everything[:497]] == ["S"] * 497
+    assert {label[0] for label in everything[497:]} == {"D"}
+    assert nearby("nowhere", 3) == []
+
+
+def test_seats_without_coordinates_stand_in_rows_and_blocks_apart(opened: Opened) -> None:
+    page = opened("grid")
+    where = page.evaluate("Object.fromEntries(layout.seats.map(([label]) => [label, map.position(label)]))")
+    assert len({(round(at["x"]), round(at["y"])) for at in where.values()}) == 5000
+    assert where["A1-1"]["y"] == where["A1-50"]["y"] < where["A2-1"]["y"] < where["C1-1"]["y"]
+    assert where["A1-50"]["x"] < where["B1-1"]["x"]
+    page = opened("loose")
+    where = page.evaluate("layout.seats.map(([label]) => map.position(label))")
+    assert len({(round(at["x"]), round(at["y"])) for at in where}) == 300
+
+
+PIXELS = """label => {
+  const canvas = document.querySelector(".seatmap-frame canvas");
+  const [ratio, at] = [devicePixelRatio, map.position(label)];
+  const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const place = (Math.round(at.y * ratio) * canvas.width + Math.round(at.x * ratio)) * 4;
+  return [all.reduce((sum, part, index) => (sum + part * (index % 8191)) % 9007199, 0), ...all.slice(place, place + 3)];
+}"""
+FRAME = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def test_a_seat_that_turns_looks_different_and_as_if_all_were_drawn_anew(opened: Opened) -> None:
+    page = opened("curved")
+    seen = []
+    for state in ("free", "held", "sold", "blocked"):
+        page.evaluate("state => map.apply({'S9-9': state, 'D2-2': state})", state)
+        page.evaluate(FRAME)
+        seen.append(page.evaluate(PIXELS, "S9-9"))
+        page.evaluate("map.restyle()")
+        page.evaluate(FRAME)
+        assert page.evaluate(PIXELS, "S9-9") == seen[-1]
+    assert len({tuple(pixels) for pixels in seen}) == 4
+    page.evaluate("map.reset({})")
+    page.evaluate(FRAME)
+    assert page.evaluate(PIXELS, "S9-9") == seen[0]
+    assert seen[0][1:] == [0x2F, 0x62, 0xC4]
+
+
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const style = getComputedStyle(document.getElementById("map"));
+  const luminance = name => {
+    canvas.fillStyle = style.getPropertyValue(`--seat-${name}`);
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3)
+      .map(part => part / 255).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+      .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  };
+  const under = luminance("background");
+  const names = ["text", ...[1, 2, 3, 4, 5, 6].map(tone => `free-${tone}`), "selected", "mine", "held", "sold"];
+  return Object.fromEntries(names.map(luminance).map((over, index) =>
+    [names[index], (Math.max(under, over) + 0.05) / (Math.min(under, over) + 0.05)]));
+}"""
+LOWEST = "() => [...document.querySelector('.seatmap-frame canvas').getContext('2d').getImageData(2, 2, 1, 1).data]"
+
+
+def test_colours_can_be_told_from_the_background_and_follow_the_system(page: Page) -> None:
+    grounds = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        contrasts = page.evaluate(CONTRASTS)
+        least = {name: 4.5 if name.startswith(("text", "free")) else 3 for name in contrasts}
+        assert {name: ratio for name, ratio in contrasts.items() if ratio < least[name]} == {}
+        page.wait_for_timeout(100)
+        grounds.append(page.evaluate(LOWEST))
+    assert grounds == [[255, 255, 255, 255], [25, 32, 40, 255]]
+
+
+def test_axe_finds_nothing_in_map_or_list_light_or_dark(page: Page) -> None:
+    page.evaluate(
+        "map.reset({'A1-1': 'sold', 'A1-2': 'held', 'A1-3': 'blocked'}); map.hold(['A2-1']); map.select('A3-1')"
+    )
+    found = complaints_of_axe(page)
+    page.get_by_role("button", name="Show as list").click()
+    page.locator("summary").first.click()
+    page.locator("summary").filter(has_text="Row A1").click()
+    expect(page.get_by_role("checkbox")).to_have_count(8)
+    assert found + complaints_of_axe(page) == []
+
+
+def complaints_of_axe(page: Page) -> list[str]:
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found += [f"{one['id']} ({one['impact']})" for one in Axe().run(page).response["violations"]]
+    return found
+
+
+def test_nothing_moves_when_the_map_appears(opened: Opened) -> None:
+    page = opened("curved")
+    shift = """() => new Promise(done => {
+      const add = list => done(list.getEntries().reduce((sum, entry) => sum + entry.value, 0));
+      new PerformanceObserver(add).observe({type: "layout-shift", buffered: true});
+      setTimeout(() => done(0), 300);
+    })"""
+    assert page.evaluate(shift) == 0
+
+
+def test_a_text_that_is_missing_is_noticed_at_once(page: Page) -> None:
+    assert page.evaluate("TEXT_KEYS.toSorted().join() === Object.keys(TEXTS).toSorted().join()")
+    made = "new SeatMap(document.createElement('div'), layout, {...TEXTS, legend: undefined})"
+    assert (
+        page.evaluate(f"() => {{ try {{ {made} }} catch (error) {{ return error.message; }} }}") == "no text for legend"
+    )
+    page.evaluate("map.destroy(); map.apply({'A1-1': 'sold'})")
+    assert page.locator("#map").inner_html() == ""
+
+
+CHANGES = """() => {
+  window.tasks = [];
+  const keep = list => tasks.push(...list.getEntries().map(task => task.duration));
+  new PerformanceObserver(keep).observe({type: "longtask"});
+  window.applied = 0;
+  setInterval(() => {
+    const change = {};
+    for (let at = 0; at < 10; at += 1) {
+      const [label] = layout.seats[(applied * 7919) % layout.seats.length];
+      change[label] = ["held", "sold", "free"][applied % 3];
+      applied += 1;
+    }
+    map.apply(change);
+  }, 50);
+}"""
+
+
+def test_20000_seats_are_painted_fast_and_panned_smoothly_while_200_turn_each_second(
+    browser: Browser, address: str
+) -> None:
+    """Other processes may take the processor away for longer than that, so the best of a few tries counts: what is
+    slow of itself is slow in each of them."""
+    for _ in range(TRIES):
+        paint_ms, task_ms = measure(browser, address)
+        if paint_ms < PAINT_MS_MAX and task_ms < TASK_MS_MAX:
+            return
+    assert paint_ms < PAINT_MS_MAX
+    assert task_ms < TASK_MS_MAX
+
+
+def measure(browser: Browser, address: str) -> tuple[float, float]:
+    """Milliseconds from the data to the first paint, and of the longest task while zooming and panning."""
+    with watched(browser, address, reduced_motion="no-preference", viewport={"width": 1280, "height": 800}) as opened:
+        page = opened("large")
+        marks = "['data', 'seatmap:painted'].map(name => performance.getEntriesByName(name)[0].startTime)"
+        data, painted = page.evaluate(marks)
+        page.evaluate(CHANGES)
+        x, y = spot(page, "A25-100")
+        page.mouse.move(x, y)
+        page.locator(".seatmap-frame").focus()
+        for _ in range(3):
+            page.mouse.wheel(0, -120)
+            drag(page, x, y)
+        for _ in range(8):
+            page.mouse.wheel(0, 120)
+            page.wait_for_timeout(20)
+        tasks, applied = page.evaluate("[tasks, applied]")
+    task_ms = max(tasks, default=0)
+    print(f"painted after {painted - data:.0f} ms; longest task {task_ms:.0f} ms; {len(tasks)} tasks over 50 ms")
+    assert applied > 100
+    return painted - data, task_ms
+
+
+def drag(page: Page, x: float, y: float) -> None:
+    page.mouse.down()
+    for step in range(20):
+        page.mouse.move(x + step * 8, y + step * 4)
+    page.mouse.up()
+    page.mouse.move(x, y)
