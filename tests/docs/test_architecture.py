@@ -1,0 +1,40 @@
+"""ARCHITECTURE.md shows the tree as it is."""
+
+import re
+from pathlib import Path
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parent
+DOCUMENT = Path(__file__).parents[2] / "ARCHITECTURE.md"
+
+
+def modules_in_tree() -> dict[str, set[str]]:
+    packages: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        package = path.relative_to(SOURCE).parent.as_posix()
+        if package != ".":
+            packages.setdefault(package, set())
+            if path.stem != "__init__":
+                packages[package].add(path.stem)
+    return packages
+
+
+def modules_in_document() -> dict[str, set[str]]:
+    """The layout section has a line per package, `package/  words: module, module`, which may go on over more lines."""
+    layout = DOCUMENT.read_text().split("## Layout")[1].split("```")[1]
+    packages: dict[str, set[str]] = {}
+    for package, text in re.findall(r"^  ([a-z0-9_/]+)/ +(.+(?:\n {4,}.+)*)", layout, re.MULTILINE):
+        _, colon, modules = text.partition(":")
+        packages[package] = {name.strip() for name in modules.split(",")} if colon else set()
+    return packages
+
+
+def test_the_layout_section_lists_every_package_and_module() -> None:
+    assert modules_in_document() == modules_in_tree()
+
+
+def test_every_file_that_the_text_names_exists() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.\w+)`", DOCUMENT.read_text()))
+    assert len(named) > 10
+    assert {name for name in named if not (SOURCE / name).exists()} == set()
