@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from holdfast import sql
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
-from holdfast.notifications.relay import AILING_MAX, BACKOFF_SECONDS, CLAIM_MAX, PATIENCE_SECONDS, TARGETS_MAX, Relay
+from holdfast.notifications.relay import AILING_MAX, CLAIM_MAX, PATIENCE_SECONDS, RETRIES, TARGETS_MAX, Relay
 from holdfast.runtime import db
 from tests.support.engine_helpers import async_test, eventually, shift_clock
 from tests.support.harness import IS_LONG, free_port
@@ -305,9 +305,9 @@ async def test_attempts_grow_rarer_until_three_days_are_over_and_then_it_is_an_a
                 passed += math.ceil(row["due_seconds"]) + 1
                 await shift_clock(connection, passed)
         assert PATIENCE_SECONDS <= passed < PATIENCE_SECONDS + 60
-        for wait, planned in zip(waits, (*BACKOFF_SECONDS, 12 * 3600, 12 * 3600), strict=False):
+        for wait, planned in zip(waits, (*RETRIES.waits_seconds, 12 * 3600, 12 * 3600), strict=False):
             assert 0.88 * planned - 1 < wait < 1.12 * planned
-        assert len(waits) > len(BACKOFF_SECONDS) + 2
+        assert len(waits) > len(RETRIES.waits_seconds) + 2
         assert row["last_error"] == f"attempt {len(waits) + 1}"
         assert [log["event"] for log in logs if log["log_level"] == "error"] == ["delivery_failed"]
         await eventually(lambda: _passes_to_second(relay, connection))

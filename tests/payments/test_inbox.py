@@ -13,7 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.payments.inbox import LEASE_SECONDS, UNMATCHED
+from holdfast.payments.inbox import LEASE_SECONDS, MATCH_TIMEOUT
 from holdfast.payments.provider import NoticeError
 from holdfast.runtime import ids
 from tests.support.engine_helpers import async_test, eventually, lane_connection
@@ -334,7 +334,7 @@ async def test_of_an_unknown_reference_somebody_is_told_after_ten_minutes(databa
         (kept,) = await stage.notices()
         assert (kept["news"], kept["provider_ref"], kept["result"]) == ("captured", "gw_nobodys", None)
         tries = 0
-        for _ in range(int(UNMATCHED.total_seconds()) // 30 - 1):
+        for _ in range(int(MATCH_TIMEOUT.total_seconds()) // 30 - 1):
             await stage.advance_clock(30)
             tries += await stage.inbox.run_once()
         assert tries >= 5
@@ -361,7 +361,7 @@ async def test_a_notice_that_names_two_payments_is_about_neither(database: str) 
             assert await stage.payment_state(money) == ("started", None)
         (kept,) = await stage.notices()
         assert kept["due_at"] is not None
-        await stage.advance_clock(UNMATCHED.total_seconds() + 1)
+        await stage.advance_clock(MATCH_TIMEOUT.total_seconds() + 1)
         with capture_logs() as logs:
             await stage.inbox.run_once()
         assert [entry["event"] for entry in logs] == ["notice_unmatched"]
@@ -392,7 +392,7 @@ async def test_one_provider_does_not_speak_for_another(database: str) -> None:
         body = json.dumps(
             {
                 "id": "1",
-                "news": "captured",
+                "result": "captured",
                 "ref": money.provider_ref,
                 "payment": stage.payment_text(money),
                 "amount": money.amount,

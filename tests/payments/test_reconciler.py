@@ -13,9 +13,9 @@ from holdfast.core.model import Booking
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.auditor import audit_all
-from holdfast.payments.due import LEASE_SECONDS
+from holdfast.payments.due_payments import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
-from holdfast.payments.reconciler import LONGEST_WAIT_SECONDS, UNKNOWN
+from holdfast.payments.reconciler import POLLS, SILENCE_MAX
 from tests.support.engine_helpers import async_test
 from tests.support.harness import Org, Server, query, wait_until
 from tests.support.http_assertions import expect_ok
@@ -183,9 +183,9 @@ async def test_a_provider_that_is_silent_is_asked_ever_more_seldom_and_after_a_d
         assert logged == ["payment_needs_a_person"]
         assert waits == sorted(waits)
         assert waits[0] < 10
-        assert waits[-1] == LONGEST_WAIT_SECONDS
+        assert waits[-1] == POLLS.waits_seconds[-1]
         silence = await stage.now() - start
-        assert UNKNOWN < silence <= UNKNOWN + timedelta(seconds=LONGEST_WAIT_SECONDS)
+        assert SILENCE_MAX < silence <= SILENCE_MAX + timedelta(seconds=POLLS.waits_seconds[-1])
         assert await stage.payment_state(money) == ("review", "review")
         assert (await stage.journal_kinds(booking))[-1] == "payment.review"
         assert (await audit_all(stage.connection))[1] == []
@@ -226,7 +226,7 @@ async def test_what_the_provider_says_after_a_person_was_asked_still_counts(data
     async with payment_harness(database) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.failures["close"] = [ProviderError("silent")] * 100
-        await stage.advance_clock(60 + UNKNOWN.total_seconds() + 1)
+        await stage.advance_clock(60 + SILENCE_MAX.total_seconds() + 1)
         await stage.reconciler.run_once()
         assert await stage.payment_state(money) == ("review", "review")
         assert await stage.deliver_notice(money, news)

@@ -18,9 +18,9 @@ from holdfast.core.model import Booking
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.auditor import audit_all
-from holdfast.payments.due import LEASE_SECONDS
+from holdfast.payments.due_payments import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
-from holdfast.payments.refunds import WAITS_SECONDS
+from holdfast.payments.refunds import RETRIES
 from holdfast.runtime import db
 from tests.support.engine_helpers import async_test, eventually, lane_connection, shift_clock
 from tests.support.harness import Org, Server, query, running_server, wait_until
@@ -30,6 +30,7 @@ from tests.support.resources import create_submitted_booking, post_notice, post_
 
 SECONDS = 30
 SILENT = 2 * 86_400
+WAITS_SECONDS = RETRIES.waits_seconds
 
 
 async def owed(stage: PaymentHarness, *seats: str, user: str = "u-1") -> tuple[Booking, Payment]:

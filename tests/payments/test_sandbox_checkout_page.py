@@ -44,8 +44,8 @@ class Place:
     async def _serve(self, database: str) -> None:
         pool, gone = [await db.create_pool(database, 4) for _ in range(2)]
         await gone.close()
-        self.sandbox = Sandbox(pool, SECRET, self.shop.url)
-        self.homeless = sandbox_routes(Sandbox(gone, SECRET, self.shop.url))
+        self.sandbox = Sandbox(db.Database(pool), SECRET, self.shop.url)
+        self.homeless = sandbox_routes(Sandbox(db.Database(gone), SECRET, self.shop.url))
         routes = [*sandbox_routes(self.sandbox), Route("/return", _return), Route("/thanks", _thanks)]
         async with self.shop.serve(routes):
             self._up.set_result(None)

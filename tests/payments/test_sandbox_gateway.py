@@ -29,7 +29,7 @@ from holdfast.payments.provider import (
     ProviderStatus,
     StartedCheckout,
 )
-from holdfast.payments.sandbox import LEASE_SECONDS, RETRY_SECONDS, Action, Sandbox
+from holdfast.payments.sandbox import LEASE_SECONDS, RETRIES, Action, Sandbox
 from holdfast.runtime import db
 from tests.support.engine_helpers import async_test, shift_clock
 from tests.support.harness import free_port
@@ -39,6 +39,8 @@ REF = "sbx_0190c7a1"
 PAID = ProviderStatus(PaymentResult.CAPTURED, 3000, "EUR")
 ENDED = ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
 OPEN = ProviderStatus(None)
+# Verifying a notice reads nothing.
+NO_DATABASE: Any = None
 
 
 class Stage:
@@ -47,7 +49,7 @@ class Stage:
     def __init__(self, pool: db.Pool, shop: SandboxShop) -> None:
         self.pool = pool
         self.shop = shop
-        self.sandbox = Sandbox(pool, SECRET, shop.url)
+        self.sandbox = Sandbox(db.Database(pool), SECRET, shop.url)
 
     async def move_clock(self, seconds: int) -> None:
         async with self.pool.acquire() as connection:
@@ -87,11 +89,11 @@ def told(kind: str = "payment.succeeded", **changes: Any) -> bytes:
 
 
 def verify(headers: dict[str, str], body: bytes) -> Notice:
-    return Sandbox(None, SECRET, "http://127.0.0.1").verify(headers, body)
+    return Sandbox(NO_DATABASE, SECRET, "http://127.0.0.1").verify(headers, body)
 
 
 def test_the_sandbox_is_a_provider() -> None:
-    provider: Provider = Sandbox(None, SECRET, "http://127.0.0.1")
+    provider: Provider = Sandbox(NO_DATABASE, SECRET, "http://127.0.0.1")
     assert provider is not None
 
 
@@ -294,7 +296,7 @@ async def test_a_notice_that_is_not_taken_is_sent_again_later_and_later_until_it
         await at.sandbox.act(REF, Action.PAY)
         at.shop.answers = [500, 404, 302]
         later = 0
-        for seconds in RETRY_SECONDS[:3]:
+        for seconds in map(int, RETRIES.waits_seconds[:3]):
             before = await at.now()
             assert await at.sandbox.send_due() == 0
             due_at = await at.pool.fetchval("SELECT due_at FROM sandbox_notice")
@@ -311,11 +313,11 @@ async def test_a_notice_that_is_not_taken_is_sent_again_later_and_later_until_it
 @async_test
 async def test_a_shop_that_cannot_be_reached_is_told_later(database: str) -> None:
     async with stage(database) as at:
-        nowhere = Sandbox(at.pool, SECRET, f"http://127.0.0.1:{free_port()}")
+        nowhere = Sandbox(db.Database(at.pool), SECRET, f"http://127.0.0.1:{free_port()}")
         await nowhere.start(checkout_request())
         await nowhere.act(REF, Action.PAY)
         assert await nowhere.send_due() == 0
-        await at.move_clock(RETRY_SECONDS[0])
+        await at.move_clock(int(RETRIES.waits_seconds[0]))
         assert await at.sandbox.send_due() == 1
 
 
@@ -462,7 +464,7 @@ def test_a_notice_sent_again_under_a_second_id_header_keeps_the_id_that_was_sign
 
 def _id_or_none(headers: Headers) -> str | None:
     try:
-        return Sandbox(None, SECRET, "http://127.0.0.1").verify(headers, told()).id
+        return Sandbox(NO_DATABASE, SECRET, "http://127.0.0.1").verify(headers, told()).id
     except NoticeError:
         return None
 

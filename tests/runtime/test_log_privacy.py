@@ -169,7 +169,7 @@ def _webhooks(stage: Stage, event: str) -> None:
     }
     stage.receiver.status = 500
     stage.held(event, "told")
-    stage.wait("delivery_put_off")
+    stage.wait("delivery_postponed")
     stage.receiver.status = 410
     stage.held(event, "told-again")
     stage.wait("endpoint_disabled")
@@ -279,7 +279,7 @@ def broken(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> CapturedL
         stage.held(event, "late")
         stage.wait("sweep_failed")
         query(stage.server.database_url, "ALTER TABLE delivery RENAME TO elsewhere")
-        stage.wait("relay_failed")
+        stage.wait("job_failed")
         query(stage.server.database_url, "ALTER TABLE elsewhere RENAME TO delivery")
         time.sleep(1)
     return stage.log
@@ -292,7 +292,7 @@ def test_nothing_that_buyers_providers_and_receivers_do_brings_a_secret_into_the
 
 
 def test_errors_of_the_database_are_told_without_the_rows_they_are_about(broken: CapturedLog) -> None:
-    for what in ("command_failed", "request_failed", "sweep_failed", "relay_failed"):
+    for what in ("command_failed", "request_failed", "sweep_failed", "job_failed"):
         assert broken.has_entry(what), "the log is not that of what happened"
     assert find_leaks(broken.text, broken.secrets) == []
 

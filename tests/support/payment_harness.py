@@ -117,9 +117,10 @@ class PaymentHarness:
         self.connect_providers({"gateway": self.gateway})
 
     def connect_providers(self, providers: Mapping[str, Provider]) -> None:
-        self.inbox = Inbox(self.pool, self.engine, providers)
-        self.refunds = Refunds(self.pool, self.engine, providers)
-        self.reconciler = Reconciler(self.pool, self.engine, providers)
+        database = db.Database(self.pool)
+        self.inbox = Inbox(database, self.engine, providers)
+        self.refunds = Refunds(database, self.engine, providers)
+        self.reconciler = Reconciler(database, self.engine, providers)
 
     async def restart_engine(self) -> None:
         await self.engine.close()

@@ -23,6 +23,8 @@ from holdfast.notifications.relay import Relay
 from holdfast.notifications.webhook_channel import WebhookChannel
 from holdfast.runtime import db, ids
 from holdfast.runtime.process_lifetime import end_with_parent, set_parent_pid
+from holdfast.worker.job import Job, JobLoop
+from holdfast.worker.runner import RELAY_SECONDS
 
 EVENT = ids.new_id()
 
@@ -193,7 +195,7 @@ async def new_relay(
     """A relay that does what it is told to, with webhooks to wherever they go."""
     pool = await db.create_pool(url, 4)
     webhooks = WebhookChannel(pool, allow_private=True)
-    relay = Relay(pool, {"webhook": webhooks, **(channels or {})}, send_seconds=send_seconds)
+    relay = Relay(db.Database(pool), {"webhook": webhooks, **(channels or {})}, send_seconds=send_seconds)
     try:
         yield relay
     finally:
@@ -209,7 +211,8 @@ async def running_relay(
     """A relay that runs."""
     async with new_relay(url, channels, send_seconds) as relay:
         stopping = asyncio.Event()
-        running = asyncio.create_task(relay.run(stopping))
+        job = Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False)
+        running = asyncio.create_task(JobLoop([job]).run(stopping))
         try:
             yield relay
         finally:

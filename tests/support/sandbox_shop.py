@@ -44,7 +44,7 @@ class SandboxShop:
 
     async def receive(self, request: Request) -> Response:
         body = await request.body()
-        notice = Sandbox(None, SECRET, self.url).verify(request.headers, body)
+        notice = Sandbox(NO_DATABASE, SECRET, self.url).verify(request.headers, body)
         if self.answers:
             return Response(status_code=self.answers.pop(0))
         self.bodies.append(body)

@@ -17,6 +17,7 @@ from holdfast.core.refusals import Refusal
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import LANGUAGES
 from holdfast.payments.registry import make_providers
+from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 from holdfast.web.api_types import Event, Problem
 from holdfast.web.page_texts import TEXTS, refusal, say
@@ -174,7 +175,7 @@ def test_every_preset_and_every_provider_has_its_words() -> None:
         assert f"preset.{preset}" in PAGE
     pool: Any = None
     everything = Settings(sandbox_webhook_secret="whsec_c2VjcmV0", stripe_key="sk_test_1", stripe_webhook_secret="x")
-    for provider in make_providers(everything, pool):
+    for provider in make_providers(everything, Database(pool)):
         assert {f"pay.with.{provider}", f"pay.about.{provider}"} <= set(PAGE)
 
 

@@ -130,15 +130,16 @@ async def _close(pool: db.Pool) -> None:
 
 
 def _services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
-    providers = make_providers(settings, pool)
+    database = db.Database(pool)
+    providers = make_providers(settings, database)
     return Services(
         settings=settings,
         pool=pool,
-        database=db.Database(pool),
+        database=database,
         engine=engine,
         callers=Callers(pool),
         providers=providers,
-        inbox=Inbox(pool, engine, providers),
+        inbox=Inbox(database, engine, providers),
         storage=storage_at(settings.receipts_url, settings.data_dir / "receipts"),
         live_events=LiveEvents(db.Database(pool)),
     )

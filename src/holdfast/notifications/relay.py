@@ -1,14 +1,13 @@
-"""Carries what waits in `delivery` to where it is due: at least once, and in order for each stream and target.
+"""Sends the rows of `delivery`: at least once, and in order for each stream and target.
 
-A claim is a lease: one statement moves `due_at` of a few rows into the future, and no transaction is open while they
-are sent. Whoever dies leaves rows that become due again when the lease runs out. A row is claimed only if none of its
-stream waits in front of it, so the order holds for any number of relays.
+Each target is a lease queue of its own. A row is claimed only if no earlier row of its stream waits for the target, so
+the order holds for any number of relays.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -17,12 +16,12 @@ from holdfast import sql
 from holdfast.core.notifications import WEBHOOK
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
 from holdfast.runtime import ids
-from holdfast.runtime.db import Pool
+from holdfast.runtime.backoff import Backoff
+from holdfast.runtime.db import Database
+from holdfast.runtime.lease_queue import LeaseQueue
 
 log = structlog.get_logger()
 
-REST_SECONDS: Final = 0.25
-REST_AFTER_FAILURE_SECONDS: Final = 2.0
 # Longer than a channel takes by itself, so that it can say what went wrong.
 SEND_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 20.0
@@ -42,28 +41,67 @@ DETAIL_MAX: Final = 200
 
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
-BACKOFF_SECONDS: Final = (5, 30, 2 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR)
+RETRIES: Final = Backoff((5, 30, 2 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR))
 PATIENCE_SECONDS: Final = 72 * HOUR
 
 DELIVERED: Final = "delivered"
 FAILED: Final = "failed"
 
 
-class Claimed(Struct, frozen=True):
-    """A delivery that is ours for the time of a lease. If it is the last attempt, there is none after it."""
+class DueTarget(Struct, frozen=True):
+    target: str
+    due: bool
 
-    delivery: Delivery
+
+class ClaimedDelivery(Struct, frozen=True, kw_only=True):
+    """A row that was due, and is leased if it `leads` its stream. No retry follows the last attempt."""
+
+    event_id: bytes
+    number: int
+    target: str
+    channel: str
+    org_id: bytes
+    stream: bytes
+    kind: str
+    body: str
+    created_at: datetime
+    attempts: int
+    leads: bool
     is_last: bool
+
+    @property
+    def delivery(self) -> Delivery:
+        return Delivery(
+            event=self.event_id,
+            number=self.number,
+            target=self.target,
+            channel=self.channel,
+            org=self.org_id,
+            stream=self.stream,
+            kind=self.kind,
+            body=self.body.encode(),
+            created_at=self.created_at,
+            attempts=self.attempts,
+        )
 
 
 class Relay:
     """Each target is served by a task of its own, so that one that is slow holds up nobody else."""
 
-    def __init__(self, pool: Pool, channels: Mapping[str, Channel], *, send_seconds: float = SEND_SECONDS) -> None:
-        self._pool = pool
+    def __init__(
+        self, database: Database, channels: Mapping[str, Channel], *, send_seconds: float = SEND_SECONDS
+    ) -> None:
+        self._database = database
         self._channels = channels
         self._send_seconds = send_seconds
-        self._lease_seconds = SENDS_PER_LEASE * send_seconds
+        self._queue = LeaseQueue(
+            name="deliveries",
+            row_type=ClaimedDelivery,
+            claim_statement=sql.notifications.claim,
+            claim_max=CLAIM_MAX,
+            lease_seconds=SENDS_PER_LEASE * send_seconds,
+            label=lambda row: f"{row.target}:{ids.format_event_id(row.event_id)}:{row.number}",
+        )
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._ailing: set[str] = set()
         self._after = ""
@@ -72,26 +110,13 @@ class Relay:
         self._closing = False
         self._finished = 0
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Deliver until asked to stop. A database that is away is tried again."""
-        while not stopping.is_set():
-            rest_seconds = REST_SECONDS
-            try:
-                await self.run_once()
-            except Exception as error:
-                log.error("relay_failed", error=type(error).__name__)
-                rest_seconds = REST_AFTER_FAILURE_SECONDS
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), rest_seconds)
-        await self.close()
-
     async def run_once(self) -> int:
         """Start on targets for which something is due, without waiting for any. Returns how many deliveries have
         ended since the last call."""
-        rows = await self._pool.fetch(sql.notifications.targets, self._after, TARGETS_SEEN_MAX)
-        self._after = rows[-1]["target"] if len(rows) == TARGETS_SEEN_MAX else ""
+        rows = await self._database.all_events.rows(DueTarget, sql.notifications.targets, self._after, TARGETS_SEEN_MAX)
+        self._after = rows[-1].target if len(rows) == TARGETS_SEEN_MAX else ""
         self._crowded = False
-        for target in self._in_turn([row["target"] for row in rows if row["due"]]):
+        for target in self._in_turn([row.target for row in rows if row.due]):
             self._start(target)
         finished, self._finished = self._finished, 0
         return finished
@@ -130,17 +155,14 @@ class Relay:
             log.error("target_not_served", target=target, error=type(error).__name__)
 
     async def _serve_claim(self, target: str) -> bool:
-        """Whether anything was due."""
-        rows = await self._pool.fetch(
-            sql.notifications.claim, target, CLAIM_MAX, self._lease_seconds, ASIDE_SECONDS, PATIENCE_SECONDS
-        )
-        claimed = [_claimed(row) for row in rows if row["leads"]]
-        ended = await asyncio.gather(*(self._deliver(one) for one in claimed), return_exceptions=True)
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
-        if claimed:
-            self._note_health(target, is_well=True in ended)
+        """Whether there may be more to do for the target now. After a row that failed there is not: something other
+        than the target is broken, and the next pass starts with a new claim."""
+        rows = await self._queue.claim(self._database.all_events, target, ASIDE_SECONDS, PATIENCE_SECONDS)
+        worked = await self._queue.work_on([row for row in rows if row.leads], self._deliver)
+        if worked.failures:
+            return False
+        if worked.results:
+            self._note_health(target, is_well=True in worked.results)
         return bool(rows)
 
     def _note_health(self, target: str, *, is_well: bool) -> None:
@@ -151,14 +173,15 @@ class Relay:
         else:
             self._ailing.clear()
 
-    async def _deliver(self, claimed: Claimed) -> bool:
+    async def _deliver(self, claimed: ClaimedDelivery) -> bool:
         """Whether the target is well: it took the message, or it is settled that it never will."""
+        delivery = claimed.delivery
         try:
-            await self._send(claimed.delivery)
+            await self._send(delivery)
         except UndeliveredError as error:
-            await self._undelivered(claimed, error)
+            await self._undelivered(delivery, error, is_last=claimed.is_last)
             return error.for_good
-        await self._finish(claimed.delivery, DELIVERED, None)
+        await self._finish(delivery, DELIVERED, None)
         return True
 
     async def _send(self, delivery: Delivery) -> None:
@@ -174,27 +197,27 @@ class Relay:
             log.warning("channel_failed", channel=delivery.channel, error=type(error).__name__)
             raise UndeliveredError(type(error).__name__) from error
 
-    async def _undelivered(self, claimed: Claimed, error: UndeliveredError) -> None:
-        delivery, detail = claimed.delivery, str(error)[:DETAIL_MAX]
-        if error.for_good or claimed.is_last:
+    async def _undelivered(self, delivery: Delivery, error: UndeliveredError, *, is_last: bool) -> None:
+        detail = str(error)[:DETAIL_MAX]
+        if error.for_good or is_last:
             _tell(log.info if error.for_good else log.error, "delivery_failed", delivery)
             await self._finish(delivery, FAILED, detail)
         else:
-            _tell(log.info, "delivery_put_off", delivery)
-            await self._put_off(delivery, detail)
+            _tell(log.info, "delivery_postponed", delivery)
+            await self._postpone(delivery, detail)
         if isinstance(error, TargetGoneError) and delivery.channel == WEBHOOK:
             await self._give_up(delivery, detail)
 
     async def _finish(self, delivery: Delivery, status: str, detail: str | None) -> None:
-        await self._pool.execute(
+        await self._database.event(delivery.event).execute(
             sql.notifications.finish, delivery.event, delivery.number, delivery.target, status, detail
         )
         self._finished += 1
 
-    async def _put_off(self, delivery: Delivery, detail: str) -> None:
-        seconds = BACKOFF_SECONDS[min(delivery.attempts, len(BACKOFF_SECONDS)) - 1]
-        await self._pool.execute(
-            sql.notifications.put_off,
+    async def _postpone(self, delivery: Delivery, detail: str) -> None:
+        seconds = RETRIES.seconds_after(delivery.attempts)
+        await self._database.event(delivery.event).execute(
+            sql.notifications.postpone,
             delivery.event,
             delivery.number,
             delivery.target,
@@ -206,26 +229,11 @@ class Relay:
 
     async def _give_up(self, delivery: Delivery, detail: str) -> None:
         """Send no more to this endpoint."""
-        if await self._pool.fetchval(sql.notifications.disable_endpoint, delivery.target, detail):
+        if await self._database.org(delivery.org).fetchval(sql.notifications.disable_endpoint, delivery.target, detail):
             _tell(log.warning, "endpoint_disabled", delivery)
-        while await self._pool.execute(sql.notifications.give_up, delivery.target, detail, GIVE_UP_MAX) != "UPDATE 0":
+        events = self._database.all_events
+        while await events.execute(sql.notifications.give_up, delivery.target, detail, GIVE_UP_MAX) != "UPDATE 0":
             continue
-
-
-def _claimed(row: Any) -> Claimed:
-    delivery = Delivery(
-        event=row["event_id"],
-        number=row["number"],
-        target=row["target"],
-        channel=row["channel"],
-        org=row["org_id"],
-        stream=row["stream"],
-        kind=row["kind"],
-        body=row["body"].encode(),
-        created_at=row["created_at"],
-        attempts=row["attempts"],
-    )
-    return Claimed(delivery, row["is_last"])
 
 
 def _tell(write: Callable[..., object], what: str, delivery: Delivery) -> None:

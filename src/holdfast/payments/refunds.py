@@ -1,64 +1,66 @@
-"""Paying back what cannot be kept. The provider is asked under one key for each payment, so it cannot pay twice."""
+"""Refunds payments that cannot be kept. The provider gets one key for each payment, so a retry cannot refund twice."""
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from holdfast.core.commands import Remedy, ResolvePayment, SettlePayment
 from holdfast.core.payment import RECEIPT, PaymentResult, PaymentStatus
 from holdfast.engine.engine import Engine
-from holdfast.payments.due import claim, each, postpone, subject
+from holdfast.payments.due_payments import DuePayments
+from holdfast.payments.payment_rows import DuePayment
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError
-from holdfast.runtime import ids
-from holdfast.runtime.db import Pool
+from holdfast.runtime.backoff import Backoff
+from holdfast.runtime.db import Database
 
 log = structlog.get_logger()
 
 ACTOR: Final = "refunds"
-WAITS_SECONDS: Final = (2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800, 28_800)
+# About a day and a half in total; after the last wait a person decides.
+RETRIES: Final = Backoff((2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800, 28_800))
 
 
 class Refunds:
-    def __init__(self, pool: Pool, engine: Engine, providers: Mapping[str, Provider]) -> None:
-        self._pool = pool
+    def __init__(self, database: Database, engine: Engine, providers: Mapping[str, Provider]) -> None:
         self._engine = engine
         self._providers = providers
+        self._due = DuePayments(ACTOR, database, PaymentStatus.REFUND_DUE)
 
     async def run_once(self) -> int:
-        """Turn to the refunds that are due. Returns how many those were."""
-        rows = await claim(self._pool, PaymentStatus.REFUND_DUE)
-        return await each(self._pay_back, rows)
+        """Returns how many refunds were due."""
+        return await self._due.run_once(self._refund)
 
-    async def _pay_back(self, row: Any) -> None:
-        provider = self._providers.get(row["provider"])
-        if row["amount"] > 0 and (row["provider"] == RECEIPT or row["provider_ref"] is None):
-            await self._leave_to_a_person(row, "It was paid outside: pay it back by hand, and say so.")
+    async def _refund(self, payment: DuePayment) -> None:
+        if payment.amount > 0 and (payment.provider == RECEIPT or payment.provider_ref is None):
+            await self._escalate_to_review(payment, "It was paid outside: pay it back by hand, and say so.")
             return
         try:
-            if row["amount"] > 0:
-                if provider is None:
-                    raise ProviderError("not set up in this worker")
-                await provider.refund(
-                    row["provider_ref"], f"refund:{ids.format_payment_id(row['event_id'], row['id'])}"
-                )
+            if payment.amount > 0:
+                await self._refund_at_provider(payment)
         except ProviderRefusedError as error:
-            await self._leave_to_a_person(row, f"The provider does not pay it back: {error}")
+            await self._escalate_to_review(payment, f"The provider does not pay it back: {error}")
         except ProviderError as error:
-            await self._try_later(row, error)
+            await self._retry_later(payment, error)
         else:
-            await self._engine.submit(SettlePayment(**subject(row), actor=ACTOR, result=PaymentResult.REFUNDED))
+            await self._engine.submit(payment.settle(ACTOR, PaymentResult.REFUNDED))
 
-    async def _try_later(self, row: Any, error: Exception) -> None:
-        attempts = row["attempts"]
-        if attempts > len(WAITS_SECONDS):
-            await self._leave_to_a_person(row, "The provider could not be reached for days.")
+    async def _refund_at_provider(self, payment: DuePayment) -> None:
+        provider = self._providers.get(payment.provider)
+        if provider is None:
+            raise ProviderError("not configured in this worker")
+        assert payment.provider_ref is not None
+        await provider.refund(payment.provider_ref, f"refund:{payment.public_id}")
+
+    async def _retry_later(self, payment: DuePayment, error: ProviderError) -> None:
+        if RETRIES.is_exhausted(payment.attempts):
+            await self._escalate_to_review(payment, "The provider could not be reached for days.")
             return
-        log.warning("refund_postponed", provider=row["provider"], attempts=attempts, error=type(error).__name__)
-        due_at = row["now"] + timedelta(seconds=WAITS_SECONDS[attempts - 1])
-        await postpone(self._pool, row, PaymentStatus.REFUND_DUE, due_at)
+        log.warning(
+            "refund_postponed", provider=payment.provider, attempts=payment.attempts, error=type(error).__name__
+        )
+        await self._due.postpone(payment, payment.now + timedelta(seconds=RETRIES.seconds_after(payment.attempts)))
 
-    async def _leave_to_a_person(self, row: Any, reason: str) -> None:
-        log.error("refund_needs_a_person", payment=ids.format_payment_id(row["event_id"], row["id"]))
-        await self._engine.submit(ResolvePayment(**subject(row), actor=ACTOR, remedy=Remedy.REVIEW, reason=reason))
+    async def _escalate_to_review(self, payment: DuePayment, reason: str) -> None:
+        log.error("refund_needs_a_person", payment=payment.public_id)
+        await self._engine.submit(payment.escalate_to_review(ACTOR, reason))

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from holdfast.payments.provider import Provider
 from holdfast.payments.sandbox import Sandbox
-from holdfast.runtime.db import Pool
+from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 
 
-def make_providers(settings: Settings, pool: Pool) -> Mapping[str, Provider]:
+def make_providers(settings: Settings, database: Database) -> Mapping[str, Provider]:
     providers: dict[str, Provider] = {}
     if settings.sandbox_webhook_secret:
-        providers["sandbox"] = Sandbox(pool, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
+        providers["sandbox"] = Sandbox(database, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
     if settings.stripe_key:
         # Its library is large, and most processes of most installations do without it.
         from holdfast.payments.stripe import Stripe

@@ -7,14 +7,14 @@ its signed notices, and never looks into its tables.
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Final
 
 import httpx
 import structlog
-from msgspec import Meta, Raw, Struct, convert, json
+from msgspec import Meta, Raw, Struct, json
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from holdfast import sql
@@ -29,19 +29,20 @@ from holdfast.payments.provider import (
     ProviderStatus,
     StartedCheckout,
 )
-from holdfast.runtime.db import Connection, Pool
+from holdfast.runtime.backoff import Backoff
+from holdfast.runtime.db import Database, Scope
+from holdfast.runtime.lease_queue import LeaseQueue
 
 log = structlog.get_logger()
 
-# Whoever has claimed a notice is done with it long before somebody else may take it.
+# Longer than sending takes.
 LEASE_SECONDS: Final = 30.0
 SEND_SECONDS: Final = 10.0
-# How long to wait after each attempt that failed; the last one goes for all that follow.
-RETRY_SECONDS: Final = (1, 2, 5, 10, 30, 60, 300, 1800, 3600)
+RETRIES: Final = Backoff((1, 2, 5, 10, 30, 60, 300, 1800, 3600))
 
 SUCCEEDED: Final = "payment.succeeded"
 FAILED: Final = "payment.failed"
-_NEWS: Final = {SUCCEEDED: PaymentResult.CAPTURED, FAILED: PaymentResult.FAILED}
+_RESULTS: Final = {SUCCEEDED: PaymentResult.CAPTURED, FAILED: PaymentResult.FAILED}
 
 _SIGNED_HEADERS: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
 # An id has no dot in it: dots separate what is signed.
@@ -128,8 +129,8 @@ class _Data(Struct, frozen=True, omit_defaults=True):
     payment: Name | None = None
 
 
-class _Due(Struct, frozen=True, kw_only=True):
-    """A notice to be sent, and how often that was tried, this time included."""
+class _DueNotice(Struct, frozen=True, kw_only=True):
+    """A claimed notice. `attempts` includes this one."""
 
     id: str
     type: str
@@ -147,14 +148,14 @@ class _Due(Struct, frozen=True, kw_only=True):
 class Sandbox:
     """`secret` signs its notices, as `whsec_` and base64. `public_url` is where both its pages and Holdfast are."""
 
-    def __init__(self, pool: Pool, secret: str, public_url: str) -> None:
-        self._pool = pool
+    def __init__(self, database: Database, secret: str, public_url: str) -> None:
+        self._database = database
         self._webhook = Webhook(secret)
         self._public_url = public_url.rstrip("/")
 
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
         ref = f"sbx_{request.payment.rpartition('_')[2]}"
-        await self._pool.execute(
+        await self._database.shared.execute(
             sql.sandbox.insert_charge,
             ref,
             request.payment,
@@ -167,18 +168,18 @@ class Sandbox:
         return StartedCheckout(ref, f"{self._public_url}/sandbox/checkout/{ref}")
 
     async def look_up(self, ref: str) -> ProviderStatus:
-        return _standing(await self._answering(ref))
+        return _provider_status(await self._load_answering(ref))
 
     async def close(self, ref: str) -> ProviderStatus:
-        await self._pool.execute(sql.sandbox.set_status, ref, ChargeStatus.CLOSED)
-        return _standing(await self._answering(ref))
+        await self._database.shared.execute(sql.sandbox.set_status, ref, ChargeStatus.CLOSED)
+        return _provider_status(await self._load_answering(ref))
 
     async def refund(self, ref: str, key: str) -> None:
         """Whoever has the secret speaks for the sandbox, and may have told of a payment that no buyer made on its page.
         So what it is asked to pay back was paid."""
-        await self._answering(ref)
-        await self._pool.execute(sql.sandbox.insert_refund, ref, key)
-        if await self._pool.fetchval(sql.sandbox.refund_of_key, key) != ref:
+        await self._load_answering(ref)
+        await self._database.shared.execute(sql.sandbox.insert_refund, ref, key)
+        if await self._database.shared.fetchval(sql.sandbox.refund_of_key, key) != ref:
             raise ProviderRefusedError("The key was used for the refund of another payment.")
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
@@ -196,36 +197,52 @@ class Sandbox:
         return _read_notice(id_, body)
 
     async def find(self, ref: str) -> SandboxCharge | None:
-        return await _load(self._pool, ref)
+        return await self._database.shared.row(SandboxCharge, sql.sandbox.charge, ref)
 
     async def act(self, ref: str, action: Action, delay_seconds: int = 0) -> SandboxCharge:
         """Do what the buyer chose. A late payment is captured and told `delay_seconds` after the charge's end. Notices
         wait for `send_due`. Raises `ProviderRefusedError` if the charge takes no payment any more."""
         effect = _EFFECTS[action]
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(sql.sandbox.lock_charge, ref)
-            charge = _known(await _load(connection, ref))
+        async with self._database.shared.transaction() as connection:
+            scope = Scope(connection)
+            await scope.execute(sql.sandbox.lock_charge, ref)
+            charge = await _load(scope, ref)
             if not charge.takes_payment:
                 raise ProviderRefusedError(_REFUSALS[charge.status])
-            await connection.execute(sql.sandbox.set_status, ref, effect.status)
+            await scope.execute(sql.sandbox.set_status, ref, effect.status)
             ids = [f"msg_{notice}_{ref}" for notice in effect.notices]
             delay = delay_seconds if action is Action.PAY_LATE else None
-            await connection.execute(sql.sandbox.insert_notices, ref, ids, effect.type, delay)
-            return _known(await _load(connection, ref))
+            await scope.execute(sql.sandbox.insert_notices, ref, ids, effect.type, delay)
+            return await _load(scope, ref)
 
     async def send_due(self, limit: int = 20) -> int:
-        """Send up to so many notices that are due, all at the same time. Returns how many were taken by the other side;
-        the others are tried again later. One may be sent twice, if its sender dies before it is noted."""
-        rows = await self._pool.fetch(sql.sandbox.claim_notices, limit, LEASE_SECONDS)
-        if not rows:
+        """Send up to `limit` due notices at once, and retry later those that the receiver does not accept. Returns how
+        many it accepted. A receiver gets a notice twice if the sender dies before it records the first time."""
+        queue = LeaseQueue(
+            name="sandbox_notices",
+            row_type=_DueNotice,
+            claim_statement=sql.sandbox.claim_notices,
+            claim_max=limit,
+            lease_seconds=LEASE_SECONDS,
+            label=lambda notice: notice.id,
+        )
+        notices = await queue.claim(self._database.shared)
+        if not notices:
             return 0
-        notices = [convert(dict(row), _Due) for row in rows]
-        async with httpx.AsyncClient(trust_env=False, timeout=SEND_SECONDS, verify=_trusted()) as client:
-            arrived = await asyncio.gather(*(self._send(client, notice) for notice in notices))
-        await self._note(notices, arrived)
-        return sum(arrived)
+        async with httpx.AsyncClient(trust_env=False, timeout=SEND_SECONDS, verify=_tls_context()) as client:
+            worked = await queue.work_on(notices, lambda notice: self._deliver(client, notice))
+        return sum(worked.results)
 
-    async def _send(self, client: httpx.AsyncClient, notice: _Due) -> bool:
+    async def _deliver(self, client: httpx.AsyncClient, notice: _DueNotice) -> bool:
+        is_accepted = await self._send(client, notice)
+        if is_accepted:
+            await self._database.shared.execute(sql.sandbox.finish_notice, notice.id)
+        else:
+            seconds = RETRIES.seconds_after(notice.attempts)
+            await self._database.shared.execute(sql.sandbox.postpone_notice, notice.id, seconds)
+        return is_accepted
+
+    async def _send(self, client: httpx.AsyncClient, notice: _DueNotice) -> bool:
         body = notice.body()
         at = datetime.now(UTC)
         headers = {
@@ -244,29 +261,22 @@ class Sandbox:
         log.info("sandbox_notice_sent", notice=notice.id, attempt=notice.attempts, status=answer.status_code)
         return answer.is_success
 
-    async def _note(self, notices: Sequence[_Due], arrived: Sequence[bool]) -> None:
-        seconds = [RETRY_SECONDS[min(notice.attempts, len(RETRY_SECONDS)) - 1] for notice in notices]
-        await self._pool.execute(sql.sandbox.mark_notices, [notice.id for notice in notices], arrived, seconds)
-
-    async def _answering(self, ref: str) -> SandboxCharge:
-        charge = _known(await self.find(ref))
+    async def _load_answering(self, ref: str) -> SandboxCharge:
+        """The charge, unless the buyer chose that the gateway stops answering about it."""
+        charge = await _load(self._database.shared, ref)
         if charge.status is ChargeStatus.SILENT:
             raise ProviderError(_REFUSALS[ChargeStatus.SILENT])
         return charge
 
 
-async def _load(connection: Connection | Pool, ref: str) -> SandboxCharge | None:
-    row = await connection.fetchrow(sql.sandbox.charge, ref)
-    return convert(dict(row), SandboxCharge) if row else None
-
-
-def _known(charge: SandboxCharge | None) -> SandboxCharge:
+async def _load(scope: Scope, ref: str) -> SandboxCharge:
+    charge = await scope.row(SandboxCharge, sql.sandbox.charge, ref)
     if charge is None:
         raise ProviderRefusedError("There is no such payment.")
     return charge
 
 
-def _standing(charge: SandboxCharge) -> ProviderStatus:
+def _provider_status(charge: SandboxCharge) -> ProviderStatus:
     if charge.status is ChargeStatus.OPEN:
         return ProviderStatus(None)
     result = PaymentResult.CAPTURED if charge.status is ChargeStatus.PAID else PaymentResult.FAILED
@@ -276,14 +286,14 @@ def _standing(charge: SandboxCharge) -> ProviderStatus:
 def _read_notice(id_: str, body: bytes) -> Notice:
     try:
         envelope = json.decode(body, type=_Envelope)
-        if envelope.type not in _NEWS:
+        if envelope.type not in _RESULTS:
             return Notice(id=id_, result=None)
         data = json.decode(envelope.data, type=_Data)
     except (ValueError, RecursionError):
         raise NoticeError("The body is not a notice of this gateway.") from None
     return Notice(
         id=id_,
-        result=_NEWS[envelope.type],
+        result=_RESULTS[envelope.type],
         ref=data.provider_ref,
         payment=data.payment,
         amount=data.amount,
@@ -292,6 +302,6 @@ def _read_notice(id_: str, body: bytes) -> Notice:
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     """Made once: reading all certificates takes longer than sending a notice."""
     return httpx.create_ssl_context(trust_env=False)

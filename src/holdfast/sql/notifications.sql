@@ -18,35 +18,35 @@ WITH RECURSIVE seen AS (
 SELECT target, due_at <= holdfast_now() AS due FROM seen
 
 -- name: claim
--- Looks at $2 due rows of the target. One that nothing of its stream waits in front of is leased for $3 seconds, and
--- `leads`. The others step aside, so that no row is looked at again and again: until the first of their stream is due,
--- or for $4 seconds if that one may be under way now. `finish` calls the next of a stream back.
--- `is_last` says that the row is at its end: what fails now has failed.
+-- Takes up to $1 due rows of target $3. A row `leads` if no earlier row of its stream waits, and is leased for $2 seconds.
+-- The others step aside, so that the relay does not read them again and again: until the first row of their stream is
+-- due, or for $4 seconds if a relay may be sending that one now. `finish` makes the next row of a stream due.
+-- `is_last` says that $5 seconds have passed since the row was written: there is no retry after this attempt.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT event_id, number, stream FROM delivery
-    WHERE target = $1 AND status = 'waiting' AND due_at <= (SELECT at FROM clock)
-    ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    WHERE target = $3 AND status = 'waiting' AND due_at <= (SELECT at FROM clock)
+    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ),
-turn AS MATERIALIZED (
+candidate AS MATERIALIZED (
     SELECT due.event_id, due.number, first.due_at AS first_due_at FROM due LEFT JOIN LATERAL (
         SELECT earlier.due_at FROM delivery AS earlier
-        WHERE earlier.stream = due.stream AND earlier.target = $1 AND earlier.status = 'waiting'
+        WHERE earlier.stream = due.stream AND earlier.target = $3 AND earlier.status = 'waiting'
           AND earlier.number < due.number
         ORDER BY earlier.number LIMIT 1
     ) AS first ON true
 )
 UPDATE delivery SET
-    attempts = attempts + (turn.first_due_at IS NULL)::integer,
+    attempts = attempts + (candidate.first_due_at IS NULL)::integer,
     due_at = CASE
-        WHEN turn.first_due_at IS NULL THEN clock.at + make_interval(secs => $3)
-        WHEN turn.first_due_at > clock.at + make_interval(secs => $3) THEN turn.first_due_at
+        WHEN candidate.first_due_at IS NULL THEN clock.at + make_interval(secs => $2)
+        WHEN candidate.first_due_at > clock.at + make_interval(secs => $2) THEN candidate.first_due_at
         ELSE clock.at + make_interval(secs => $4)
     END
-FROM turn CROSS JOIN clock
-WHERE delivery.event_id = turn.event_id AND delivery.number = turn.number AND delivery.target || '' = $1
+FROM candidate CROSS JOIN clock
+WHERE delivery.event_id = candidate.event_id AND delivery.number = candidate.number AND delivery.target || '' = $3
 RETURNING delivery.event_id, delivery.number, delivery.target, delivery.channel, delivery.org_id, delivery.stream,
-    delivery.kind, delivery.body, delivery.created_at, delivery.attempts, turn.first_due_at IS NULL AS leads,
+    delivery.kind, delivery.body, delivery.created_at, delivery.attempts, candidate.first_due_at IS NULL AS leads,
     clock.at >= delivery.created_at + make_interval(secs => $5) AS is_last
 
 -- name: finish
@@ -66,9 +66,9 @@ following AS MATERIALIZED (
 UPDATE delivery SET due_at = least(due_at, holdfast_now()) FROM following
 WHERE delivery.event_id = following.event_id AND delivery.number = following.number AND delivery.target || '' = $3
 
--- name: put_off
--- Tries again in about $5 seconds, and for the last time $6 seconds after it was written. If the lease ran out and
--- another relay has it now, $4 is no longer the number of attempts, and it is the other's.
+-- name: postpone
+-- Makes a row due again in about $5 seconds, but no later than $6 seconds after it was written. If the lease has ended
+-- and another relay has claimed the row, its attempts are no longer $4, and the row is left to that relay.
 UPDATE delivery SET last_error = $7, due_at = least(
     holdfast_now() + make_interval(secs => $5 * (0.9 + 0.2 * random())), created_at + make_interval(secs => $6)
 )

@@ -1,5 +1,5 @@
--- Payments outside of batches: where they are found, what providers told, and what a worker has to turn to. The status of
--- a payment changes only in a batch.
+-- Payments outside of the engine: look-ups, the inbox of notices, and the queue of due payments. Only the engine changes
+-- a payment's status.
 
 -- name: payment
 SELECT event_id, id, org_id, booking_id, provider, provider_ref, status FROM payment WHERE event_id = $1 AND id = $2
@@ -9,33 +9,34 @@ SELECT event_id, id, org_id, booking_id, provider, provider_ref, status FROM pay
 WHERE provider = $1 AND provider_ref = $2
 
 -- name: payment_view
--- $4: the user whose payment it has to be, or null.
+-- $4: the user who must own the payment, or null.
 SELECT payment.id, payment.event_id, payment.booking_id, to_json(payment) AS payment
 FROM payment JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
 WHERE payment.event_id = $1 AND payment.id = $2 AND payment.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: set_started
--- The provider's answer to who has begun the payment. Who asks again gets the same one. If the payment has ended
--- meanwhile, nobody must be sent to pay it.
+-- Stores where the buyer pays, for the request that started the payment and its retries. Returns nothing if the payment
+-- has ended in the meantime, because then nobody may pay it.
 UPDATE payment SET provider_ref = $3, checkout_url = $4 WHERE event_id = $1 AND id = $2 AND status = 'started'
 RETURNING id
 
 -- name: set_reference
--- How the provider calls a payment, learnt from what it told.
+-- Stores the provider's reference when it arrives by another path than the answer to `start`.
 UPDATE payment SET provider_ref = $3 WHERE event_id = $1 AND id = $2 AND provider_ref IS NULL
 
 -- name: event_title
 SELECT title FROM event WHERE id = $1
 
 -- name: insert_notice
--- $9: for how many seconds whoever stores it has it to themselves.
+-- $9: the seconds of the lease of the process that stores it.
 INSERT INTO payment_notice (provider, id, body, news, provider_ref, payment, amount, currency, due_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $4::text IS NULL THEN NULL ELSE holdfast_now() + make_interval(secs => $9) END)
 ON CONFLICT (provider, id) DO NOTHING
-RETURNING provider, id, news, provider_ref, payment, amount, currency, attempts, received_at
+RETURNING provider, id, news AS result, provider_ref, payment, amount, currency, attempts, received_at
 
 -- name: claim_notices
--- What was stored and not dealt with: whoever should have has died, or it cannot be matched yet.
+-- Up to $1 stored notices that had no effect yet, for a lease of $2 seconds: the process that stored one died or failed,
+-- or no payment matches it yet.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT provider, id FROM payment_notice WHERE due_at <= (SELECT at FROM clock)
@@ -44,8 +45,8 @@ due AS MATERIALIZED (
 UPDATE payment_notice AS notice
 SET due_at = clock.at + make_interval(secs => $2), attempts = notice.attempts + 1
 FROM clock, due WHERE notice.provider = due.provider AND notice.id = due.id
-RETURNING notice.provider, notice.id, notice.news, notice.provider_ref, notice.payment, notice.amount, notice.currency,
-          notice.attempts, notice.received_at, clock.at - notice.received_at AS age
+RETURNING notice.provider, notice.id, notice.news AS result, notice.provider_ref, notice.payment, notice.amount,
+          notice.currency, notice.attempts, notice.received_at, clock.at - notice.received_at AS age
 
 -- name: finish_notice
 UPDATE payment_notice SET due_at = NULL, result = $3 WHERE provider = $1 AND id = $2
@@ -54,13 +55,13 @@ UPDATE payment_notice SET due_at = NULL, result = $3 WHERE provider = $1 AND id 
 UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3) WHERE provider = $1 AND id = $2
 
 -- name: claim_payments
--- Payments to pay back, or to ask their provider about, with what their booking is like now.
+-- Up to $1 due payments in status $3, for a lease of $2 seconds, with the deadline of their booking.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
-    SELECT event_id, id, booking_id FROM payment WHERE due_at <= (SELECT at FROM clock) AND status = $1
-    ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT event_id, id, booking_id FROM payment WHERE due_at <= (SELECT at FROM clock) AND status = $3
+    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-UPDATE payment SET due_at = clock.at + make_interval(secs => $3), attempts = payment.attempts + 1
+UPDATE payment SET due_at = clock.at + make_interval(secs => $2), attempts = payment.attempts + 1
 FROM clock, due JOIN booking ON booking.event_id = due.event_id AND booking.id = due.booking_id
 WHERE payment.event_id = due.event_id AND payment.id = due.id
 RETURNING payment.event_id, payment.id, payment.org_id, payment.booking_id, payment.provider, payment.provider_ref,
@@ -71,7 +72,7 @@ RETURNING payment.event_id, payment.id, payment.org_id, payment.booking_id, paym
 UPDATE payment SET due_at = $4 WHERE event_id = $1 AND id = $2 AND status = $3
 
 -- name: receipts
--- The receipts of a booking, and for each the other bookings of the org that the same one was handed in for.
+-- The receipts of a booking, each with the org's other bookings for which somebody submitted the same one.
 SELECT receipt.event_id, receipt.id, receipt.at, receipt.content_type, receipt.size, receipt.file_ref, receipt.message_ref,
        ARRAY(
            SELECT 'bk_' || replace(other.event_id::text || other.booking_id::text, '-', '') FROM receipt AS other
@@ -85,7 +86,7 @@ ORDER BY receipt.at, receipt.id
 SELECT org_id, hash, content_type, file_ref FROM receipt WHERE event_id = $1 AND id = $2 AND org_id = $3
 
 -- name: reviewable
--- The booking of this org and user, if it is there; whether a receipt for it can be taken now.
+-- Whether the booking of this org and user takes a receipt now. No row: there is no such booking.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.policy ->> 'review' = 'manual' AND booking.status IN ('held', 'payment_submitted', 'expired')
        AND booking.expires_at + make_interval(secs => (event.policy ->> 'late_grace_seconds')::integer) >= clock.at
@@ -97,7 +98,7 @@ WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3 AND ($4:
 SELECT count(*) FROM receipt WHERE receipt.booking_id = $2 AND receipt.event_id = $1 AND receipt.hash <> $3
 
 -- name: known_booking
--- What has to be known of a booking before it is changed, if it is of this org and user.
+-- What a transfer has to know about a booking of this org and user.
 SELECT generation, EXISTS (
     SELECT FROM checkin WHERE checkin.event_id = $1 AND checkin.booking_id = $2
 ) AS checked_in

@@ -1,12 +1,12 @@
--- The books of the sandbox, a payment provider that moves no money.
+-- The tables of the sandbox, a payment provider that moves no money.
 
 -- name: insert_charge
 INSERT INTO sandbox_charge (ref, payment, amount, currency, description, return_url, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (ref) DO NOTHING
 
 -- name: charge
--- A late payment is captured at the moment its notice is first due, whatever became of the charge until then. Sending
--- the notice moves its `due_at`, so one that was tried at all has been captured too.
+-- A late payment is captured when its notice first becomes due, even if the charge was closed before. Claiming the notice
+-- moves its `due_at`, so a notice with attempts counts as captured too.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT charge.ref, charge.payment, charge.amount, charge.currency, charge.description, charge.return_url,
        charge.expires_at, late.due_at AS late_at,
@@ -21,16 +21,16 @@ SELECT FROM sandbox_charge WHERE ref = $1 FOR UPDATE
 UPDATE sandbox_charge SET status = $2 WHERE ref = $1 AND status = 'open'
 
 -- name: insert_notices
--- Notices about one charge, due at the same moment: $4 seconds after the charge's end, or now.
+-- Notices about one charge, all due at the same moment: $4 seconds after the charge expires, or now.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 INSERT INTO sandbox_notice (id, ref, type, due_at)
-SELECT told.id, charge.ref, $3, greatest(
+SELECT notice.id, charge.ref, $3, greatest(
     clock.at, coalesce(charge.expires_at, clock.at) + make_interval(secs => $4::double precision)
 )
-FROM clock CROSS JOIN sandbox_charge AS charge CROSS JOIN unnest($2::text[]) AS told (id) WHERE charge.ref = $1
+FROM clock CROSS JOIN sandbox_charge AS charge CROSS JOIN unnest($2::text[]) AS notice (id) WHERE charge.ref = $1
 
 -- name: claim_notices
--- Up to $1 that are due. Whoever claims one has $2 seconds to send it; then it is due again.
+-- Up to $1 due notices, for a lease of $2 seconds.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at), due AS MATERIALIZED (
     SELECT notice.id FROM clock CROSS JOIN sandbox_notice AS notice
     WHERE notice.sent_at IS NULL AND notice.due_at <= clock.at
@@ -41,13 +41,11 @@ SET due_at = clock.at + make_interval(secs => $2::double precision), attempts = 
 FROM due, clock, sandbox_charge AS charge WHERE notice.id = due.id AND charge.ref = notice.ref
 RETURNING notice.id, notice.type, notice.attempts, charge.ref, charge.payment, charge.amount, charge.currency
 
--- name: mark_notices
--- What became of $1: sent ($2), or due again in $3 seconds.
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
-UPDATE sandbox_notice AS notice
-SET sent_at = CASE WHEN told.arrived THEN clock.at END, due_at = clock.at + make_interval(secs => told.seconds)
-FROM clock, unnest($1::text[], $2::boolean[], $3::double precision[]) AS told (id, arrived, seconds)
-WHERE notice.id = told.id AND notice.sent_at IS NULL
+-- name: finish_notice
+UPDATE sandbox_notice SET sent_at = holdfast_now() WHERE id = $1 AND sent_at IS NULL
+
+-- name: postpone_notice
+UPDATE sandbox_notice SET due_at = holdfast_now() + make_interval(secs => $2) WHERE id = $1 AND sent_at IS NULL
 
 -- name: insert_refund
 INSERT INTO sandbox_refund (key, ref) VALUES ($2, $1) ON CONFLICT (key) DO NOTHING

@@ -1,12 +1,11 @@
-"""The worker process: runs each job again and again, and goes on when one of them fails."""
+"""The worker process: builds every background job, and runs them until it is asked to stop."""
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import wraps
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
-
-import structlog
 
 from holdfast.core.notifications import MAIL, WEBHOOK
 from holdfast.engine import auditor
@@ -25,112 +24,128 @@ from holdfast.runtime import db
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
 from holdfast.worker import completer
+from holdfast.worker.job import Job, JobDiedError, JobLoop
 from holdfast.worker.reaper import Reaper
 
-log = structlog.get_logger()
-
-REAP_SECONDS: Final = 1.0
-MONEY_SECONDS: Final = 0.5
+REAPER_SECONDS: Final = 1.0
+COMPLETER_SECONDS: Final = 5.0
+AUDITOR_SECONDS: Final = 15.0
+RELAY_SECONDS: Final = 0.25
+PAYMENTS_SECONDS: Final = 0.5
 SANDBOX_SECONDS: Final = 0.25
-COMPLETE_SECONDS: Final = 5.0
-AUDIT_SECONDS: Final = 15.0
 
 CONNECTIONS: Final = 10
 LANES: Final = 1
 SANDBOX_NOTICES_MAX: Final = 50
-
-Job = Callable[[], Awaitable[object]]
-ConnectedJob = Callable[[db.Connection], Awaitable[object]]
-Connect = Callable[[str], Awaitable[db.Connection]]
+CLOSE_SECONDS: Final = 5
 
 
 async def run_worker(settings: Settings, *, child: bool = False) -> None:
-    """Work until asked to stop. A `child` also stops when its parent is gone."""
+    """Work until asked to stop. A `child` also stops when its parent is gone. Exits with status 1 if a job dies."""
     assert settings.database_url is not None
-    url = settings.database_url
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     if child:
         end_with_parent()
+    async with AsyncExitStack() as resources:
+        loop = JobLoop(await _make_jobs(settings, settings.database_url, resources))
+        try:
+            await loop.run(stopping)
+        except JobDiedError:
+            raise SystemExit(1) from None
+
+
+async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) -> list[Job]:
+    """All jobs of this installation. `resources` closes what they use, the last opened first."""
     pool = await db.create_pool(url, CONNECTIONS)
+    resources.push_async_callback(_close, pool)
+    database = db.Database(pool)
     engine = Engine(url, LANES)
     engine.start()
+    resources.push_async_callback(engine.close)
+    relay = Relay(database, _make_channels(settings, pool, engine, resources))
+    resources.push_async_callback(relay.close)
+    return [
+        *_make_connected_jobs(url, resources),
+        # A pass only starts deliveries, so repeating it at once would find the same targets.
+        Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
+        *_make_payment_jobs(settings, database, engine),
+    ]
+
+
+def _make_channels(
+    settings: Settings, pool: db.Pool, engine: Engine, resources: AsyncExitStack
+) -> Mapping[str, Channel]:
     webhooks = WebhookChannel(pool, allow_private=settings.webhooks_to_private_addresses)
-    try:
-        await asyncio.gather(
-            _repeat_connected(url, Reaper().run_once, REAP_SECONDS, stopping),
-            _repeat_connected(url, completer.run_once, COMPLETE_SECONDS, stopping, db.connect),
-            _repeat_connected(url, _audit, AUDIT_SECONDS, stopping, db.connect),
-            Relay(pool, _channels(settings, pool, engine, webhooks)).run(stopping),
-            *_money(settings, pool, engine, stopping),
-        )
-    finally:
-        await webhooks.close()
-        await engine.close()
-        await pool.close()
-
-
-def _channels(settings: Settings, pool: db.Pool, engine: Engine, webhooks: WebhookChannel) -> Mapping[str, Channel]:
+    resources.push_async_callback(webhooks.close)
     channels: dict[str, Channel] = {WEBHOOK: webhooks}
     if settings.smtp_url:
         channels[MAIL] = EmailChannel(pool, engine, Smtp(settings.smtp_url), settings.mail_from)
     return channels
 
 
-def _money(
-    settings: Settings, pool: db.Pool, engine: Engine, stopping: asyncio.Event
-) -> list[Coroutine[None, None, None]]:
-    providers = make_providers(settings, pool)
-    jobs = [job(pool, engine, providers) for job in (Inbox, Refunds, Reconciler)]
-    running = [_repeat(job.run_once, MONEY_SECONDS, stopping) for job in jobs]
+def _make_connected_jobs(url: str, resources: AsyncExitStack) -> list[Job]:
+    lane, plain = partial(db.connect_lane, url), partial(db.connect, url)
+    reap = ConnectedRun(lane, Reaper().run_once)
+    complete = ConnectedRun(plain, completer.run_once)
+    audit = ConnectedRun(plain, _audit)
+    for run in (reap, complete, audit):
+        resources.push_async_callback(run.close)
+    return [
+        Job(name="reaper", run=reap, interval_seconds=REAPER_SECONDS),
+        Job(name="completer", run=complete, interval_seconds=COMPLETER_SECONDS),
+        # Its items are findings, which another run would not put right.
+        Job(name="auditor", run=audit, interval_seconds=AUDITOR_SECONDS, drains=False),
+    ]
+
+
+def _make_payment_jobs(settings: Settings, database: db.Database, engine: Engine) -> list[Job]:
+    providers = make_providers(settings, database)
+    runs = {
+        "inbox": Inbox(database, engine, providers).run_once,
+        "refunds": Refunds(database, engine, providers).run_once,
+        "reconciler": Reconciler(database, engine, providers).run_once,
+    }
+    jobs = [Job(name=name, run=run, interval_seconds=PAYMENTS_SECONDS) for name, run in runs.items()]
     sandbox = providers.get("sandbox")
     if isinstance(sandbox, Sandbox):
-        running.append(_repeat(lambda: sandbox.send_due(SANDBOX_NOTICES_MAX), SANDBOX_SECONDS, stopping))
-    return running
+        send = partial(sandbox.send_due, SANDBOX_NOTICES_MAX)
+        jobs.append(Job(name="sandbox_notices", run=send, interval_seconds=SANDBOX_SECONDS))
+    return jobs
 
 
-async def _audit(connection: db.Connection) -> None:
-    """What is found is in the log and the database; it is no reason not to rest."""
-    await auditor.run_once(connection)
+class ConnectedRun:
+    """Runs a job on a connection of its own, and on a new one after an error."""
 
+    def __init__(
+        self, connect: Callable[[], Awaitable[db.Connection]], run: Callable[[db.Connection], Awaitable[int]]
+    ) -> None:
+        self._connect = connect
+        self._run = run
+        self._connection: db.Connection | None = None
 
-async def _repeat(job: Job, seconds: float, stopping: asyncio.Event) -> None:
-    """Run the job, then rest; where there was something to do there may be more, so then do not rest."""
-    while not stopping.is_set():
-        found: object = None
+    async def __call__(self) -> int:
+        self._connection = self._connection or await self._connect()
         try:
-            found = await job()
-        except Exception as error:
-            log.error("job_failed", job=job.__qualname__, error=type(error).__name__)
-        if not found:
-            await _rest(seconds, stopping)
-
-
-async def _repeat_connected(
-    url: str, job: ConnectedJob, seconds: float, stopping: asyncio.Event, connect: Connect = db.connect_lane
-) -> None:
-    """The same for a job that has a connection to itself, and gets another when that one is lost."""
-    connection: db.Connection | None = None
-
-    @wraps(job)
-    async def on_a_connection() -> object:
-        nonlocal connection
-        connection = connection or await connect(url)
-        try:
-            return await job(connection)
-        except Exception:
-            connection.terminate()
-            connection = None
+            return await self._run(self._connection)
+        except BaseException:
+            # What is under way on the connection is unknown.
+            self._connection.terminate()
+            self._connection = None
             raise
 
-    await _repeat(on_a_connection, seconds, stopping)
-    if connection is not None:
-        await connection.close()
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
 
 
-async def _rest(seconds: float, stopping: asyncio.Event) -> None:
+async def _audit(connection: db.Connection) -> int:
+    return len(await auditor.run_once(connection))
+
+
+async def _close(pool: db.Pool) -> None:
     try:
-        await asyncio.wait_for(stopping.wait(), seconds)
+        await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
     except TimeoutError:
-        return
+        pool.terminate()

@@ -1,0 +1,233 @@
+"""Background jobs: each runs again and again, fails alone, and never dies unnoticed."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast.worker import job as job_module
+from holdfast.worker.job import BACKOFF_MAX_SECONDS, JITTER, Job, JobDiedError, JobLoop
+
+RUNS = 20
+
+
+async def nothing() -> int:
+    return 0
+
+
+def a_job(name: str = "job", run: Callable[[], Awaitable[int]] = nothing, seconds: float = 0.001, **more: Any) -> Job:
+    return Job(name=name, run=run, interval_seconds=seconds, **more)
+
+
+def is_jittered(seconds: float, planned: float) -> bool:
+    return planned * (1 - JITTER) <= seconds <= planned * (1 + JITTER)
+
+
+def run(jobs: list[Job], stopping: asyncio.Event | None = None) -> JobLoop:
+    """Run the jobs until they are done. A loop that never ends fails the test."""
+    loop = JobLoop(jobs)
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await loop.run(stopping or asyncio.Event())
+
+    asyncio.run(main())
+    return loop
+
+
+def runs_then_stops(stopping: asyncio.Event, outcomes: list[int | Exception]) -> Callable[[], Awaitable[int]]:
+    """A run for each outcome; with the last one the worker is asked to stop."""
+    left = list(outcomes)
+
+    async def once() -> int:
+        outcome = left.pop(0)
+        if not left:
+            stopping.set()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return once
+
+
+def test_a_wait_is_the_interval_give_or_take_the_jitter() -> None:
+    waits = {a_job(seconds=10).seconds_until_next_run(0, 0) for _ in range(500)}
+    assert all(is_jittered(seconds, 10) for seconds in waits)
+    assert len(waits) > 1
+    assert min(waits) < 10 < max(waits)
+
+
+def test_the_back_off_doubles_up_to_its_cap_and_is_jittered(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = a_job(seconds=0.5)
+    for failures, planned in enumerate([1, 2, 4, 8, BACKOFF_MAX_SECONDS, BACKOFF_MAX_SECONDS], 1):
+        assert is_jittered(job.seconds_until_next_run(0, failures), planned)
+    assert is_jittered(job.seconds_until_next_run(0, 10_000), BACKOFF_MAX_SECONDS)
+    monkeypatch.setattr(job_module, "JITTER", 0)
+    assert [job.seconds_until_next_run(0, failures) for failures in (1, 2, 3)] == [1, 2, 4]
+
+
+def test_a_failing_job_never_runs_more_often_than_a_healthy_one() -> None:
+    for seconds in (0.25, 5, 15, 60):
+        job = a_job(seconds=seconds)
+        assert all(job.seconds_until_next_run(0, failures) >= seconds * (1 - JITTER) for failures in range(1, 50))
+
+
+def test_a_job_that_drains_goes_on_at_once_while_it_finds_items() -> None:
+    assert a_job().seconds_until_next_run(3, 0) == 0
+    assert a_job(drains=False).seconds_until_next_run(3, 0) > 0
+    assert a_job().seconds_until_next_run(3, 1) > 0
+
+
+def test_failures_are_logged_with_a_growing_back_off_that_resets_after_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_module, "JITTER", 0)
+    stopping = asyncio.Event()
+    outcomes: list[int | Exception] = [ValueError(), ValueError(), ValueError(), 0, KeyError(), 0]
+    with capture_logs() as logs:
+        run([a_job("audit", runs_then_stops(stopping, outcomes))], stopping)
+    expected = [("ValueError", 1, 0.002), ("ValueError", 2, 0.004), ("ValueError", 3, 0.008), ("KeyError", 1, 0.002)]
+    assert logs == [
+        {
+            "event": "job_failed",
+            "log_level": "error",
+            "job": "audit",
+            "error": error,
+            "consecutive_failures": failures,
+            "next_run_seconds": seconds,
+        }
+        for error, failures, seconds in expected
+    ]
+
+
+def test_counts_and_heartbeat_tell_what_a_job_did() -> None:
+    stopping = asyncio.Event()
+    stats = run([a_job("job", runs_then_stops(stopping, [5, ValueError(), 0, 2, ValueError()]))], stopping).stats["job"]
+    assert (stats.runs, stats.items, stats.errors, stats.consecutive_failures) == (5, 7, 2, 1)
+    assert stats.last_started_at is not None
+    assert stats.last_finished_at is not None
+    assert stats.last_ok_at is not None
+    assert stats.last_ok_at < stats.last_started_at <= stats.last_finished_at
+
+
+def test_a_run_under_way_shows_in_the_heartbeat() -> None:
+    loop: JobLoop
+    seen: list[bool] = []
+    stopping = asyncio.Event()
+
+    async def look() -> int:
+        stats = loop.stats["job"]
+        seen.append(stats.last_started_at is not None and stats.last_finished_at is None)
+        stopping.set()
+        return 0
+
+    loop = JobLoop([a_job(run=look)])
+    assert loop.stats["job"].last_started_at is None
+    asyncio.run(loop.run(stopping))
+    assert seen == [True]
+    assert loop.stats["job"].last_ok_at == loop.stats["job"].last_finished_at
+
+
+def test_a_job_that_always_fails_does_not_stop_the_others() -> None:
+    stopping = asyncio.Event()
+
+    async def fail() -> int:
+        raise OSError
+
+    with capture_logs():
+        stats = run([a_job("bad", fail), a_job("good", runs_then_stops(stopping, [1] * RUNS))], stopping).stats
+    assert (stats["good"].runs, stats["good"].errors) == (RUNS, 0)
+    assert stats["bad"].runs == stats["bad"].errors > 0
+
+
+def test_a_job_that_never_rests_leaves_room_for_the_others() -> None:
+    stopping = asyncio.Event()
+
+    async def always_busy() -> int:
+        return 1
+
+    stats = run([a_job("busy", always_busy), a_job("calm", runs_then_stops(stopping, [0] * 3))], stopping).stats
+    assert stats["calm"].runs == 3
+
+
+def test_stopping_lets_a_run_finish() -> None:
+    stopping = asyncio.Event()
+    finished: list[str] = []
+
+    async def slow() -> int:
+        stopping.set()
+        await asyncio.sleep(0.05)
+        finished.append("slow")
+        return 0
+
+    run([a_job("slow", slow), a_job("other")], stopping)
+    assert finished == ["slow"]
+
+
+def test_a_job_whose_task_dies_stops_the_worker_loudly_and_every_other_job() -> None:
+    """What a library raises to cancel its own task is no `Exception`, so nothing else would notice."""
+    cancelled: list[str] = []
+
+    async def die() -> int:
+        await asyncio.sleep(0)
+        raise asyncio.CancelledError
+
+    async def hang() -> int:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("hang")
+            raise
+        return 0
+
+    with capture_logs() as logs, pytest.raises(JobDiedError, match="relay"):
+        run([a_job("relay", die), a_job("other", hang)])
+    assert [(log["event"], log["log_level"], log["job"]) for log in logs] == [("job_died", "critical", "relay")]
+    assert cancelled == ["hang"]
+
+
+def test_a_loop_that_is_broken_itself_stops_the_worker_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> float:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Job, "seconds_until_next_run", broken)
+    with capture_logs() as logs, pytest.raises(JobDiedError):
+        run([a_job("relay")])
+    assert [(log["event"], log["error"]) for log in logs] == [("job_died", "ZeroDivisionError")]
+
+
+def test_two_jobs_of_one_name_are_a_mistake() -> None:
+    with pytest.raises(AssertionError):
+        JobLoop([a_job("same"), a_job("same")])
+
+
+DYING_WORKER = """
+import asyncio
+from holdfast.runtime.cli import app
+from holdfast.worker.reaper import Reaper
+
+async def die(self, connection):
+    raise asyncio.CancelledError
+
+Reaper.run_once = die
+app(["worker"])
+"""
+
+
+def test_a_worker_process_with_a_dead_job_says_so_and_exits_with_a_failure(database: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", DYING_WORKER],
+        env={**os.environ, "HOLDFAST_DATABASE_URL": database},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert '"job": "reaper"' in ended.stderr
+    assert '"event": "job_died"' in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,177 @@
+"""Lease queues: rows are claimed by one worker at a time, fail alone, keep their order, and come back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+from msgspec import Struct
+from structlog.testing import capture_logs
+
+from holdfast.runtime import db
+from holdfast.runtime.backoff import Backoff
+from holdfast.runtime.lease_queue import LeaseQueue
+from tests.support.engine_helpers import async_test, shift_clock
+
+TABLE: Final = """
+CREATE TABLE task (id integer PRIMARY KEY, stream text, due_at timestamptz, attempts integer);
+INSERT INTO task SELECT number, 'stream ' || number % 3, holdfast_now(), 0 FROM generate_series(1, 9) AS number
+"""
+CLAIM: Final = """
+WITH due AS MATERIALIZED (
+    SELECT id FROM task WHERE due_at <= holdfast_now() AND stream LIKE $3 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE task SET due_at = holdfast_now() + make_interval(secs => $2), attempts = attempts + 1
+FROM due WHERE task.id = due.id RETURNING task.id, task.stream, task.attempts
+"""
+
+
+class Task(Struct, frozen=True):
+    id: int
+    stream: str
+    attempts: int
+
+
+def a_queue(*, claim_max: int = 100, in_order: bool = False) -> LeaseQueue[Task]:
+    return LeaseQueue(
+        name="tasks",
+        row_type=Task,
+        claim_statement=CLAIM,
+        claim_max=claim_max,
+        lease_seconds=60,
+        label=lambda task: f"task {task.id}",
+        order_key=(lambda task: task.stream) if in_order else None,
+    )
+
+
+@asynccontextmanager
+async def tasks(database: str) -> AsyncIterator[db.Scope]:
+    pool = await db.create_pool(database, 4)
+    try:
+        await pool.execute(TABLE)
+        yield db.Database(pool).shared
+    finally:
+        await pool.close()
+
+
+async def double(task: Task) -> int:
+    await asyncio.sleep(0)
+    return 2 * task.id
+
+
+@async_test
+async def test_a_pass_claims_as_many_rows_as_it_may_and_counts_them(database: str) -> None:
+    async with tasks(database) as scope:
+        worked = await a_queue(claim_max=4).run_once(scope, double, "%")
+        assert (sorted(worked.results), worked.failures, worked.rows) == ([2, 4, 6, 8], [], 4)
+        assert [(await a_queue(claim_max=4).run_once(scope, double, "%")).rows for _ in range(3)] == [4, 1, 0]
+
+
+@async_test
+async def test_a_claim_may_be_narrowed(database: str) -> None:
+    async with tasks(database) as scope:
+        assert {task.id for task in await a_queue().claim(scope, "stream 0")} == {3, 6, 9}
+
+
+@async_test
+async def test_workers_that_claim_at_once_never_share_a_row(database: str) -> None:
+    async with tasks(database) as scope:
+        claims = await asyncio.gather(*(a_queue(claim_max=3).claim(scope, "%") for _ in range(8)))
+        assert sorted(task.id for claim in claims for task in claim) == list(range(1, 10))
+
+
+@async_test
+async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_its_lease(database: str) -> None:
+    async def fail_on_two(task: Task) -> int:
+        if task.id == 2:
+            raise ValueError("buyer@example.org is not to be in a log")
+        return await double(task)
+
+    async with tasks(database) as scope:
+        with capture_logs() as logs:
+            worked = await a_queue().run_once(scope, fail_on_two, "%")
+        assert (len(worked.results), len(worked.failures), worked.rows) == (8, 1, 9)
+        assert logs == [
+            {
+                "event": "queue_row_failed",
+                "log_level": "error",
+                "queue": "tasks",
+                "row": "task 2",
+                "error": "ValueError",
+            }
+        ]
+        assert (await a_queue().run_once(scope, double, "%")).rows == 0
+        async with scope.connection() as connection:
+            await shift_clock(connection, 61)
+        assert Task(2, "stream 2", 2) in await a_queue().claim(scope, "%")
+
+
+@async_test
+async def test_rows_are_worked_on_at_once_unless_the_queue_has_an_order(database: str) -> None:
+    under_way: set[int] = set()
+    most = 0
+
+    async def watch(task: Task) -> None:
+        nonlocal most
+        under_way.add(task.id)
+        most = max(most, len(under_way))
+        await asyncio.sleep(0.01)
+        under_way.discard(task.id)
+
+    async with tasks(database) as scope:
+        rows = await a_queue().claim(scope, "%")
+        await a_queue().work_on(rows, watch)
+        assert most == 9
+        most = 0
+        await a_queue(in_order=True).work_on(rows, watch)
+        assert most == 3
+
+
+@async_test
+async def test_rows_with_the_same_key_keep_their_order_also_after_a_failure(database: str) -> None:
+    done: dict[str, list[int]] = {}
+
+    async def slow_first(task: Task) -> None:
+        await asyncio.sleep(0.02 / task.id)
+        done.setdefault(task.stream, []).append(task.id)
+        if task.id < 4:
+            raise ValueError
+
+    async with tasks(database) as scope:
+        rows = sorted(await a_queue().claim(scope, "%"), key=lambda task: task.id)
+        with capture_logs():
+            worked = await a_queue(in_order=True).work_on(rows, slow_first)
+        assert done == {"stream 1": [1, 4, 7], "stream 2": [2, 5, 8], "stream 0": [3, 6, 9]}
+        assert (len(worked.results), len(worked.failures)) == (6, 3)
+
+
+@async_test
+async def test_a_cancelled_row_is_not_taken_for_one_that_failed(database: str) -> None:
+    finished: list[int] = []
+
+    async def cancel_two(task: Task) -> None:
+        if task.id == 2:
+            raise asyncio.CancelledError
+        await asyncio.sleep(0.01)
+        finished.append(task.id)
+
+    async with tasks(database) as scope:
+        rows = await a_queue().claim(scope, "%")
+        with pytest.raises(asyncio.CancelledError):
+            await a_queue().work_on(rows, cancel_two)
+        assert sorted(finished) == [1, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_back_off_repeats_its_last_wait_and_can_be_used_up() -> None:
+    backoff = Backoff((1, 5, 30))
+    assert [backoff.seconds_after(attempts) for attempts in (0, 1, 2, 3, 4, 10_000)] == [1, 1, 5, 30, 30, 30]
+    assert [backoff.is_exhausted(attempts) for attempts in (1, 3, 4)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "waits"),
+    [(1, 60, (1, 2, 4, 8, 16, 32, 60)), (2, 8, (2, 4, 8)), (30, 15, (15,)), (0.5, 0.5, (0.5,))],
+)
+def test_an_exponential_back_off_doubles_up_to_its_maximum(first: float, most: float, waits: tuple[float]) -> None:
+    assert Backoff.exponential(first, most).waits_seconds == waits
