@@ -169,9 +169,9 @@ def test_what_other_clients_send_is_understood(header: str, body: bytes) -> None
 @pytest.mark.parametrize(
     ("header", "body", "told"),
     [
-        ("", _part() + END, "has to be multipart/form-data"),
-        ("application/json", b"{}", "has to be multipart/form-data"),
-        ("multipart/mixed; boundary=limit", _part() + END, "has to be multipart/form-data"),
+        ("", _part() + END, "must be multipart/form-data"),
+        ("application/json", b"{}", "must be multipart/form-data"),
+        ("multipart/mixed; boundary=limit", _part() + END, "must be multipart/form-data"),
         ("multipart/form-data", _part() + END, "no boundary"),
         ("multipart/form-data; boundary=", _part() + END, "no boundary"),
         ('multipart/form-data; boundary=""', _part() + END, "no boundary"),

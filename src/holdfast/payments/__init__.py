@@ -1,1 +1,1 @@
-"""Money: providers behind one protocol, the inbox of their notices, refunds, reconciliation, and receipts."""
+"""Payments: providers behind one protocol, the inbox of their notices, refunds, reconciliation, and receipt files."""

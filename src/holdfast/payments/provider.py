@@ -1,4 +1,4 @@
-"""What a payment provider has to be able to do. No method is called inside a database transaction."""
+"""The protocol of a payment provider. Holdfast never calls a provider inside a database transaction."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,19 +10,19 @@ from holdfast.core.payment import PaymentResult
 
 
 class ProviderError(Exception):
-    """The provider could not be reached, or said that it cannot do this now. The same call may work later."""
+    """The provider is unreachable or cannot do this now. A retry may succeed."""
 
 
 class ProviderRefusedError(Exception):
-    """The provider will not do this, however often it is asked: a person has to look at it."""
+    """The provider refuses, and a retry will not change that. The text names no buyer."""
 
 
 class NoticeError(Exception):
-    """A notice that is not the provider's own, is too old, or cannot be read."""
+    """A notice that the provider did not sign, that is too old, or that cannot be read."""
 
 
 class CheckoutRequest(Struct, frozen=True, kw_only=True):
-    """What a buyer is to pay. `payment` is our own id of it, which the provider is to carry along."""
+    """What a buyer is to pay. `payment` is our own id, which the provider stores with its payment."""
 
     payment: str
     amount: int
@@ -34,14 +34,14 @@ class CheckoutRequest(Struct, frozen=True, kw_only=True):
 
 
 class StartedCheckout(Struct, frozen=True):
-    """How the provider calls the payment, and where the buyer pays, if there is such a place."""
+    """The provider's reference of the payment, and the page where the buyer pays, if there is one."""
 
     ref: str
     checkout_url: str | None
 
 
 class ProviderStatus(Struct, frozen=True):
-    """What the provider knows of a payment. No news: it is still open, the buyer may pay or not."""
+    """What the provider knows about a payment. Without a result it is still open."""
 
     result: PaymentResult | None
     amount: int | None = None
@@ -49,8 +49,8 @@ class ProviderStatus(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """What a provider told us. `id` is its own id of this message. `payment` is our id, if the provider carried it.
-    No news: it is about something else."""
+    """A webhook event of a provider. `id` is the provider's id of the event, and `payment` is our payment id if the
+    provider stored it. An event without a result is about something else."""
 
     id: str
     result: PaymentResult | None
@@ -62,16 +62,16 @@ class Notice(Struct, frozen=True, kw_only=True):
 
 class Provider(Protocol):
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
-        """Let the buyer pay. Asked again for the same `payment`, it answers the same."""
+        """Start a checkout. Idempotent: a retry with the same `payment` returns the same checkout."""
 
     async def look_up(self, ref: str) -> ProviderStatus:
-        """Where a payment stands."""
+        """Return the current status."""
 
     async def close(self, ref: str) -> ProviderStatus:
-        """Make sure that an open payment cannot be paid any more, and tell where it stands after that."""
+        """Close an open payment, so that nobody can pay it any more, and return its status."""
 
     async def refund(self, ref: str, key: str) -> None:
-        """Pay all of it back, once for each key. Returns when the provider has taken that on."""
+        """Refund the full amount, once for each key. Returns when the provider has accepted the refund."""
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
-        """The notice in this request, or `NoticeError`. Header names are in lower case."""
+        """Return the notice in this request, or raise `NoticeError`. Header names are in lower case."""

@@ -1,6 +1,6 @@
-"""Files that buyers hand in: what they are, and how they are read from an upload.
+"""Receipt files that buyers upload: reads them from the request, and recognises their type.
 
-What a file is follows from its content alone. The name and the type that a client claims are never looked at.
+Only the content decides about the type. The name and type that a client claims are ignored.
 """
 
 import re
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 FILE_MAX: Final = 10 * 1024 * 1024
-# Enough for a long file name that a client sends in two encodings, and short enough to be taken apart at no cost.
+# Enough for a long file name in two encodings, and cheap to parse.
 HEADER_MAX: Final = 4096
-# One file has two. A parser that has to stop at a million of them is held up for seconds.
+# An upload of one file has two. A million of them would keep the parser busy for seconds.
 BOUNDARIES_MAX: Final = 100
 FIELD: Final = b"file"
 
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
-# Behind the start of a JPEG comes a table, a frame, a comment or what an application has to say about it.
+# The start of a JPEG is followed by a table, a frame, a comment or an application segment.
 _JPEG_START: Final = re.compile(rb"\xff\xd8\xff[\xc0-\xcf\xdb\xdd\xe0-\xef\xfe]")
 _PDF_START: Final = re.compile(rb"%PDF-[12]\.[0-9]")
 _HEIF_BRANDS: Final = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs", b"mif1", b"msf1"}
@@ -32,7 +32,7 @@ _BRANDS_MAX: Final = 64
 
 
 class UploadError(ValueError):
-    """A body that is not an upload of one file. The text is for whoever sent it."""
+    """A body that is not an upload of one file. The text is for the client."""
 
 
 class TooLargeError(UploadError):
@@ -40,16 +40,16 @@ class TooLargeError(UploadError):
 
 
 def content_type(data: bytes) -> str | None:
-    """What the file is, if it is something that a receipt may be. The mark that ends such a file has to be there, so
-    that a buyer hears of half a file at once. What lies in between may still be broken."""
-    return next((name for name, fits in _FITS.items() if fits(data)), None)
+    """The media type, if a receipt may have it. The end marker must be there too, so that the buyer learns about a
+    truncated file at once. The content in between may still be broken."""
+    return next((name for name, recognises in _RECOGNISERS.items() if recognises(data)), None)
 
 
 def uploaded_file(content_type_header: str, body: bytes) -> bytes:
-    """The one part of a multipart/form-data body, which is named `file`."""
+    """The only part of a multipart/form-data body, named `file`."""
     boundary = _boundary(content_type_header)
     if body.count(b"--" + boundary) > BOUNDARIES_MAX:
-        raise UploadError("The boundary occurs in the body too often.")
+        raise UploadError("The body contains the boundary too often.")
     upload = _Upload()
     try:
         MultipartParser(boundary, upload.callbacks()).write(body)
@@ -74,7 +74,7 @@ def _is_webp(data: bytes) -> bool:
 
 
 def _is_heic(data: bytes) -> bool:
-    """Images and films of many kinds come in the same boxes; the first box lists the brands."""
+    """Many image and video formats share this container; its first box lists the brands."""
     size = int.from_bytes(data[:4], "big")
     if data[4:8] != b"ftyp" or size % 4 or not 16 <= size <= min(len(data), 16 + 4 * _BRANDS_MAX):
         return False
@@ -86,24 +86,24 @@ def _is_pdf(data: bytes) -> bool:
     return _PDF_START.match(data) is not None and b"%%EOF" in data
 
 
-_FITS: Final[Mapping[str, Callable[[bytes], bool]]] = {
+_RECOGNISERS: Final[Mapping[str, Callable[[bytes], bool]]] = {
     "image/jpeg": _is_jpeg,
     "image/png": _is_png,
     "image/webp": _is_webp,
     "image/heic": _is_heic,
     "application/pdf": _is_pdf,
 }
-CONTENT_TYPES: Final = tuple(_FITS)
+CONTENT_TYPES: Final = tuple(_RECOGNISERS)
 
 
 def _boundary(content_type_header: str) -> bytes:
     kind, options = _options(content_type_header.encode("latin-1", "backslashreplace"))
     if kind != b"multipart/form-data":
-        raise UploadError("The body has to be multipart/form-data.")
+        raise UploadError("The body must be multipart/form-data.")
     if not (boundary := options.get(b"boundary")):
         raise UploadError("The Content-Type names no boundary.")
     if not _BOUNDARY.fullmatch(boundary):
-        raise UploadError("The boundary in the Content-Type has characters or a length that it may not have.")
+        raise UploadError("The boundary in the Content-Type is too long or has invalid characters.")
     return boundary
 
 
@@ -118,7 +118,7 @@ def _options(header: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 class _Upload:
-    """What the parser has found so far. Errors raised here end the parsing."""
+    """Collects what the parser finds. Errors raised here end the parsing."""
 
     def __init__(self) -> None:
         self._header = bytearray()
@@ -161,9 +161,9 @@ class _Upload:
         kind, options = _options(self._disposition)
         self._disposition = b""
         if kind != b"form-data" or options.get(b"name") != FIELD:
-            raise UploadError("There is a part that is not named `file`. Send the file and nothing else.")
+            raise UploadError("A part is not named `file`. Send only the file.")
         if self._has_file:
-            raise UploadError("There is more than one file. Send them one by one.")
+            raise UploadError("There is more than one file. Send one file per request.")
         self._has_file = True
 
     def _take(self, data: bytes, start: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""The providers that are set up here. The sandbox is one only where its secret is set: with it, everything is free."""
+"""The payment providers that the settings configure. With the sandbox everything is free, so it has no default."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ def make_providers(settings: Settings, database: Database) -> Mapping[str, Provi
     if settings.sandbox_webhook_secret:
         providers["sandbox"] = Sandbox(database, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
     if settings.stripe_key:
-        # Its library is large, and most processes of most installations do without it.
+        # The library is large, and optional.
         from holdfast.payments.stripe import Stripe
 
         providers["stripe"] = Stripe(settings.stripe_key, settings.stripe_webhook_secret, settings.stripe_api)

@@ -1,7 +1,7 @@
-"""A payment provider that moves no money, to try out whatever can happen with one that does.
+"""A payment provider that moves no money, for trying out everything a real one can do.
 
-It is a gateway with books of its own. The rest of the product knows it through the protocol of a provider and through
-its signed notices, and never looks into its tables.
+It has tables of its own. The rest of Holdfast uses it through the provider protocol and its signed notices, and never
+reads those tables.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ FAILED: Final = "payment.failed"
 _RESULTS: Final = {SUCCEEDED: PaymentResult.CAPTURED, FAILED: PaymentResult.FAILED}
 
 _SIGNED_HEADERS: Final = ("webhook-id", "webhook-timestamp", "webhook-signature")
-# An id has no dot in it: dots separate what is signed.
+# Dots separate the signed parts, so an id has none.
 _NOTICE_ID: Final = re.compile(r"[A-Za-z0-9_:-]{1,200}")
-# The library reads the time as a number, and signs that number's text. One way to write it is enough.
+# The library signs the text of the number it reads, so only the canonical form can match.
 _UNIX_SECONDS: Final = re.compile(r"[1-9][0-9]{0,11}")
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
@@ -64,7 +64,7 @@ class ChargeStatus(FastStrEnum):
 
 
 class Action(FastStrEnum):
-    """What a buyer can make happen on the checkout page."""
+    """The buttons of the checkout page."""
 
     PAY = "pay"
     FAIL = "fail"
@@ -74,7 +74,7 @@ class Action(FastStrEnum):
 
 
 class SandboxCharge(Struct, frozen=True, kw_only=True):
-    """`late_at` is when a late payment is captured: it is under way as long as the charge is not paid."""
+    """`late_at` is when a late payment will be captured."""
 
     ref: str
     payment: str
@@ -92,7 +92,7 @@ class SandboxCharge(Struct, frozen=True, kw_only=True):
 
 
 class _Effect(Struct, frozen=True):
-    """What an action does to the charge, and which notices go out."""
+    """The status an action gives the charge, and the notices it sends."""
 
     status: ChargeStatus
     type: str = SUCCEEDED
@@ -102,7 +102,7 @@ class _Effect(Struct, frozen=True):
 _EFFECTS: Final = {
     Action.PAY: _Effect(ChargeStatus.PAID, notices=("paid",)),
     Action.FAIL: _Effect(ChargeStatus.FAILED, FAILED, ("failed",)),
-    # Until the money comes, the charge can be closed like any other that is open.
+    # Until it is captured, the charge can be closed like any other open one.
     Action.PAY_LATE: _Effect(ChargeStatus.OPEN, notices=("late",)),
     Action.PAY_TWICE: _Effect(ChargeStatus.PAID, notices=("paid", "paid_again")),
     Action.NEVER_ANSWER: _Effect(ChargeStatus.SILENT),
@@ -146,7 +146,7 @@ class _DueNotice(Struct, frozen=True, kw_only=True):
 
 
 class Sandbox:
-    """`secret` signs its notices, as `whsec_` and base64. `public_url` is where both its pages and Holdfast are."""
+    """`secret`, `whsec_` and base64, signs its notices. Its pages and Holdfast's webhook are both at `public_url`."""
 
     def __init__(self, database: Database, secret: str, public_url: str) -> None:
         self._database = database
@@ -175,19 +175,19 @@ class Sandbox:
         return _provider_status(await self._load_answering(ref))
 
     async def refund(self, ref: str, key: str) -> None:
-        """Whoever has the secret speaks for the sandbox, and may have told of a payment that no buyer made on its page.
-        So what it is asked to pay back was paid."""
+        """Refunds unpaid charges too: anybody with the secret can sign a notice that no buyer's action caused, and
+        Holdfast has to be able to refund what it believes."""
         await self._load_answering(ref)
         await self._database.shared.execute(sql.sandbox.insert_refund, ref, key)
         if await self._database.shared.fetchval(sql.sandbox.refund_of_key, key) != ref:
             raise ProviderRefusedError("The key was used for the refund of another payment.")
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
-        # What the library sees is what is read here, also where a request has one of them twice.
+        # The library gets the same values that are read here, even if a request repeats a header.
         signed = {name: headers.get(name, "") for name in _SIGNED_HEADERS}
         id_, seconds, _ = signed.values()
         if not _NOTICE_ID.fullmatch(id_) or not _UNIX_SECONDS.fullmatch(seconds):
-            raise NoticeError("The notice has no id or no time that can be read.")
+            raise NoticeError("The notice has no readable id or time.")
         try:
             self._webhook.verify(body, signed)
         except WebhookVerificationError as error:
@@ -200,8 +200,8 @@ class Sandbox:
         return await self._database.shared.row(SandboxCharge, sql.sandbox.charge, ref)
 
     async def act(self, ref: str, action: Action, delay_seconds: int = 0) -> SandboxCharge:
-        """Do what the buyer chose. A late payment is captured and told `delay_seconds` after the charge's end. Notices
-        wait for `send_due`. Raises `ProviderRefusedError` if the charge takes no payment any more."""
+        """Do what the buyer chose. A late payment is captured `delay_seconds` after the charge expires. Notices wait
+        for `send_due`. Raises `ProviderRefusedError` if the charge takes no payment any more."""
         effect = _EFFECTS[action]
         async with self._database.shared.transaction() as connection:
             scope = Scope(connection)
@@ -256,7 +256,7 @@ class Sandbox:
                 url = f"{self._public_url}/v1/webhooks/sandbox"
                 answer = await client.post(url, content=body.encode(), headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            log.warning("sandbox_notice_lost", notice=notice.id, attempt=notice.attempts, error=type(error).__name__)
+            log.warning("sandbox_notice_failed", notice=notice.id, attempt=notice.attempts, error=type(error).__name__)
             return False
         log.info("sandbox_notice_sent", notice=notice.id, attempt=notice.attempts, status=answer.status_code)
         return answer.is_success
@@ -303,5 +303,5 @@ def _read_notice(id_: str, body: bytes) -> Notice:
 
 @cache
 def _tls_context() -> ssl.SSLContext:
-    """Made once: reading all certificates takes longer than sending a notice."""
+    """Made once, because loading all certificates takes longer than sending a notice."""
     return httpx.create_ssl_context(trust_env=False)

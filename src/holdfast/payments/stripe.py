@@ -1,4 +1,4 @@
-"""Stripe: the buyer pays on a page of Stripe's own, and no card number comes near us.
+"""Stripe: the buyer pays on Stripe's hosted Checkout page, so card data never reaches Holdfast.
 
 See docs/decisions/0007-stripe-hosted-checkout.md.
 """
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     from stripe.params import RefundCreateParams
     from stripe.params.checkout import SessionCreateParams
 
-# The library logs Stripe's messages, which may name the buyer, as information.
+# At INFO the library logs Stripe's messages, which may name the buyer.
 logging.getLogger("stripe").setLevel(logging.WARNING)
 
 CALL_SECONDS: Final = 10.0
 RETRIES_MAX: Final = 2
 NOTICE_AGE_MAX_SECONDS: Final = 300
-# Stripe lets a session live for 30 minutes at least and for a day at most, counted from when it gets the call.
-SESSION_LEAST: Final = timedelta(minutes=31)
-SESSION_MOST: Final = timedelta(hours=23, minutes=55)
+# Stripe accepts sessions of 30 minutes to 24 hours, counted from when it receives the call.
+SESSION_MIN: Final = timedelta(minutes=31)
+SESSION_MAX: Final = timedelta(hours=23, minutes=55)
 
-# Stripe's amounts are ISO's minor units, but for a few. Whole króna and shillings are told in hundredths,
+# Stripe's amounts are ISO minor units, with exceptions: króna and shillings have two decimals at Stripe,
 _IN_HUNDREDTHS: Final = frozenset({"ISK", "UGX"})
-# thousandths have to end in a zero,
+# amounts in thousandths must end in a zero,
 _IN_TENS: Final = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
-# and ariary are told whole, while ISO has hundredths of them: too easy to be wrong by a hundredfold.
-_UNCLEAR: Final = frozenset({"MGA"})
+# and ariary have none at Stripe but two in ISO, where a mistake would be a hundredfold.
+_UNSUPPORTED: Final = frozenset({"MGA"})
 
 _REFUSALS: Final = (stripe.InvalidRequestError, stripe.CardError, stripe.IdempotencyError)
-# Refusals that pass: the merchant's balance at Stripe fills up again, and another call under the same key ends.
-_PASSING_CODES: Final = frozenset({"balance_insufficient", "idempotency_key_in_use"})
-# The library stumbles with an AttributeError over errors in another form than Stripe's, such as those of a proxy.
-_TROUBLES: Final = (stripe.StripeError, TimeoutError, msgspec.ValidationError, AttributeError)
+# Worth a retry: the merchant's balance at Stripe fills up again, and the other call with the same key ends.
+_TRANSIENT_CODES: Final = frozenset({"balance_insufficient", "idempotency_key_in_use"})
+# The library raises AttributeError for error bodies that are not Stripe's, such as a proxy's.
+_TRANSIENT_ERRORS: Final = (stripe.StripeError, TimeoutError, msgspec.ValidationError, AttributeError)
 
 T = TypeVar("T")
 
 
-class _Tags(Struct, frozen=True):
+class _Metadata(Struct, frozen=True):
     payment: str | None = None
 
 
@@ -63,7 +63,7 @@ class _StripeCharge(Struct, frozen=True, kw_only=True):
     currency: str
     refunded: bool = False
     amount_refunded: int = 0
-    metadata: _Tags | None = None
+    metadata: _Metadata | None = None
 
 
 class _Intent(Struct, frozen=True, kw_only=True):
@@ -73,10 +73,10 @@ class _Intent(Struct, frozen=True, kw_only=True):
     currency: str
     amount_received: int | None = None
     latest_charge: str | _StripeCharge | None = None
-    metadata: _Tags | None = None
+    metadata: _Metadata | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.status.startswith("requires_")
 
     @property
@@ -84,10 +84,10 @@ class _Intent(Struct, frozen=True, kw_only=True):
         return isinstance(self.latest_charge, _StripeCharge) and self.latest_charge.refunded
 
     @property
-    def standing(self) -> ProviderStatus:
+    def provider_status(self) -> ProviderStatus:
         if self.status == "succeeded":
             received = self.amount if self.amount_received is None else self.amount_received
-            return _went_back(self, received) or _captured(received, self.currency)
+            return _status_if_refunded(self, received) or _captured_status(received, self.currency)
         return ProviderStatus(PaymentResult.FAILED if self.status == "canceled" else None)
 
 
@@ -99,53 +99,53 @@ class _Session(Struct, frozen=True, kw_only=True):
     currency: str | None = None
     url: str | None = None
     payment_intent: str | _Intent | None = None
-    metadata: _Tags | None = None
+    metadata: _Metadata | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.status == "open"
 
     @property
-    def free(self) -> bool:
+    def is_free(self) -> bool:
         return self.status == "complete" and self.payment_status == "no_payment_required"
 
     @property
-    def standing(self) -> ProviderStatus:
-        if self.free:
-            return _captured(0, self.currency)
+    def provider_status(self) -> ProviderStatus:
+        if self.is_free:
+            return _captured_status(0, self.currency)
         if self.payment_status == "paid":
             intent, total = self.payment_intent, self.amount_total
-            back = _went_back(intent, total or 0) if isinstance(intent, _Intent) else None
-            return back or _captured(total, self.currency)
-        return ProviderStatus(PaymentResult.FAILED if self.status == "expired" or self._fell_through() else None)
+            refunded = _status_if_refunded(intent, total or 0) if isinstance(intent, _Intent) else None
+            return refunded or _captured_status(total, self.currency)
+        return ProviderStatus(PaymentResult.FAILED if self.status == "expired" or self._has_failed() else None)
 
-    def _fell_through(self) -> bool:
-        """Whether a payment that was under way when the buyer left came to nothing. Nobody can pay it a second time.
-        A transfer or voucher that is still awaited `requires_action`."""
+    def _has_failed(self) -> bool:
+        """Whether a payment that was processing when the buyer left has failed. The buyer cannot retry it. A pending
+        transfer or voucher has another status, `requires_action`."""
         intent = self.payment_intent
-        over = isinstance(intent, _Intent) and intent.status in ("requires_payment_method", "canceled")
-        return self.status == "complete" and over
+        has_ended = isinstance(intent, _Intent) and intent.status in ("requires_payment_method", "canceled")
+        return self.status == "complete" and has_ended
 
 
 class _Refund(Struct, frozen=True, kw_only=True):
     status: str | None = None
     amount: int
     currency: str
-    metadata: _Tags | None = None
+    metadata: _Metadata | None = None
 
 
-class _Subject(Struct, frozen=True):
+class _EventData(Struct, frozen=True):
     raw: Raw = field(name="object", default=Raw(b"{}"))
 
 
 class _StripeEvent(Struct, frozen=True, kw_only=True):
     id: str
     type: str
-    data: _Subject = _Subject()
+    data: _EventData = _EventData()
 
 
 class Stripe:
-    """A `Provider`. No call takes longer than `call_seconds`, the library's retries included."""
+    """A `Provider`. No call takes longer than `call_seconds`, including the library's retries."""
 
     def __init__(
         self, key: str, webhook_secret: str | None, api: str | None, *, call_seconds: float = CALL_SECONDS
@@ -161,74 +161,74 @@ class Stripe:
         ).v1
 
     async def aclose(self) -> None:
-        """Gives the connections back."""
+        """Close the connections to Stripe."""
         await self._http.close_async()  # type: ignore[no-untyped-call]
 
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
         params = _session_params(request)
-        async with self._asking():
+        async with self._translate_errors():
             made = await self._stripe.checkout.sessions.create_async(
                 params, {"idempotency_key": f"holdfast-{request.payment}"}
             )
-            session = _read(made, _Session)
+            session = _convert_answer(made, _Session)
         return StartedCheckout(session.id, session.url)
 
     async def look_up(self, ref: str) -> ProviderStatus:
-        async with self._asking():
-            return (await self._find(ref)).standing
+        async with self._translate_errors():
+            return (await self._retrieve(ref)).provider_status
 
     async def close(self, ref: str) -> ProviderStatus:
-        async with self._asking():
+        async with self._translate_errors():
             try:
-                return (await self._shut(ref)).standing
+                return (await self._close(ref)).provider_status
             except stripe.InvalidRequestError:
-                # What is paid, or was closed before, cannot be closed.
-                found = await self._find(ref)
-                if found.open:
+                # Stripe refuses to close a session that is paid or closed already.
+                found = await self._retrieve(ref)
+                if found.is_open:
                     raise
-                return found.standing
+                return found.provider_status
 
     async def refund(self, ref: str, key: str) -> None:
-        async with self._asking():
-            intent = _intent_of(await self._find(ref))
+        async with self._translate_errors():
+            intent = _refundable_intent(await self._retrieve(ref))
             if intent is not None and not intent.refunded:
-                await self._pay_back(intent, key)
+                await self._create_refund(intent, key)
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         self._check_signature(headers.get("stripe-signature", ""), body)
         try:
-            return _notice(msgspec.json.decode(body, type=_StripeEvent))
+            return _read_event(msgspec.json.decode(body, type=_StripeEvent))
         except msgspec.DecodeError as error:
             raise NoticeError(type(error).__name__) from None
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[None]:
-        """Tells what is worth another try from what is not. Of an error only its code goes on: its text may name the
-        buyer. A key that Stripe does not take is worth another try, because it is no fault of the payment."""
+    async def _translate_errors(self) -> AsyncIterator[None]:
+        """Sort Stripe's errors into those worth a retry and those not, and keep only their code, because their text may
+        name the buyer. A rejected API key is worth a retry: it says nothing about the payment."""
         try:
             async with asyncio.timeout(self._call_seconds):
                 yield
         except _REFUSALS as error:
-            kind = ProviderError if error.code in _PASSING_CODES else ProviderRefusedError
-            raise kind(_name(error)) from None
-        except _TROUBLES as error:
-            raise ProviderError(_name(error)) from None
+            kind = ProviderError if error.code in _TRANSIENT_CODES else ProviderRefusedError
+            raise kind(_error_code(error)) from None
+        except _TRANSIENT_ERRORS as error:
+            raise ProviderError(_error_code(error)) from None
 
-    async def _find(self, ref: str) -> _Session | _Intent:
+    async def _retrieve(self, ref: str) -> _Session | _Intent:
         if _is_intent(ref):
             intent = await self._stripe.payment_intents.retrieve_async(ref, {"expand": ["latest_charge"]})
-            return _read(intent, _Intent)
+            return _convert_answer(intent, _Intent)
         session = await self._stripe.checkout.sessions.retrieve_async(ref, {"expand": ["payment_intent.latest_charge"]})
-        return _read(session, _Session)
+        return _convert_answer(session, _Session)
 
-    async def _shut(self, ref: str) -> _Session | _Intent:
+    async def _close(self, ref: str) -> _Session | _Intent:
         if _is_intent(ref):
-            return _read(await self._stripe.payment_intents.cancel_async(ref), _Intent)
-        return _read(await self._stripe.checkout.sessions.expire_async(ref), _Session)
+            return _convert_answer(await self._stripe.payment_intents.cancel_async(ref), _Intent)
+        return _convert_answer(await self._stripe.checkout.sessions.expire_async(ref), _Session)
 
-    async def _pay_back(self, intent: _Intent, key: str) -> None:
+    async def _create_refund(self, intent: _Intent, key: str) -> None:
         params: RefundCreateParams = {"payment_intent": intent.id}
-        if payment := _payment(intent.metadata):
+        if payment := _payment_id(intent.metadata):
             params["metadata"] = {"payment": payment}
         try:
             made = await self._stripe.refunds.create_async(params, {"idempotency_key": key})
@@ -236,7 +236,7 @@ class Stripe:
             if error.code != "charge_already_refunded":
                 raise
         else:
-            if _read(made, _Refund).status in ("failed", "canceled"):
+            if _convert_answer(made, _Refund).status in ("failed", "canceled"):
                 raise ProviderRefusedError("refund_failed")
 
     def _check_signature(self, header: str, body: bytes) -> None:
@@ -275,14 +275,14 @@ def _session_params(request: CheckoutRequest) -> "SessionCreateParams":
 
 
 def _expires_at(wanted: datetime) -> int | None:
-    """Counted from what was asked for and not from now: Stripe knows a repeated call by its key only if all of it is
-    repeated. None: later than Stripe allows, which then takes a day."""
-    late_enough = wanted + SESSION_LEAST
-    return None if late_enough > datetime.now(UTC) + SESSION_MOST else int(late_enough.timestamp())
+    """Counted from the wanted time and not from now, because a retry with the same idempotency key must repeat every
+    parameter. None if that is later than Stripe allows; Stripe's default of a day applies then."""
+    expires_at = wanted + SESSION_MIN
+    return None if expires_at > datetime.now(UTC) + SESSION_MAX else int(expires_at.timestamp())
 
 
 def _to_stripe(amount: int, currency: str) -> int:
-    if currency in _UNCLEAR or (currency in _IN_TENS and amount % 10):
+    if currency in _UNSUPPORTED or (currency in _IN_TENS and amount % 10):
         raise ProviderRefusedError("amount_not_supported")
     return amount * 100 if currency in _IN_HUNDREDTHS else amount
 
@@ -291,86 +291,88 @@ def _from_stripe(amount: int, currency: str) -> int:
     return amount // 100 if currency in _IN_HUNDREDTHS else amount
 
 
-def _captured(amount: int | None, currency: str | None) -> ProviderStatus:
+def _captured_status(amount: int | None, currency: str | None) -> ProviderStatus:
     if amount is None or currency is None:
         return ProviderStatus(PaymentResult.CAPTURED)
     return ProviderStatus(PaymentResult.CAPTURED, _from_stripe(amount, currency.upper()), currency.upper())
 
 
-def _intent_of(found: _Session | _Intent) -> _Intent | None:
-    """What is to be paid back. None: there was nothing to pay."""
+def _refundable_intent(found: _Session | _Intent) -> _Intent | None:
+    """None if the session cost nothing, so that there is nothing to refund."""
     intent = found.payment_intent if isinstance(found, _Session) else found
     if isinstance(intent, _Intent):
         return intent
-    if isinstance(found, _Session) and found.free:
+    if isinstance(found, _Session) and found.is_free:
         return None
     raise ProviderRefusedError("not_paid")
 
 
-def _notice(event: _StripeEvent) -> Notice:
+def _read_event(event: _StripeEvent) -> Notice:
     match event.type:
         case "checkout.session.completed" | "checkout.session.async_payment_succeeded":
-            session = _subject(event, _Session)
-            return _told(event, session.standing, session.metadata, session.id)
+            session = _decode_object(event, _Session)
+            return _make_notice(event, session.provider_status, session.metadata, session.id)
         case "checkout.session.async_payment_failed" | "checkout.session.expired":
-            session = _subject(event, _Session)
-            return _told(event, ProviderStatus(PaymentResult.FAILED), session.metadata, session.id)
+            session = _decode_object(event, _Session)
+            return _make_notice(event, ProviderStatus(PaymentResult.FAILED), session.metadata, session.id)
         case "payment_intent.succeeded":
-            intent = _subject(event, _Intent)
-            return _told(event, intent.standing, intent.metadata)
+            intent = _decode_object(event, _Intent)
+            return _make_notice(event, intent.provider_status, intent.metadata)
         case "charge.refunded":
-            charge = _subject(event, _StripeCharge)
-            return _told(event, _refunded(charge.refunded, charge.amount_refunded, charge.currency), charge.metadata)
+            charge = _decode_object(event, _StripeCharge)
+            status = _refunded_status(charge.refunded, charge.amount_refunded, charge.currency)
+            return _make_notice(event, status, charge.metadata)
         case "refund.updated":
-            # Only our own refunds carry our payment, and they always are of all that is left.
-            refund = _subject(event, _Refund)
-            return _told(
-                event, _refunded(refund.status == "succeeded", refund.amount, refund.currency), refund.metadata
-            )
+            # Only refunds that Holdfast created carry a payment id, and those refund everything that is left.
+            refund = _decode_object(event, _Refund)
+            status = _refunded_status(refund.status == "succeeded", refund.amount, refund.currency)
+            return _make_notice(event, status, refund.metadata)
         case _:
             return Notice(id=event.id, result=None)
 
 
-def _went_back(intent: _Intent, amount: int) -> ProviderStatus | None:
-    return _refunded(True, amount, intent.currency) if intent.refunded else None
+def _status_if_refunded(intent: _Intent, amount: int) -> ProviderStatus | None:
+    return _refunded_status(True, amount, intent.currency) if intent.refunded else None
 
 
-def _refunded(done: bool, amount: int, currency: str) -> ProviderStatus:
+def _refunded_status(done: bool, amount: int, currency: str) -> ProviderStatus:
     code = currency.upper()
     return ProviderStatus(PaymentResult.REFUNDED, _from_stripe(amount, code), code) if done else ProviderStatus(None)
 
 
-def _told(event: _StripeEvent, standing: ProviderStatus, tags: _Tags | None, ref: str | None = None) -> Notice:
-    """What can be tied to none of our payments is no news."""
-    payment = _payment(tags)
-    if standing.result is None or payment is None:
+def _make_notice(
+    event: _StripeEvent, status: ProviderStatus, metadata: _Metadata | None, ref: str | None = None
+) -> Notice:
+    """An event without a payment id of ours has no result for us."""
+    payment = _payment_id(metadata)
+    if status.result is None or payment is None:
         return Notice(id=event.id, result=None)
     return Notice(
         id=event.id,
-        result=standing.result,
+        result=status.result,
         ref=ref,
         payment=payment,
-        amount=standing.amount,
-        currency=standing.currency,
+        amount=status.amount,
+        currency=status.currency,
     )
 
 
-def _payment(tags: _Tags | None) -> str | None:
-    return tags.payment if tags else None
+def _payment_id(metadata: _Metadata | None) -> str | None:
+    return metadata.payment if metadata else None
 
 
 def _is_intent(ref: str) -> bool:
     return ref.startswith("pi_")
 
 
-def _subject(event: _StripeEvent, kind: type[T]) -> T:
+def _decode_object(event: _StripeEvent, kind: type[T]) -> T:
     return msgspec.json.decode(event.data.raw, type=kind)
 
 
-def _read(answer: object, kind: type[T]) -> T:
+def _convert_answer(answer: object, kind: type[T]) -> T:
     return msgspec.convert(answer, kind, from_attributes=True)
 
 
-def _name(error: Exception) -> str:
+def _error_code(error: Exception) -> str:
     code = error.code if isinstance(error, stripe.StripeError) else None
     return code or type(error).__name__

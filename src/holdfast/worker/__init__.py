@@ -1,2 +1,2 @@
-"""What runs in the background. An expired hold is free without it; very large events that were
-cancelled need it to be wound up."""
+"""Background jobs. Expired holds are for sale without them, but only a worker finishes the cancellation of a very large
+event."""

@@ -1,15 +1,16 @@
-"""Completes events that have an end, once it has come."""
+"""Completes active events once their end has passed."""
 
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.refusals import RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.engine.event_editor import set_status
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Connection, Database
 
 log = structlog.get_logger()
 
@@ -17,12 +18,17 @@ ACTOR: Final = "completer"
 EVENTS_MAX: Final = 100
 
 
+class EndedEvent(Struct, frozen=True):
+    id: bytes
+    org_id: bytes
+
+
 async def run_once(connection: Connection) -> int:
-    """Returns how many events are over. Their bookings are then wound up by the reaper."""
-    rows = await connection.fetch(sql.worker.events_to_complete, EVENTS_MAX)
-    for row in rows:
+    """Returns how many events have ended. The reaper then completes their bookings."""
+    events = await Database(connection).all_events.rows(EndedEvent, sql.worker.events_to_complete, EVENTS_MAX)
+    for event in events:
         try:
-            await set_status(connection, row["org_id"], row["id"], EventStatus.COMPLETED, ACTOR)
+            await set_status(connection, event.org_id, event.id, EventStatus.COMPLETED, ACTOR)
         except RefusedError:
-            log.info("event_ended_meanwhile", subject=ids.format_event_id(row["id"]))
-    return len(rows)
+            log.info("event_ended_already", subject=ids.format_event_id(event.id))
+    return len(events)

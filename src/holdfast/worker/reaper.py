@@ -1,4 +1,7 @@
-"""Ends what is due in events that nobody else is working on, and winds up events that are over or called off."""
+"""Expires due holds, and ends the bookings of completed and cancelled events.
+
+Buyers do not depend on it: every batch expires the due holds of its event first.
+"""
 
 from typing import Final
 
@@ -17,15 +20,14 @@ FIRST: Final = bytes(16)
 
 
 class Reaper:
-    """Any number may run at once: each takes the events whose lock is free, and what one has ended the next does not
-    find any more."""
+    """Any number may run at once: each skips events that are locked, and ends only bookings that no other has ended."""
 
     def __init__(self) -> None:
         self._layouts = LayoutCache()
         self._after = FIRST
 
     async def run_once(self, connection: Connection) -> int:
-        """Returns how many bookings ended. There may be more: a pass is bounded, and the next one goes on behind it."""
+        """Returns how many bookings ended. A pass is bounded, and the next one continues after its last event."""
         events = [row["id"] for row in await connection.fetch(sql.worker.events_to_sweep, EVENTS_MAX, self._after)]
         self._after = events[-1] if len(events) == EVENTS_MAX else FIRST
         ended = sum([await self._sweep(connection, event) for event in events])
@@ -34,8 +36,8 @@ class Reaper:
         return ended
 
     async def _sweep(self, connection: Connection, event: bytes) -> int:
-        """Each in a transaction of its own, so that no buyer waits for another event's housekeeping, and an event that
-        is broken does not stop that of others."""
+        """One transaction for each event, so that buyers wait only for their own event, and one broken event does not
+        stop the others."""
         try:
             return await sweep(connection, self._layouts, [event], sql.engine.lock_if_free)
         except LOST_ERRORS:
