@@ -33,14 +33,12 @@ from holdfast.payments.sandbox import LEASE_SECONDS, RETRIES, Action, Sandbox
 from holdfast.runtime import db
 from tests.support.engine_helpers import async_test, shift_clock
 from tests.support.harness import free_port
-from tests.support.sandbox_shop import HOUR, KEY, PAYMENT, SECRET, SandboxShop, checkout_request
+from tests.support.sandbox_shop import HOUR, KEY, NO_DATABASE, PAYMENT, SECRET, SandboxShop, checkout_request
 
 REF = "sbx_0190c7a1"
 PAID = ProviderStatus(PaymentResult.CAPTURED, 3000, "EUR")
 ENDED = ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
 OPEN = ProviderStatus(None)
-# Verifying a notice reads nothing.
-NO_DATABASE: Any = None
 
 
 class Stage:

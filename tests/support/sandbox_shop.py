@@ -30,6 +30,8 @@ PAYMENT = "pay_0190c7a1"
 
 
 HOUR = 3600
+# Verifying a notice reads nothing from the database.
+NO_DATABASE: Any = None
 
 
 class SandboxShop:
