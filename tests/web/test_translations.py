@@ -1,4 +1,4 @@
-"""Every text of the pages is there in every language, says the same, and is said somewhere."""
+"""Every text exists in every language with the same placeholders, and something shows it."""
 
 import ast
 import re
@@ -10,23 +10,29 @@ from typing import Any, Final
 
 import pytest
 
+import holdfast.i18n
 import holdfast.web
 from holdfast.api.operations import OPERATIONS
 from holdfast.core.model import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.texts import MissingTextError, section, translate
+from holdfast.notifications.emails import EmailKind
 from holdfast.payments.registry import make_providers
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 from holdfast.web.api_types import Event, Problem
-from holdfast.web.page_texts import TEXTS, refusal, say
+from holdfast.web.page_texts import page_text, refusal_text
 from holdfast.web.rendering import LANGUAGE_NAMES, TONES
 
+I18N: Final = Path(holdfast.i18n.__file__).parent
 WEB: Final = Path(holdfast.web.__file__).parent
 TEMPLATES: Final = sorted((WEB / "templates").rglob("*.html"))
 SCRIPTS: Final = sorted((WEB / "static").glob("*.js"))
-PAGE: Final = TEXTS["en"]["page"]
+TEXTS: Final = {language: tomllib.loads((I18N / f"{language}.toml").read_text()) for language in LANGUAGES}
+PAGE: Final = section("en", "page")
+REFUSALS: Final = section("en", "refusal")
 # What a page's functions can call for a buyer, and what the API may then say.
 CALLED: Final = ("place_hold", "extend_booking", "cancel_booking", "start_payment", "submit_receipt")
 # What no form of ours can bring about; a person who sends forms of their own may read that it did not work.
@@ -73,7 +79,7 @@ def _said_in_python() -> list[tuple[str, str]]:
     found = []
     for path in WEB.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "page_text":
                 key = node.args[1]
                 if isinstance(key, ast.Constant):
                     found.append((path.name, str(key.value)))
@@ -94,24 +100,30 @@ def test_every_language_has_the_same_texts_with_the_same_holes(language: str) ->
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_texts_are_text_in_order_and_no_markup(language: str) -> None:
-    raw = tomllib.loads((WEB / "texts" / f"{language}.toml").read_text())
-    assert raw == TEXTS[language]
+    for name, texts in TEXTS[language].items():
+        assert section(language, name) == texts
     for texts in TEXTS[language].values():
         for key, text in texts.items():
             assert not re.search(r"[<>]|&\w+;|\.\.\.| {2}", text), key
 
 
 def test_no_text_of_one_language_was_left_in_another() -> None:
-    same = {key for key, text in PAGE.items() if text == TEXTS["es"]["page"][key]}
-    assert same <= {"total", "subtotal"}
+    same = {
+        f"{name}.{key}"
+        for name, texts in TEXTS["en"].items()
+        for key, text in texts.items()
+        if text == TEXTS["es"][name][key]
+    }
+    assert same <= {"page.total", "page.subtotal", "email.total", "email.subtotal", "stampede.refusals"}
 
 
 def test_what_is_said_of_one_is_said_of_many() -> None:
-    for key in PAGE:
-        if key.endswith((".one", ".many")):
-            stem = key.rpartition(".")[0]
-            assert {f"{stem}.one", f"{stem}.many"} <= set(PAGE)
-            assert stem not in PAGE
+    for texts in TEXTS["en"].values():
+        for key in texts:
+            if key.endswith((".one", ".many")):
+                stem = key.rpartition(".")[0]
+                assert {f"{stem}.one", f"{stem}.many"} <= set(texts)
+                assert stem not in texts
 
 
 def test_everything_that_templates_say_is_there_with_what_its_holes_need() -> None:
@@ -143,7 +155,6 @@ def test_everything_that_scripts_say_is_there() -> None:
 def test_no_text_is_left_that_nobody_says() -> None:
     said = set().union(*(_keys(pattern) for _, pattern, _ in _said_in_templates()))
     said |= {key for _, key in _said_in_python()}
-    said |= {key for key in PAGE if key.startswith("refusal.")}
     assert set(PAGE) - said == set()
     scripts = "\n".join(path.read_text() for path in SCRIPTS)
     for kind in ("script", "stampede"):
@@ -154,8 +165,7 @@ def test_every_refusal_that_has_a_text_is_one() -> None:
     sources = "\n".join(path.read_text() for path in WEB.glob("*.py"))
     own = set(re.findall(r"Problem\(\d+, \"(\w+)\"\)", sources))
     codes = {each.code for each in Refusal} | own | {"other"}
-    told = {key.removeprefix("refusal.").removesuffix("_best") for key in PAGE if key.startswith("refusal.")}
-    assert told <= codes
+    assert {key.removesuffix("_best") for key in REFUSALS} <= codes
 
 
 @pytest.mark.parametrize("status", Status)
@@ -204,7 +214,7 @@ def _met_by_buyers() -> set[str]:
 
 def test_what_the_api_refuses_a_buyer_is_told_in_words_of_its_own() -> None:
     assert {operation.name for operation in OPERATIONS} >= set(CALLED)
-    missing = {code for code in _met_by_buyers() - OURS if f"refusal.{code}" not in PAGE}
+    missing = {code for code in _met_by_buyers() - OURS if code not in REFUSALS}
     assert missing == set()
 
 
@@ -213,13 +223,42 @@ def test_what_the_api_refuses_a_buyer_is_told_in_words_of_its_own() -> None:
 @pytest.mark.parametrize("of_best", [False, True])
 def test_every_refusal_can_be_told_whatever_it_is(language: str, most: int | None, of_best: bool) -> None:
     for code in [each.code for each in Refusal] + ["nothing_chosen", "no_file", "wrong_file", "never heard of"]:
-        text = refusal(language, Problem(409, code, conflicts=["A-1", "{x}"]), _event(most), of_best=of_best)
+        text = refusal_text(language, Problem(409, code, conflicts=["A-1", "{x}"]), _event(most), of_best=of_best)
         assert text
         assert "None" not in text
         assert "{most}" not in text
 
 
 def test_what_is_put_into_a_text_is_never_taken_for_a_hole() -> None:
-    told = refusal("en", Problem(409, "seat_taken", conflicts=["{0.__class__}", "{most}"]), _event())
+    told = refusal_text("en", Problem(409, "seat_taken", conflicts=["{0.__class__}", "{most}"]), _event())
     assert told == "Somebody else was faster: {0.__class__}, {most}."
-    assert say("en", "units", n=1) != say("en", "units", n=2) != say("en", "units", n=0)
+    assert page_text("en", "units", n=1) != page_text("en", "units", n=2) != page_text("en", "units", n=0)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_kind_of_email_has_its_texts(language: str) -> None:
+    parts = {f"{kind}.{part}" for kind in EmailKind for part in ("subject", "heading", "lead", "next")}
+    texts = section(language, "email")
+    assert {key for key in texts if "." in key} == parts
+    assert set().union(*(_holes(text) for text in texts.values())) <= {"event", "org", "booking"}
+
+
+@pytest.mark.parametrize("key", ["page.no_such_text", "no_such_section.title", "page.units.one.one", "page", ""])
+def test_a_missing_text_is_an_error(key: str) -> None:
+    with pytest.raises(MissingTextError):
+        translate("en", key, n=1)
+
+
+def test_a_language_without_a_file_is_an_error() -> None:
+    with pytest.raises(MissingTextError):
+        translate("de", "page.close")
+
+
+def test_a_placeholder_without_a_value_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        translate("en", "page.from")
+
+
+@pytest.mark.parametrize(("n", "form"), [(1, "one"), ("1", "one"), (0, "many"), ("2", "many"), ("1.000", "many")])
+def test_the_number_chooses_the_plural_form(n: object, form: str) -> None:
+    assert translate("es", "page.units", n=n) == section("es", "page")[f"units.{form}"].format(n=n)

@@ -12,8 +12,7 @@ from holdfast.core.states import Status
 from holdfast.engine.engine import Engine
 from holdfast.i18n.formatting import language_of
 from holdfast.notifications.channel import Delivery, UndeliveredError
-from holdfast.notifications.email_texts import Kind, reason_in
-from holdfast.notifications.emails import Attachment, Email, EmailItem, compose
+from holdfast.notifications.emails import Attachment, Email, EmailItem, EmailKind, compose
 from holdfast.notifications.smtp import Smtp
 from holdfast.runtime import ids
 from holdfast.runtime.db import Pool
@@ -21,17 +20,17 @@ from holdfast.tickets.booking_tickets import tickets_of
 from holdfast.tickets.issue import BookingSheet, calendar_of, issue, load_booking_sheet, print_tickets
 
 KINDS: Final = {
-    public_kind(Status.CONFIRMED): Kind.CONFIRMED,
-    public_kind(Status.EXPIRED): Kind.EXPIRED,
-    public_kind(Status.REJECTED): Kind.REJECTED,
-    public_kind(Status.CANCELLED): Kind.CANCELLED,
-    public_kind(Status.REFUNDED): Kind.REFUNDED,
-    public_kind(TRANSFERRED): Kind.TRANSFERRED,
-    PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: Kind.LATE_REFUND,
+    public_kind(Status.CONFIRMED): EmailKind.CONFIRMED,
+    public_kind(Status.EXPIRED): EmailKind.EXPIRED,
+    public_kind(Status.REJECTED): EmailKind.REJECTED,
+    public_kind(Status.CANCELLED): EmailKind.CANCELLED,
+    public_kind(Status.REFUNDED): EmailKind.REFUNDED,
+    public_kind(TRANSFERRED): EmailKind.TRANSFERRED,
+    PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: EmailKind.LATE_REFUND,
 }
-WITH_TICKETS: Final = frozenset({Kind.CONFIRMED, Kind.TRANSFERRED})
+WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
 # These say themselves why.
-OF_MONEY: Final = frozenset({Kind.LATE_REFUND, Kind.EXTRA_REFUND})
+OF_MONEY: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 
 
 class Body(Struct, frozen=True):
@@ -41,11 +40,11 @@ class Body(Struct, frozen=True):
     status: Status
     reason: str | None
 
-    def kind(self, told: str) -> Kind:
+    def kind(self, told: str) -> EmailKind:
         """Money that is too much for a booking that stands is not money that came too late for it."""
         kind = KINDS[told]
-        is_extra = kind is Kind.LATE_REFUND and self.status in (Status.CONFIRMED, Status.COMPLETED)
-        return Kind.EXTRA_REFUND if is_extra else kind
+        is_extra = kind is EmailKind.LATE_REFUND and self.status in (Status.CONFIRMED, Status.COMPLETED)
+        return EmailKind.EXTRA_REFUND if is_extra else kind
 
 
 class EmailChannel:
@@ -75,7 +74,7 @@ class EmailChannel:
 
 
 def _email(
-    delivery: Delivery, body: Body, sheet: BookingSheet, kind: Kind, attachments: tuple[Attachment, ...]
+    delivery: Delivery, body: Body, sheet: BookingSheet, kind: EmailKind, attachments: tuple[Attachment, ...]
 ) -> Email:
     booking = sheet.booking
     return Email(
@@ -93,7 +92,7 @@ def _email(
         tax=booking.tax,
         total=booking.total,
         currency=booking.currency,
-        reason=None if kind in OF_MONEY else reason_in(language_of(body.language), body.reason),
+        reason=None if kind in OF_MONEY else body.reason,
         attachments=attachments,
         message_id=f"<{ids.format_event_id(delivery.event)}.{delivery.number}@holdfast>",
     )

@@ -1,4 +1,4 @@
-"""Letters to buyers: what is told of a booking, as an e-mail that any client can show."""
+"""E-mails to buyers about their bookings, as messages that any mail client can show."""
 
 import re
 import unicodedata
@@ -7,27 +7,46 @@ from email.header import Header
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8, Policy
 from email.utils import parseaddr, quote
+from enum import StrEnum
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from msgspec import Struct
 
 from holdfast.i18n.formatting import language_of, moment, money
+from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
-from holdfast.notifications.email_texts import TEXTS, Texts, Wording
-from holdfast.notifications.email_texts import Kind as Kind
 
-# Longer text, or any that could be taken for something else, goes into headers encoded.
+# A longer header, or one that a client could misread, is encoded.
 PLAIN_HEADER_MAX: Final = 60
 ADDRESS_MAX: Final = 254
 
 _ADDRESS: Final = re.compile(r'[^\s\x00-\x20\x7f-\x9f<>()\[\]\\,;:"@]+@[^\s\x00-\x20\x7f-\x9f<>()\[\]\\,;:"@]+')
 _TIMES: Final = "\u00d7"
-_UNSAFE_IN_NAME: Final = re.compile(r"[^\w .()-]")
+_UNSAFE_IN_FILE_NAME: Final = re.compile(r"[^\w .()-]")
 
-# To whom a booking was handed over is not told what it cost.
-_WITHOUT_PRICES: Final = frozenset({Kind.TRANSFERRED})
-_GOOD_NEWS: Final = frozenset({Kind.CONFIRMED, Kind.TRANSFERRED})
+
+class EmailKind(StrEnum):
+    """What an e-mail is about. Each kind has its texts in the section `email` of every language."""
+
+    CONFIRMED = "confirmed"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    # The org took the booking back and refunds it.
+    REFUNDED = "refunded"
+    # The money arrived after the hold expired and its units were gone.
+    LATE_REFUND = "late_refund"
+    # The buyer paid more than once; the booking stands and the surplus is refunded.
+    EXTRA_REFUND = "extra_refund"
+    # Goes to the new holder.
+    TRANSFERRED = "transferred"
+
+
+_REFUNDS: Final = frozenset({EmailKind.REFUNDED, EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
+_GOOD_NEWS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
+# What the previous holder paid is none of the new holder's business.
+_WITHOUT_PRICES: Final = frozenset({EmailKind.TRANSFERRED})
 
 _templates: Final = Environment(
     loader=PackageLoader("holdfast.notifications"),
@@ -40,7 +59,7 @@ _templates: Final = Environment(
 
 
 class EmailItem(Struct, frozen=True):
-    """So many of one thing, such as "Stalls, A-5, Full price"."""
+    """A quantity of one thing, such as "Stalls, A-5, Full price"."""
 
     label: str
     quantity: int
@@ -56,10 +75,10 @@ class Attachment(Struct, frozen=True):
 
 
 class Email(Struct, frozen=True, kw_only=True):
-    """`message_id` stays the same when a letter is sent again, so that a mailbox can tell. `booking` is the number that
-    buyers know it by."""
+    """The facts of an e-mail. `message_id` stays the same when the e-mail is sent again, so that a mailbox can drop the
+    duplicate. `booking` is the reference that the buyer knows."""
 
-    kind: Kind
+    kind: EmailKind
     language: str
     to: str
     org_name: str
@@ -79,16 +98,15 @@ class Email(Struct, frozen=True, kw_only=True):
 
 
 class EmailRow(Struct, frozen=True):
-    """An item as it is shown. The price is told where there are several; where no prices are told at all, the label
-    says how many."""
+    """An item as the reader sees it. `breakdown` is quantity times price, for more than one of a kind."""
 
     label: str
-    price: str | None
+    breakdown: str | None
     amount: str | None
 
 
 class EmailTotals(Struct, frozen=True):
-    """Subtotal and tax are told only where there is a tax."""
+    """Subtotal and tax are there only if the booking is taxed."""
 
     subtotal: str | None
     tax: str | None
@@ -96,13 +114,14 @@ class EmailTotals(Struct, frozen=True):
 
 
 class EmailContent(Struct, frozen=True, kw_only=True):
-    """A letter in words, as templates show it: all that is left to them is where things stand."""
+    """Everything a reader sees, translated and formatted. Templates only arrange it."""
 
     language: str
-    good_news: bool
+    is_good_news: bool
     org: str
-    wording: Wording
-    texts: Texts
+    subject: str
+    heading: str
+    lead: str
     tickets: str | None
     event: str
     when: str
@@ -110,62 +129,64 @@ class EmailContent(Struct, frozen=True, kw_only=True):
     booking: str
     reason: tuple[str, ...]
     rows: tuple[EmailRow, ...]
-    sums: EmailTotals | None
+    totals: EmailTotals | None
+    total_label: str
+    next_step: str
     footer: str
 
 
 def compose(email: Email, sender: str) -> EmailMessage:
-    """The message to send. An address that cannot be used raises `UndeliveredError`."""
-    sheet = describe(email)
+    """Build the message to send. Raises `UndeliveredError` if an address is unusable."""
+    content = describe(email)
     message = EmailMessage(policy=SMTP if (sender + email.to).isascii() else SMTPUTF8)
-    _address(message, sheet.org, sender, email.to)
-    _put(message, "Subject", _encoded(sheet.wording.subject))
-    _put(message, "Message-ID", f"<{_one_line(email.message_id).strip('<>')}>")
+    _set_addresses(message, content.org, sender, email.to)
+    _set_header(message, "Subject", _encode_header(content.subject))
+    _set_header(message, "Message-ID", f"<{_one_line(email.message_id).strip('<>')}>")
     message["Date"] = datetime.now(UTC)
-    # No out-of-office reply is wanted.
+    # These two keep out-of-office replies away.
     message["Auto-Submitted"] = "auto-generated"
     message["X-Auto-Response-Suppress"] = "All"
-    message.set_content(_render("letter.txt", sheet), cte="quoted-printable")
-    message.add_alternative(_render("letter.html", sheet), subtype="html", cte="quoted-printable")
+    message.set_content(_render("email.txt", content), cte="quoted-printable")
+    message.add_alternative(_render("email.html", content), subtype="html", cte="quoted-printable")
     for attachment in email.attachments:
         _attach(message, attachment)
-    # Put in earlier, it would have gone down into the first part.
-    message["Content-Language"] = sheet.language
+    # Set before the attachments, this header would move down into the first part.
+    message["Content-Language"] = content.language
     return message
 
 
 def describe(email: Email) -> EmailContent:
-    """Put a letter into words. What others wrote becomes one line each, but for the reason."""
+    """Translate and format an e-mail. Names and addresses become one line each; a reason keeps its lines."""
     language = language_of(email.language)
-    texts = TEXTS[language]
     event, org, booking = _one_line(email.event_title), _one_line(email.org_name), _one_line(email.booking)
-    wording = _fill(texts.kinds[email.kind], event, org, booking)
+
+    def text(key: str) -> str:
+        return translate(language, f"email.{key}", event=event, org=org, booking=booking)
+
     return EmailContent(
         language=language,
-        good_news=email.kind in _GOOD_NEWS,
+        is_good_news=email.kind in _GOOD_NEWS,
         org=org,
-        wording=wording,
-        texts=texts,
-        tickets=texts.tickets if email.attachments and email.kind in _GOOD_NEWS else None,
+        subject=text(f"{email.kind}.subject"),
+        heading=text(f"{email.kind}.heading"),
+        lead=text(f"{email.kind}.lead"),
+        tickets=text("tickets") if email.attachments and email.kind in _GOOD_NEWS else None,
         event=event,
         when=moment(email.starts_at, email.timezone, language),
         where=", ".join(_lines(email.address)) or None,
         booking=booking,
         reason=_lines(email.reason),
         rows=tuple(_row(email, item, language) for item in email.items),
-        sums=None if email.kind in _WITHOUT_PRICES else _sums(email, language),
-        footer=texts.footer.format(booking=booking, org=org),
+        totals=None if email.kind in _WITHOUT_PRICES else _totals(email, language),
+        total_label=text("refund_total" if email.kind in _REFUNDS else "total"),
+        next_step=text(f"{email.kind}.next"),
+        footer=text("footer"),
     )
 
 
 def is_address(text: str) -> bool:
-    """Whether mail can be sent to it. Quoted names and bare IP addresses are legal, but nobody's."""
+    """Whether we can send mail to it. Quoted local parts and IP literals are legal, but nobody uses them."""
     return len(text) <= ADDRESS_MAX and _ADDRESS.fullmatch(text) is not None
-
-
-def _fill(wording: Wording, event: str, org: str, booking: str) -> Wording:
-    texts = {name: getattr(wording, name) for name in Wording.__struct_fields__}
-    return Wording(**{name: text.format(event=event, org=org, booking=booking) for name, text in texts.items()})
 
 
 def _row(email: Email, item: EmailItem, language: str) -> EmailRow:
@@ -177,7 +198,7 @@ def _row(email: Email, item: EmailItem, language: str) -> EmailRow:
     return EmailRow(label, f"{item.quantity} {_TIMES} {price}" if item.quantity > 1 else None, amount)
 
 
-def _sums(email: Email, language: str) -> EmailTotals:
+def _totals(email: Email, language: str) -> EmailTotals:
     total = money(email.total, email.currency, language)
     if email.tax == 0:
         return EmailTotals(None, None, total)
@@ -186,18 +207,20 @@ def _sums(email: Email, language: str) -> EmailTotals:
     )
 
 
-def _render(template: str, sheet: EmailContent) -> str:
-    return _templates.get_template(template).render(sheet=sheet, texts=sheet.texts, wording=sheet.wording)
+def _render(template: str, content: EmailContent) -> str:
+    return _templates.get_template(template).render(
+        email=content, t=lambda key: translate(content.language, f"email.{key}")
+    )
 
 
-def _address(message: EmailMessage, org: str, sender: str, to: str) -> None:
+def _set_addresses(message: EmailMessage, org: str, sender: str, to: str) -> None:
     sender_address = parseaddr(sender)[1]
     if not is_address(sender_address):
-        raise UndeliveredError("The address that mail is sent from is not an e-mail address.")
+        raise UndeliveredError("The sender's address is not an e-mail address.")
     if not is_address(to):
         raise UndeliveredError("The buyer's address is not an e-mail address.", for_good=True)
-    _put(message, "From", f"{_phrase(org)} <{sender_address}>")
-    _put(message, "To", to)
+    _set_header(message, "From", f"{_phrase(org)} <{sender_address}>")
+    _set_header(message, "To", to)
 
 
 def _attach(message: EmailMessage, attachment: Attachment) -> None:
@@ -207,15 +230,15 @@ def _attach(message: EmailMessage, attachment: Attachment) -> None:
         maintype=type_.maintype,
         subtype=type_.subtype,
         params=dict(type_.params),
-        filename=_UNSAFE_IN_NAME.sub("_", _one_line(attachment.name)),
+        filename=_UNSAFE_IN_FILE_NAME.sub("_", _one_line(attachment.name)),
     )
 
 
-class _Written(str):
-    """A header just as it is to be sent.
+class _FinalHeader(str):
+    """A header that the email package sends exactly as we wrote it.
 
-    The email package would read what it is given, and write that anew: it unfolds encoded newlines that a title may
-    hide into headers of their own, and long names with commas into several senders.
+    The package parses and rewrites what it gets. It would turn encoded newlines hidden in a title into headers of their
+    own, and a long name with commas into several senders.
     """
 
     name: str
@@ -224,21 +247,21 @@ class _Written(str):
         return f"{self.name}: {self}\n".replace("\n", policy.linesep)
 
 
-def _put(message: EmailMessage, name: str, text: str) -> None:
-    header = _Written(text)
+def _set_header(message: EmailMessage, name: str, text: str) -> None:
+    header = _FinalHeader(text)
     header.name = name
     message[name] = header
 
 
-def _encoded(text: str) -> str:
+def _encode_header(text: str) -> str:
     if text.isascii() and "=?" not in text and len(text) <= PLAIN_HEADER_MAX:
         return text
     return Header(text, "utf-8", header_name="Subject").encode()
 
 
 def _phrase(name: str) -> str:
-    """A name in front of an address."""
-    encoded = _encoded(name)
+    """A display name, which stands in front of an address."""
+    encoded = _encode_header(name)
     return f'"{quote(name)}"' if encoded == name else encoded
 
 
@@ -252,5 +275,5 @@ def _lines(text: str | None) -> tuple[str, ...]:
 
 
 def _visible(text: str) -> str:
-    """Without control characters other than spaces, and without halves of characters, which cannot be encoded."""
+    """Drop control characters except whitespace, and lone surrogates, which cannot be encoded."""
     return "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs"))

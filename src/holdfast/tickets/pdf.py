@@ -17,8 +17,9 @@ from fpdf import FPDF
 from fpdf.drawing import PaintedPath
 from fpdf.enums import Align, PathPaintRule, XPos, YPos
 from fpdf.fonts import TTFFont
-from msgspec import Struct
 
+from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.texts import Section, section
 from holdfast.tickets.printed import PrintedTicket
 from holdfast.tickets.qr import qr_runs
 
@@ -54,42 +55,6 @@ _VALUE_PTS: Final = (13, 11, 9)
 _BOX: Final = "□"
 
 
-class Labels(Struct, frozen=True, kw_only=True):
-    ticket: str
-    when: str
-    where: str
-    seat: str
-    pool: str
-    tariff: str
-    booking: str
-    note: str
-
-
-LABELS: Final = {
-    "en": Labels(
-        ticket="Ticket {number} of {count}",
-        when="When",
-        where="Where",
-        seat="Seat",
-        pool="Area",
-        tariff="Ticket type",
-        booking="Booking",
-        note="Show this code at the entrance, on paper or on a screen. It lets one person in, once. "
-        "Keep it to yourself.",
-    ),
-    "es": Labels(
-        ticket="Entrada {number} de {count}",
-        when="Cuándo",
-        where="Dónde",
-        seat="Asiento",
-        pool="Zona",
-        tariff="Tarifa",
-        booking="Reserva",
-        note="Muestre este código en la entrada, en papel o pantalla. Vale para una persona, una vez. No lo comparta.",
-    ),
-}
-
-
 def tickets_pdf(tickets: Sequence[PrintedTicket], language: str) -> bytes:
     """Takes a tenth of a second and more, most of it to cut the fonts down to the letters that are used: not for the
     thread that serves others."""
@@ -111,7 +76,7 @@ def _locale(language: str) -> Locale:
         locale = Locale.parse(language.replace("-", "_"))
     except (ValueError, UnknownLocaleError):
         return Locale("en")
-    return locale if locale.language in LABELS else Locale("en")
+    return locale if locale.language in LANGUAGES else Locale("en")
 
 
 class _Sheet(FPDF):
@@ -172,7 +137,7 @@ class _Sheet(FPDF):
 
 
 def _draw(sheet: _Sheet, ticket: PrintedTicket, locale: Locale) -> None:
-    labels = LABELS[locale.language]
+    labels = section(locale.language, "ticket")
     _draw_band(sheet, ticket, labels)
     sheet.set_y(_MARGIN_MM + _BAND_MM + 11)
     sheet.write_text(ticket.event_title, _LEFT_MM, _TEXT_MM, _TITLE_PTS, lines_max=3, bold=True)
@@ -183,10 +148,10 @@ def _draw(sheet: _Sheet, ticket: PrintedTicket, locale: Locale) -> None:
     _draw_stub(sheet, ticket, labels)
     _draw_outline(sheet, dashes_mm, sheet.get_y() + _GAP_MM)
     sheet.set_y(sheet.get_y() + _GAP_MM + 5)
-    sheet.write_text(labels.note, _LEFT_MM, _TEXT_MM, (8,), lines_max=3, color=_GRAY)
+    sheet.write_text(labels["note"], _LEFT_MM, _TEXT_MM, (8,), lines_max=3, color=_GRAY)
 
 
-def _draw_band(sheet: _Sheet, ticket: PrintedTicket, labels: Labels) -> None:
+def _draw_band(sheet: _Sheet, ticket: PrintedTicket, labels: Section) -> None:
     sheet.set_fill_color(_INK)
     sheet.rect(_MARGIN_MM, _MARGIN_MM, _CARD_MM, _BAND_MM + _CORNER_MM, "F", True, _CORNER_MM)
     sheet.set_fill_color(_WHITE)
@@ -194,27 +159,27 @@ def _draw_band(sheet: _Sheet, ticket: PrintedTicket, labels: Labels) -> None:
     sheet.set_y(_MARGIN_MM + 5.5)
     sheet.write_text(ticket.org_name, _LEFT_MM, _TEXT_MM - 46, (13, 11), bold=True, color=_WHITE)
     sheet.set_y(_MARGIN_MM + 6.2)
-    counted = labels.ticket.format(number=ticket.number, count=ticket.count)
+    counted = labels["ticket"].format(number=ticket.number, count=ticket.count)
     sheet.write_text(counted, _LEFT_MM + _TEXT_MM - 44, 44, (10, 8), color=_WHITE, align=Align.R)
 
 
-def _draw_when_and_where(sheet: _Sheet, ticket: PrintedTicket, labels: Labels, locale: Locale) -> None:
+def _draw_when_and_where(sheet: _Sheet, ticket: PrintedTicket, labels: Section, locale: Locale) -> None:
     zone = ZoneInfo(ticket.timezone)
     starts_at = ticket.starts_at.astimezone(zone)
     date = format_date(starts_at, "full", locale)
-    sheet.write_label(labels.when, _LEFT_MM, _TEXT_MM)
+    sheet.write_label(labels["when"], _LEFT_MM, _TEXT_MM)
     sheet.write_text(date[:1].upper() + date[1:], _LEFT_MM, _TEXT_MM, _VALUE_PTS, bold=True)
     time = format_time(starts_at, "short", zone, locale)
     zone_name = get_timezone_name(starts_at, "long", locale=locale)
     sheet.write_text(f"{time} · {zone_name}", _LEFT_MM, _TEXT_MM, (11, 9))
     if ticket.address:
         sheet.set_y(sheet.get_y() + 6)
-        sheet.write_label(labels.where, _LEFT_MM, _TEXT_MM)
+        sheet.write_label(labels["where"], _LEFT_MM, _TEXT_MM)
         address = ", ".join(line.strip(" ,") for line in ticket.address.splitlines())
         sheet.write_text(address, _LEFT_MM, _TEXT_MM, _VALUE_PTS, lines_max=2)
 
 
-def _draw_stub(sheet: _Sheet, ticket: PrintedTicket, labels: Labels) -> None:
+def _draw_stub(sheet: _Sheet, ticket: PrintedTicket, labels: Section) -> None:
     """The code, and beside it what a person at the door may want to read."""
     top_mm = sheet.get_y()
     _draw_qr(sheet, ticket.code, _LEFT_MM, top_mm)
@@ -227,9 +192,14 @@ def _draw_stub(sheet: _Sheet, ticket: PrintedTicket, labels: Labels) -> None:
     sheet.set_y(top_mm + _QR_MM)
 
 
-def _claims(ticket: PrintedTicket, labels: Labels) -> list[tuple[str, str]]:
-    seat = [] if ticket.seat is None else [(labels.seat, ticket.seat)]
-    return [*seat, (labels.pool, ticket.pool), (labels.tariff, ticket.tariff), (labels.booking, ticket.booking)]
+def _claims(ticket: PrintedTicket, labels: Section) -> list[tuple[str, str]]:
+    seat = [] if ticket.seat is None else [(labels["seat"], ticket.seat)]
+    return [
+        *seat,
+        (labels["pool"], ticket.pool),
+        (labels["tariff"], ticket.tariff),
+        (labels["booking"], ticket.booking),
+    ]
 
 
 def _draw_qr(sheet: _Sheet, code: str, x_mm: float, y_mm: float) -> None:

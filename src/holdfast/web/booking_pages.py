@@ -10,12 +10,13 @@ from starlette.routing import Route
 
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import Status
+from holdfast.i18n.texts import section
 from holdfast.payments.receipt_files import FILE_MAX
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
 from holdfast.web.api_client import ApiClient, ApiError, key_of
 from holdfast.web.api_types import Booking, BookingList, Event, Payment, Problem, Ticket
-from holdfast.web.page_texts import of_scripts, refusal, say
+from holdfast.web.page_texts import page_text, refusal_text
 from holdfast.web.site import PageRequest, Site, answer_json, go_up
 
 UPLOAD_MAX: Final = FILE_MAX + 64 * 1024
@@ -113,7 +114,7 @@ async def send_calendar(page: PageRequest) -> Response:
         ends_at=event.ends_at,
         timezone=event.timezone,
         address=event.address,
-        description=say(page.language, "calendar.description", reference=booking.reference),
+        description=page_text(page.language, "calendar.description", reference=booking.reference),
         now=booking.server_time,
     )
     headers = {"content-disposition": 'attachment; filename="event.ics"'}
@@ -194,11 +195,11 @@ async def _booking_page(
         extend_minutes=math.ceil(event.policy.extend_seconds / 60),
         can_cancel=_can_cancel(booking),
         is_back="payment" in page.request.query_params,
-        problem=refusal(page.language, problem, event) if problem else None,
+        problem=refusal_text(page.language, problem, event) if problem else None,
         key=str(booking.version),
         page={
             **_state(booking),
-            "texts": of_scripts(page.language),
+            "texts": section(page.language, "script"),
             "language": page.language,
             "address": f"/b/{booking.id}/state",
             "wholeSeconds": _whole_seconds(booking),

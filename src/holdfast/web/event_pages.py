@@ -13,10 +13,11 @@ from starlette.routing import Route
 from holdfast import sql
 from holdfast.core.states import EventStatus
 from holdfast.i18n.formatting import minor_digits, money
+from holdfast.i18n.texts import section
 from holdfast.web.api_client import ApiError, key_of
 from holdfast.web.api_types import Availability, Booking, BookingList, Event, EventList, Pool, Problem, Seats
 from holdfast.web.assets import FOREVER, Asset, zippable
-from holdfast.web.page_texts import of_map, of_scripts, refusal
+from holdfast.web.page_texts import refusal_text
 from holdfast.web.site import PageRequest, Site, answer_json, go_up
 
 LAYOUTS_MAX: Final = 32
@@ -170,8 +171,8 @@ def event_data(page: PageRequest, event: Event, revision: int) -> dict[str, Any]
         "taxBps": event.tax_bps,
         "most": event.policy.max_units_per_user,
         "pools": [_pool_data(page, event, pool) for pool in event.pools],
-        "texts": of_scripts(page.language),
-        "map": of_map(page.language),
+        "texts": section(page.language, "script"),
+        "map": section(page.language, "map"),
     }
 
 
@@ -205,7 +206,7 @@ async def take_hold(page: PageRequest) -> Response:
 
 async def _refused(page: PageRequest, event: Event, revision: int, error: ApiError, *, of_best: bool) -> Response:
     problem = error.problem
-    text = refusal(page.language, problem, event, of_best=of_best)
+    text = refusal_text(page.language, problem, event, of_best=of_best)
     if page.wants_json:
         answer = {"code": problem.code, "text": text, "conflicts": problem.conflicts}
         return answer_json(answer, problem.status)

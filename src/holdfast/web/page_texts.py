@@ -1,47 +1,19 @@
-"""What the pages say, in the reader's language. The words are in `texts/`, one file for each language."""
+"""Texts of the pages: a look-up for templates, and what a buyer reads when the API refuses a request."""
 
-import tomllib
-from collections.abc import Mapping
-from importlib import resources
-from typing import Final
-
-from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.texts import section, translate
 from holdfast.web.api_types import Event, Problem
 
 
-def _load(language: str) -> dict[str, dict[str, str]]:
-    return tomllib.loads(resources.files(__package__).joinpath("texts", f"{language}.toml").read_text("utf-8"))
+def page_text(language: str, key: str, **values: object) -> str:
+    return translate(language, f"page.{key}", **values)
 
 
-TEXTS: Final = {language: _load(language) for language in LANGUAGES}
-
-
-def say(language: str, key: str, **values: object) -> str:
-    texts = TEXTS[language]["page"]
-    if key not in texts:
-        key = f"{key}.one" if values["n"] == 1 else f"{key}.many"
-    return texts[key].format(**values)
-
-
-def of_scripts(language: str) -> Mapping[str, str]:
-    return TEXTS[language]["script"]
-
-
-def of_map(language: str) -> Mapping[str, str]:
-    return TEXTS[language]["map"]
-
-
-def of_stampede(language: str) -> Mapping[str, str]:
-    return TEXTS[language]["stampede"]
-
-
-def refusal(language: str, problem: Problem, event: Event, *, of_best: bool = False) -> str:
-    """What a buyer reads instead of a code. `of_best`: they have asked for the best seats, without naming any."""
+def refusal_text(language: str, problem: Problem, event: Event, *, of_best: bool = False) -> str:
+    """`of_best`: the buyer asked for the best seats available and named none."""
+    known = section(language, "refusal")
     most = event.policy.max_units_per_user
-    key = f"refusal.{problem.code}"
-    if of_best and f"{key}_best" in TEXTS[language]["page"]:
-        key = f"{key}_best"
-    # There are limits of other things than places too.
-    if key not in TEXTS[language]["page"] or (key == "refusal.limit_reached" and most is None):
-        key = "refusal.other"
-    return say(language, key, conflicts=", ".join(problem.conflicts), most=most)
+    key = f"{problem.code}_best" if of_best and f"{problem.code}_best" in known else problem.code
+    # Limits that are not the event's number of units per user share the code and have no `most`.
+    if key not in known or (key == "limit_reached" and most is None):
+        key = "other"
+    return translate(language, f"refusal.{key}", conflicts=", ".join(problem.conflicts), most=most)

@@ -12,7 +12,7 @@ from msgspec import json
 from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
 from holdfast.web.assets import ASSETS
-from holdfast.web.page_texts import say
+from holdfast.web.page_texts import page_text
 
 if TYPE_CHECKING:
     from holdfast.web.site import PageRequest
@@ -44,7 +44,7 @@ _templates: Final = Environment(
 def render(template: str, page: "PageRequest", **context: object) -> str:
     language = page.language
     return _templates.get_template(template).render(
-        t=lambda key, **values: say(language, key, **values),
+        t=lambda key, **values: page_text(language, key, **values),
         money=lambda amount, currency: money(amount, currency, language),
         moment=lambda at, zone: moment(at, zone, language),
         day=lambda at, zone, pattern: format_date(in_zone(at, zone), pattern, language),

@@ -7,10 +7,10 @@ from starlette.routing import Route
 
 from holdfast.demo.stampede.launch import launch
 from holdfast.demo.stampede.record import StampedeError, latest
+from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.web.api_types import Availability, Event
 from holdfast.web.event_pages import event_data, find_event
-from holdfast.web.page_texts import of_stampede
 from holdfast.web.site import PageRequest, Site, answer_json
 
 BUYERS: Final = 5_000
@@ -68,7 +68,7 @@ async def _page(
             **event_data(page, event, revision),
             "report": found,
             "address": f"/e/{event.id}/stampede/report",
-            "stampede": of_stampede(page.language),
+            "stampede": section(page.language, "stampede"),
         },
     )
 
