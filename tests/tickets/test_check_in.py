@@ -302,6 +302,15 @@ def test_who_is_rejected_is_told_the_reason(admin: httpx.Client, mailbox: Mailbo
     assert "It is of the wrong &lt;month&gt;." in html.get_content()
 
 
+def test_a_reason_code_is_written_in_the_buyers_language(admin: httpx.Client, mailbox: Mailbox) -> None:
+    address = new_address()
+    booking = buy_booking(admin, publish_event(admin, theatre_event()), email=address, language="es")
+    expect_ok(admin.post(f"/v1/bookings/{booking}/refund", json={"reason": "event_cancelled"}))
+    _, letter = wait_for_emails(mailbox, address, 2)
+    assert "Se canceló el evento." in plain_text(letter)
+    assert "event_cancelled" not in plain_text(letter)
+
+
 def test_who_is_refunded_is_written_to_and_gets_the_money(
     server: Server, admin: httpx.Client, mailbox: Mailbox
 ) -> None:

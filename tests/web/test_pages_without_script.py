@@ -630,6 +630,17 @@ def test_a_hold_that_ran_out_is_told_and_its_places_are_free(
     assert "Expired" in get_page(buyer, "/o/acme/bookings").text
 
 
+def test_a_reason_code_is_shown_in_the_buyers_language(
+    server: Server, admin: httpx.Client, comprador: httpx.Client
+) -> None:
+    booking = hold_on_page(comprador, publish_event(admin, example_event()), **STANDING)
+    expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
+    expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/refund", json={"reason": "refunded_by_provider"}))
+    page = get_page(comprador, booking)
+    assert "El proveedor de pagos reembolsó el pago." in page.text
+    assert "refunded_by_provider" not in page.text
+
+
 def test_a_refunded_booking_and_a_cancelled_event_are_told(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:

@@ -11,6 +11,7 @@ from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
 from holdfast.engine.engine import Engine
 from holdfast.i18n.formatting import language_of
+from holdfast.i18n.reasons import reason_text
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.emails import Attachment, Email, EmailItem, EmailKind, compose
 from holdfast.notifications.smtp import Smtp
@@ -92,10 +93,16 @@ def _email(
         tax=booking.tax,
         total=booking.total,
         currency=booking.currency,
-        reason=None if kind in OF_MONEY else body.reason,
+        reason=_reason(body, kind),
         attachments=attachments,
         message_id=f"<{ids.format_event_id(delivery.event)}.{delivery.number}@holdfast>",
     )
+
+
+def _reason(body: Body, kind: EmailKind) -> str | None:
+    if body.reason is None or kind in OF_MONEY:
+        return None
+    return reason_text(language_of(body.language), body.reason)
 
 
 def _items(sheet: BookingSheet) -> tuple[EmailItem, ...]:

@@ -11,6 +11,7 @@ from msgspec import json
 
 from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
+from holdfast.i18n.reasons import reason_text
 from holdfast.web.assets import ASSETS
 from holdfast.web.page_texts import page_text
 
@@ -41,10 +42,11 @@ _templates: Final = Environment(
 )
 
 
-def render(template: str, page: "PageRequest", **context: object) -> str:
+def render(template: str, page: "PageRequest", /, **context: object) -> str:
     language = page.language
     return _templates.get_template(template).render(
         t=lambda key, **values: page_text(language, key, **values),
+        reason=lambda reason: reason_text(language, reason),
         money=lambda amount, currency: money(amount, currency, language),
         moment=lambda at, zone: moment(at, zone, language),
         day=lambda at, zone, pattern: format_date(in_zone(at, zone), pattern, language),

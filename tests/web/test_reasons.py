@@ -1,0 +1,50 @@
+"""Readers see why a booking ended in their own language, and what a person typed exactly as it was typed."""
+
+from typing import Final
+
+import pytest
+
+from holdfast.core.refusals import Refusal
+from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.reasons import reason_text
+from holdfast.i18n.texts import section
+
+LATE_MONEY: Final = {
+    Refusal.HOLD_EXPIRED.code,
+    Refusal.ALREADY_CONFIRMED.code,
+    Refusal.ALREADY_REJECTED.code,
+    Refusal.ALREADY_CANCELLED.code,
+    Refusal.ALREADY_REFUNDED.code,
+    Refusal.ALREADY_COMPLETED.code,
+    Refusal.ALREADY_SUBMITTED.code,
+}
+CODES: Final = {
+    "event_cancelled",
+    "receipt_not_reviewed",
+    "receipt_rejected",
+    "paid_otherwise",
+    "booking_given_up",
+    "refunded_by_provider",
+    "wrong_amount",
+    "refund_by_hand",
+    "refund_refused",
+    "provider_unreachable",
+    "provider_silent",
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_reason_code_has_a_text(language: str) -> None:
+    assert set(section(language, "reason")) == CODES | LATE_MONEY
+
+
+@pytest.mark.parametrize("code", sorted(CODES | LATE_MONEY))
+def test_a_code_is_translated_into_each_language(code: str) -> None:
+    texts = {reason_text(language, code) for language in LANGUAGES}
+    assert len(texts) == len(LANGUAGES)
+    assert code not in texts
+
+
+@pytest.mark.parametrize("typed", ["The singer is ill.", "Event_cancelled", "{code} <b>", "", "ñ\nñ"])
+def test_the_words_of_a_person_stay_as_they_are(typed: str) -> None:
+    assert [reason_text(language, typed) for language in LANGUAGES] == [typed] * len(LANGUAGES)
