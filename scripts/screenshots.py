@@ -85,7 +85,7 @@ def choose(page: Page, server: Server, event: str) -> None:
 def held(page: Page, server: Server, event: str) -> None:
     look(page, server, event)
     page.get_by_label("Area").select_option("circle")
-    page.get_by_role("button", name="Take the best available").click()
+    page.get_by_role("button", name="Get the best seats").click()
     page.wait_for_url("**/b/*")
 
 

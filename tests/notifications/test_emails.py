@@ -205,7 +205,7 @@ def test_nothing_that_others_wrote_becomes_a_header_or_an_address(field: str, at
 
 def test_a_name_that_looks_encoded_is_shown_as_it_was_written() -> None:
     raw = compose(letter(event_title="=?utf-8?q?A?=", org_name="=?utf-8?q?B?="), SENDER).as_bytes()
-    assert header(raw, "Subject") == "Your booking for =?utf-8?q?A?= is confirmed"
+    assert header(raw, "Subject") == "Your tickets for =?utf-8?q?A?="
     assert header(raw, "From") == f"=?utf-8?q?B?= <{SENDER}>"
 
 

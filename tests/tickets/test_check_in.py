@@ -77,7 +77,7 @@ def test_who_buys_gets_a_letter_whose_printed_code_opens_the_door_once(
     event = publish_event(admin, theatre_event())
     booking = buy_booking(admin, event, {"seat": "A-5"}, {"pool": "standing", "tariff": "child"}, email=address)
     (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Your booking for Friday night is confirmed"
+    assert letter["Subject"] == "Your tickets for Friday night"
     assert SENDER in letter["From"]
     assert "8:00" in plain_text(letter), "the time in Madrid"
     files = attachments(letter)
@@ -265,7 +265,7 @@ def test_a_letter_is_in_the_buyers_language(admin: httpx.Client, mailbox: Mailbo
     address = new_address()
     buy_booking(admin, publish_event(admin, theatre_event()), email=address, language="es")
     (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Tu reserva para Friday night está confirmada"
+    assert letter["Subject"] == "Tus entradas para Friday night"
     assert letter["Content-Language"] == "es"
     assert "Adjuntamos tus entradas" in plain_text(letter)
     assert "Entrada" in texts_in_pdf(attachments(letter)["tickets.pdf"])[0]
@@ -283,7 +283,7 @@ def test_who_lets_a_hold_run_out_is_written_to(admin: httpx.Client, mailbox: Mai
         201,
     )
     (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Your reservation for Friday night has expired"
+    assert letter["Subject"] == "Your hold for Friday night expired"
     assert not attachments(letter)
 
 
@@ -295,7 +295,7 @@ def test_who_is_rejected_is_told_the_reason(admin: httpx.Client, mailbox: Mailbo
     expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "f"}))
     expect_ok(admin.post(f"/v1/bookings/{booking}/reject", json={"reason": "It is of the wrong <month>."}))
     (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Your booking for Friday night was not accepted"
+    assert letter["Subject"] == "Your booking for Friday night wasn't accepted"
     assert "It is of the wrong <month>." in plain_text(letter)
     html = letter.get_body(("html",))
     assert html is not None
@@ -318,7 +318,7 @@ def test_who_is_refunded_is_written_to_and_gets_the_money(
     booking = buy_booking(admin, publish_event(admin, theatre_event()), email=address)
     expect_ok(admin.post(f"/v1/bookings/{booking}/refund", json={"reason": "The singer is ill."}))
     _, letter = wait_for_emails(mailbox, address, 2)
-    assert letter["Subject"] == "Your booking for Friday night is being refunded"
+    assert letter["Subject"] == "Your refund for Friday night"
     assert "The singer is ill." in plain_text(letter)
     assert not attachments(letter)
     (payment,) = expect_ok(admin.get(f"/v1/bookings/{booking}"))["payments"]
@@ -346,8 +346,8 @@ def test_letters_about_a_booking_come_in_order_even_if_the_first_has_to_be_sent_
     assert emails_to(mailbox, address) == [], "the letter of the refund has overtaken that of the confirmation"
     letters = wait_for_emails(mailbox, address, 2)
     assert [letter["Subject"] for letter in letters] == [
-        "Your booking for A play is confirmed",
-        "Your booking for A play is being refunded",
+        "Your tickets for A play",
+        "Your refund for A play",
     ]
     assert len({letter["Message-ID"] for letter in letters}) == 2
 

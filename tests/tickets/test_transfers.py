@@ -209,7 +209,7 @@ def test_the_new_holder_gets_a_letter_with_tickets_in_their_language_and_the_for
     wait_for_emails(mailbox, former)
     expect_ok(_transfer(admin, booking, email=address, language="es-MX"))
     (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Una reserva para Friday night ahora es tuya"
+    assert letter["Subject"] == "Tienes entradas para Friday night"
     assert former not in plain_text(letter)
     assert qr_codes_in_pdf(attachments(letter)["tickets.pdf"]) == [
         [ticket["code"]] for ticket in list_tickets(admin, booking)

@@ -74,7 +74,7 @@ def test_nothing_serious_is_found_on_any_page(
     check("held", someone.hold)
     check("submitted", lambda: hand_in(page))
     expect_ok(admin.post(f"/v1/bookings/{someone.booking}/approve"))
-    check("tickets", lambda: someone.expect_text("You are in"))
+    check("tickets", lambda: someone.expect_text("You're in!"))
     check("bookings", lambda: page.goto(f"{server.url}/o/acme/bookings"))
     check("taken", lambda: refused(someone, admin, event, SEATS[look]))
     check("checkout", lambda: checkout(someone, event))
@@ -84,20 +84,21 @@ def test_nothing_serious_is_found_on_any_page(
 
 def choose(someone: BrowserBuyer, event: str) -> None:
     someone.open_event(event)
-    someone.page.get_by_role("button", name="One more: child").click()
+    someone.page.get_by_role("button", name="Add one: child").click()
 
 
 def hand_in(page: Page) -> None:
-    page.get_by_label("Pay by transfer").set_input_files({"name": "r.png", "mimeType": "image/png", "buffer": TINY_PNG})
-    page.get_by_role("button", name="Send the receipt", exact=True).click()
-    page.get_by_text("Your receipt is being looked at").wait_for()
+    receipt = page.get_by_label("Pay by bank transfer")
+    receipt.set_input_files({"name": "r.png", "mimeType": "image/png", "buffer": TINY_PNG})
+    page.get_by_role("button", name="Send receipt", exact=True).click()
+    page.get_by_text("We're checking your receipt").wait_for()
 
 
 def refused(someone: BrowserBuyer, admin: httpx.Client, event: str, seat: str) -> None:
     someone.open_event(event)
     someone.page.evaluate("seat => document.getElementById('map').map.select(seat, true)", seat)
     expect_ok(post_hold(admin, event, items=[{"seat": seat}]), 201)
-    someone.expect_text("Free nearby")
+    someone.expect_text("These seats nearby are still free")
 
 
 def checkout(someone: BrowserBuyer, event: str) -> None:
@@ -126,10 +127,10 @@ def test_a_stampede_is_started_and_watched_on_its_page(browser: Browser, server:
     page = context.new_page()
     page.goto(f"{server.url}/e/{event}/stampede")
     page.get_by_label("Buyers").fill("300")
-    page.get_by_label("Arriving within").fill("2")
+    page.get_by_label("Arrive within").fill("2")
     page.get_by_role("button", name="Start the stampede").click()
     expect(page.locator("#start .button")).to_be_disabled()
-    expect(page.locator("#verdict h2")).to_have_text("120 of 120 places taken, none twice", timeout=120_000)
+    expect(page.locator("#verdict h2")).to_have_text("120 of 120 spots taken, none of them twice", timeout=120_000)
     expect(page.locator("#live")).to_have_text("Live · 0 free", timeout=30_000)
     states = page.evaluate("['A-1', 'C-10', 'F-20'].map(seat => document.getElementById('map').map.state(seat))")
     assert states == ["held"] * 3

@@ -57,14 +57,14 @@ def test_two_seats_are_bought_in_one_browser_while_another_sees_them_turn(
         ann.click_seat("A-5")
         ann.click_seat("A-6")
         assert ann.chosen_seats() == ["A-5", "A-6"]
-        ann.page.get_by_label("Price for A-6").select_option("half")
+        ann.page.get_by_label("Ticket type for A-6").select_option("half")
         expect(ann.page.locator("[data-total]")).to_have_text("€53.55")
         ann.hold()
-        ann.expect_text("2 places are held for you")
+        ann.expect_text("We're holding 2 spots for you")
         ben.expect_seat("A-5", "held")
         ben.expect_seat("A-6", "held")
         ann.pay()
-        ann.expect_text("You are in")
+        ann.expect_text("You're in!")
         ben.expect_seat("A-5", "sold")
         ann.page.go_back()
         ann.open_event(event)
@@ -78,7 +78,7 @@ def test_a_tickets_picture_is_its_code(browser: Browser, server: Server, admin: 
         ann.click_seat("B-2")
         ann.hold()
         ann.pay()
-        ann.expect_text("You are in")
+        ann.expect_text("You're in!")
         picture = ann.page.locator(".ticket__qr img").screenshot()
         (read,) = zxingcpp.read_barcodes(Image.open(io.BytesIO(picture)))
         tickets: Any = expect_ok(admin.get(f"/v1/bookings/{ann.booking}/tickets"))
@@ -101,9 +101,9 @@ def test_a_hold_that_runs_out_is_free_again_in_both_browsers(
         ann.click_seat("C-1")
         ann.hold()
         ben.expect_seat("C-1", "held")
-        ann.expect_text("The time is up")
+        ann.expect_text("Your time ran out")
         ben.expect_seat("C-1", "free")
-        ann.page.get_by_role("link", name="Look for seats again").click()
+        ann.page.get_by_role("link", name="Book again").click()
         ann.expect_seat("C-1", "free")
 
 
@@ -112,9 +112,9 @@ def test_the_best_seats_are_found(browser: Browser, server: Server, admin: httpx
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         ann.page.get_by_label("How many").select_option("3")
-        ann.page.get_by_role("button", name="Take the best available").click()
+        ann.page.get_by_role("button", name="Get the best seats").click()
         ann.page.wait_for_url("**/b/*")
-        ann.expect_text("3 places are held for you")
+        ann.expect_text("We're holding 3 spots for you")
         seats = [item["seat"] for item in expect_ok(admin.get(f"/v1/bookings/{ann.booking}"))["items"]]
         assert {seat.partition("-")[0] for seat in seats} == {"A"}
 
@@ -139,7 +139,7 @@ def test_of_two_who_want_one_seat_the_slower_is_offered_others(
         ann.click_seat("D-4")
         ann.hold()
         ben.page.locator("[data-submit]").click()
-        ben.expect_text("Somebody else was faster: D-4.")
+        ben.expect_text("Sorry, someone just took D-4.")
         offered = ben.page.locator("[data-nearby] button")
         assert set(offered.all_inner_texts()) <= {f"{row}-{number}" for row in "CD" for number in range(2, 7)}
         first = offered.first.inner_text()
@@ -158,7 +158,7 @@ def test_who_sees_a_chosen_seat_go_is_told_and_keeps_the_others(
         ann.click_seat("A-1")
         ann.click_seat("A-2")
         expect_ok(post_hold(admin, event, items=[{"seat": "A-1", "tariff": "full"}]), 201)
-        ann.expect_text("A-1 was just taken by somebody else.")
+        ann.expect_text("Sorry, someone just took A-1.")
         assert ann.chosen_seats() == ["A-2"]
 
 
@@ -169,16 +169,16 @@ def test_a_receipt_is_shown_before_it_is_sent_and_approved_while_the_page_waits(
     event = publish_event(admin, example_event(preset="shift", pools=[places]))
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
-        ann.page.get_by_role("button", name="One more").click()
+        ann.page.get_by_role("button", name="Add one").click()
         ann.hold()
         receipt: FilePayload = {"name": "receipt.png", "mimeType": "image/png", "buffer": TINY_PNG}
-        ann.page.get_by_label("Pay by transfer").set_input_files(receipt)
-        expect(ann.page.get_by_alt_text("Preview of the receipt")).to_be_visible()
+        ann.page.get_by_label("Pay by bank transfer").set_input_files(receipt)
+        expect(ann.page.get_by_alt_text("Receipt preview")).to_be_visible()
         ann.expect_text("receipt.png")
-        ann.page.get_by_role("button", name="Send the receipt", exact=True).click()
-        ann.expect_text("Your receipt is being looked at")
+        ann.page.get_by_role("button", name="Send receipt", exact=True).click()
+        ann.expect_text("We're checking your receipt")
         expect_ok(admin.post(f"/v1/bookings/{ann.booking}/approve"))
-        ann.expect_text("You are in")
+        ann.expect_text("You're in!")
 
 
 def test_no_change_is_missed_while_the_server_is_restarted(
@@ -220,7 +220,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, server: Serv
         ann.page.wait_for_url("**/sandbox/checkout/**")
         wait_for_focus(ann, "button")
         press("Enter")
-        ann.expect_text("You are in")
+        ann.expect_text("You're in!")
 
 
 def wait_for_focus(ann: Any, selector: str) -> None:
@@ -237,7 +237,7 @@ def test_a_ticket_is_bought_on_a_phone_in_spanish(browser: Browser, server: Serv
     with browser_buyer(browser, server, **{**PHONE, "locale": "es-ES"}) as ann:
         ann.open_event(event)
         ann.expect_text("viernes, 5 de marzo de 2027, 20:00")
-        ann.expect_text("En directo · 40 libres")
+        ann.expect_text("En vivo · 40 libres")
         assert ann.page.evaluate("document.documentElement.scrollWidth") == 390
         place = ann.page.evaluate("document.getElementById('map').map.position('B-5')")
         ann.page.locator(".seatmap-frame").tap(position=place)
@@ -247,9 +247,9 @@ def test_a_ticket_is_bought_on_a_phone_in_spanish(browser: Browser, server: Serv
         assert ann.chosen_seats() == ["B-5"]
         ann.expect_text("35,70 €")
         ann.hold()
-        ann.expect_text("1 plaza reservada para ti")
+        ann.expect_text("Te guardamos 1 lugar")
         ann.pay()
-        ann.expect_text("Ya tienes tu sitio")
+        ann.expect_text("¡Listo! Ya tienes tu lugar")
         assert ann.page.evaluate("document.documentElement.scrollWidth") == 390
         ann.page.get_by_role("link", name="Mis reservas").click()
         ann.expect_text("Confirmada")
@@ -264,13 +264,13 @@ def test_a_second_tab_and_the_back_button_show_what_is(browser: Browser, server:
         tab = ann.page.context.new_page()
         tab.goto(ann.page.url)
         ann.page.go_back()
-        ann.expect_text("You hold 1 place")
+        ann.expect_text("1 spot held for you")
         assert ann.seat_state("A-1") == "mine"
         ann.page.get_by_role("link", name="Continue").click()
-        tab.get_by_text("Give the places back").click()
-        tab.get_by_role("button", name="Yes, give them back").click()
-        expect(tab.locator("h1")).to_have_text("Cancelled")
-        ann.expect_text("This booking was given up")
+        tab.get_by_text("Release my spots").click()
+        tab.get_by_role("button", name="Yes, release them").click()
+        expect(tab.locator("h1")).to_have_text("Booking cancelled")
+        ann.expect_text("This booking is no longer valid.")
         ann.open_event(event)
         assert ann.seat_state("A-1") == "free"
 
@@ -297,13 +297,13 @@ def test_pages_work_in_a_frame_of_the_merchants_own_site(browser: Browser, serve
         ann.page.goto(origin)
         inside = ann.page.frame_locator("iframe")
         expect(inside.locator("#live")).to_contain_text("40 free")
-        inside.get_by_role("button", name="Take the best available").click()
-        expect(inside.locator("h1")).to_have_text("2 places are held for you")
+        inside.get_by_role("button", name="Get the best seats").click()
+        expect(inside.locator("h1")).to_have_text("We're holding 2 spots for you")
         inside.locator(".way").click()
         with ann.page.context.expect_page() as opened:
-            inside.get_by_role("link", name="Open the checkout").click()
+            inside.get_by_role("link", name="Go to checkout").click()
         opened.value.get_by_role("button", name="Pay", exact=False).first.click()
-        expect(inside.locator("h1")).to_have_text("You are in", timeout=WAIT_MS)
+        expect(inside.locator("h1")).to_have_text("You're in!", timeout=WAIT_MS)
     bookings = expect_ok(admin.get("/v1/bookings", params={"event": event}))["items"]
     assert [booking["user"] for booking in bookings] == ["ada"]
 

@@ -371,7 +371,7 @@ def test_a_form_that_no_page_of_this_browser_has_sent_does_nothing(
         for name, attack in ATTACKS.items():
             answer = attack(client, address, fields, files)
             assert answer.status_code == 403, name
-            assert "That form is too old" in parse_page(answer, 403).text, name
+            assert "This form has expired" in parse_page(answer, 403).text, name
             assert state() == before, name
         honest = client.post(address, data=fields, files=files, headers=same_origin_headers(client))
         assert honest.status_code in (303, 409)
@@ -492,7 +492,7 @@ def test_a_token_that_is_not_valid_lets_nobody_in(
     for name, token in tokens.items():
         answer = buyer.get("/enter", params={"token": token, "next": "/o/acme"})
         page = parse_page(answer, 401)
-        assert "This link is no longer valid" in page.text, name
+        assert "This link no longer works" in page.text, name
         assert not token or token not in answer.text, name
         assert "set-cookie" not in answer.headers, name
     assert get_page(buyer, "/enter", 401)

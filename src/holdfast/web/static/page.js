@@ -4,9 +4,10 @@ const element = document.getElementById("page");
 
 export const page = element ? JSON.parse(element.textContent) : null;
 
-/** The text with its holes filled in. */
+/** The text with its placeholders filled in. `n` chooses between the texts for one and for many. */
 export function say(key, values = {}) {
-  return page.texts[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  const text = page.texts[key] ?? page.texts[`${key}.${String(values.n) === "1" ? "one" : "many"}`];
+  return text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
 export function number(count) {
