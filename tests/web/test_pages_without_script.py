@@ -394,7 +394,7 @@ def test_what_is_not_to_be_had_is_refused_with_a_reason_and_the_page(
     limit = parse_page(submit_form(buyer, form, quantity__0__0="3"), 409)
     assert "The limit is 2 per person" in limit.text
     mail = parse_page(submit_form(buyer, form, **ONE, email="nobody"), 422)
-    assert "the e-mail address as well." in mail.text
+    assert "including your email address." in mail.text
     redirect_target(submit_form(buyer, form, quantity__0__0="2"))
     short = parse_page(
         submit_form(comprador, get_page(comprador, f"/e/{event}").form("/hold"), quantity__0__0="2"), 409

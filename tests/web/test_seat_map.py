@@ -144,7 +144,7 @@ def test_a_seat_that_is_not_free_is_refused_with_its_state(page: Page) -> None:
         click(page, "A1-1")
         assert selected(page) == []
         assert told(page, "refused")[-1] == {"label": "A1-1", "state": state, "reason": "taken"}
-        assert "This seat isn't available." in announced(page)
+        assert "This seat cannot be chosen." in announced(page)
     page.evaluate("map.reset({})")
     click(page, "A1-1")
     assert selected(page) == ["A1-1"]
@@ -156,7 +156,7 @@ def test_no_more_seats_are_chosen_than_allowed(page: Page) -> None:
         click(page, label)
     assert selected(page) == ["A1-1", "A1-2"]
     assert told(page, "refused") == [{"label": "A1-3", "state": "free", "reason": "limit"}]
-    assert announced(page) == "You can choose 2 at most."
+    assert announced(page) == "You can choose up to 2 seats."
 
 
 def test_a_chosen_seat_that_somebody_else_takes_is_given_up_and_told(page: Page) -> None:
@@ -193,7 +193,7 @@ def test_seats_are_chosen_with_the_keyboard_alone_and_each_is_announced(page: Pa
     page.keyboard.press("Home")
     assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Free"
     page.keyboard.press("Enter")
-    assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Selected"
+    assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Your choice"
     for key in ("ArrowDown", "End", "ArrowLeft", "Space"):
         page.keyboard.press(key)
     assert selected(page) == ["A1-1", "A2-7"]
@@ -238,7 +238,7 @@ def test_the_list_shows_the_same_seats_and_only_those_that_are_open(opened: Open
     seats.nth(3).uncheck()
     assert selected(page) == ["A3-1"]
     page.evaluate("map.apply({'A3-1': 'held', 'A3-2': 'free'})")
-    expect(page.get_by_role("checkbox", name="Row A3, seat 1, Lower tier, €80.00, On hold")).to_be_disabled()
+    expect(page.get_by_role("checkbox", name="Row A3, seat 1, Lower tier, €80.00, Being bought")).to_be_disabled()
     expect(seats.nth(1)).to_be_enabled()
     expect(row).to_contain_text("119 free")
     page.evaluate("map.max = 0")
