@@ -13,8 +13,8 @@ from holdfast.api.booking_handlers import request_key
 from holdfast.api.call import Access, ApiResponse, Call, Operation, Resource
 from holdfast.api.requests import HoldNew
 from holdfast.api.responses import BookingView, Health, booking_view
+from holdfast.core.booking import Booking, Line
 from holdfast.core.layout import Layout
-from holdfast.core.model import Booking, Line
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
 from holdfast.runtime import db, ids

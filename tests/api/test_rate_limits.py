@@ -127,4 +127,4 @@ def test_seats_are_counted_before_they_are_created(server: Server) -> None:
     with server.client() as client:
         answer = client.post("/v1/events", json=example_event(pools=pools))
     assert answer.status_code == 422
-    assert "100000 seats at most" in answer.json()["detail"]
+    assert "at most 100000 seats" in answer.json()["detail"]

@@ -178,7 +178,7 @@ def test_a_way_outside_is_seen(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "used"),
     [
-        ("from holdfast import sql\nrun(sql.engine.save_new)", {"sql.engine.save_new"}),
+        ("from holdfast import sql\nrun(sql.engine.insert_bookings)", {"sql.engine.insert_bookings"}),
         ("from holdfast import sql\nrun(sql.events.set_pool, 1)", {"sql.events.set_pool"}),
         ("from holdfast import sql\nd = sql.engine", {"sql.engine"}),
         ("from holdfast.sql import engine", {"sql.engine"}),

@@ -10,10 +10,10 @@ from msgspec import Struct, structs
 
 from holdfast.core.commands import BestSeats, SeatItem
 from holdfast.core.decide import decide
-from holdfast.core.layout import Layout
-from holdfast.core.model import Policy, Pool, Seat, Tariff
+from holdfast.core.layout import Layout, Pool, Seat, Tariff
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal
-from holdfast.core.seating import Chooser, orphans
+from holdfast.core.seating import SeatChooser, find_orphans
 from holdfast.core.states import Status, Verb
 from tests.support.builders import (
     act_command,
@@ -231,8 +231,8 @@ class Hall(Struct, frozen=True):
     # For each seat its neighbours, lower and higher: those in the same row with the places before and after its own.
     beside: dict[int, tuple[int | None, int | None]]
 
-    def chooser(self, free: Collection[int]) -> Chooser:
-        return Chooser(self.layout, self.layout.pools[1], free.__contains__)
+    def chooser(self, free: Collection[int]) -> SeatChooser:
+        return SeatChooser(self.layout, self.layout.pools[1], free.__contains__)
 
     def when(self, free: Iterable[int]) -> "Hall":
         return structs.replace(self, free=frozenset(free))
@@ -338,12 +338,12 @@ def check_best(hall: Hall, quantity: int, chosen: list[int] | None) -> None:
 @settings(max_examples=300 if IS_LONG else 100)
 @given(hall=halls(), quantity=st.integers(1, 4))
 def test_no_other_seats_together_are_better_than_those_chosen(hall: Hall, quantity: int) -> None:
-    check_best(hall, quantity, hall.chooser(hall.free).adjacent(quantity))
+    check_best(hall, quantity, hall.chooser(hall.free).choose_adjacent(quantity))
 
 
 @given(hall=halls(Policy()), quantity=st.integers(1, 5))
 def test_no_other_seats_apart_are_nearer_than_those_chosen(hall: Hall, quantity: int) -> None:
-    chosen = hall.chooser(hall.free).scattered(quantity)
+    chosen = hall.chooser(hall.free).choose_scattered(quantity)
     if chosen is None:
         assert len(hall.free) < quantity
     else:
@@ -363,12 +363,12 @@ def test_the_best_stay_the_best_while_seats_are_taken_and_given_back(
     on_sale = sorted(number for number in hall.beside if not hall.layout.seats[number].blocked)
     chooser = hall.chooser(free)
     for quantity, other in steps:
-        chosen = chooser.adjacent(quantity)
+        chosen = chooser.choose_adjacent(quantity)
         check_best(hall.when(free), quantity, chosen)
         changed = on_sale[other % len(on_sale) :][:1] if other is not None and on_sale else chosen or []
         for seat in changed:
             free ^= {seat}
-            chooser.forget(seat)
+            chooser.invalidate(seat)
 
 
 @settings(max_examples=300 if IS_LONG else 100)
@@ -376,4 +376,4 @@ def test_the_best_stay_the_best_while_seats_are_taken_and_given_back(
 def test_orphans_are_the_seats_shut_in_that_another_choice_would_spare(hall: Hall, picks: list[int]) -> None:
     free = sorted(hall.free)
     chosen = frozenset(free[pick % len(free)] for pick in picks if free)
-    assert orphans(hall.layout, chosen, hall.free.__contains__) == spoilt(hall, chosen)
+    assert find_orphans(hall.layout, chosen, hall.free.__contains__) == spoilt(hall, chosen)

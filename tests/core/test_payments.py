@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Command, Remedy, SeatItem
 from holdfast.core.decide import end_bookings, expire_due
 from holdfast.core.event_state import EventState
 from holdfast.core.layout import Layout
-from holdfast.core.model import Booking, Policy
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.settlement import PAYMENTS_MAX
 from holdfast.core.states import EventStatus, Status, Verb
@@ -180,7 +181,7 @@ def test_money_for_a_booking_that_needs_none_goes_back(status: Status, kind: str
     assert outcome.payment.captured_at == NOW
     assert outcome.payment.reason
     assert [fact.kind for fact in state.entries] == ["payment.refund_due"]
-    assert not state.shifts
+    assert not state.counter_shifts
 
 
 @pytest.mark.parametrize("kind", OPEN)
@@ -195,7 +196,7 @@ def test_a_wrong_amount_confirms_nothing_and_goes_to_review(kind: str, news: str
             assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
             assert outcome.payment.captured_at == NOW
             assert outcome.payment.reason
-            assert not state.shifts
+            assert not state.counter_shifts
 
 
 @pytest.mark.parametrize("kind", ["submitted", "review of a receipt"])
@@ -627,7 +628,7 @@ def test_a_receipt_is_a_payment_that_waits_for_review() -> None:
     assert (it.status, it.expires_at) == (Status.PAYMENT_SUBMITTED, seconds_from_now(3600))
     (proof,) = it.payments
     assert (proof.status, proof.provider, proof.amount) == (PaymentStatus.SUBMITTED, RECEIPT, 3000)
-    assert [receipt.file_ref for _, receipt in state.receipts] == ["paper"]
+    assert [receipt.file_ref for _, receipt in state.new_receipts] == ["paper"]
 
 
 def test_a_receipt_belongs_to_the_payment_that_was_begun_for_it() -> None:
@@ -642,16 +643,16 @@ def test_a_second_receipt_is_another_proof_of_the_same_payment() -> None:
     it = expect_done(state, submit_command("paper")).booking
     again = expect_done(state, submit_command("more paper")).booking
     assert (again.version, again.status, again.payments) == (it.version, it.status, it.payments)
-    assert [receipt.file_ref for _, receipt in state.receipts] == ["paper", "more paper"]
+    assert [receipt.file_ref for _, receipt in state.new_receipts] == ["paper", "more paper"]
     assert expect_done(state, submit_command("paper")).booking == again
-    assert len(state.receipts) == 2
+    assert len(state.new_receipts) == 2
 
 
 def test_receipts_are_taken_only_where_somebody_reviews_them() -> None:
     state = make_event_state(bookings=[of(Status.HELD)])
     assert expect_refusal(state, submit_command("paper")) is Refusal.REVIEW_NOT_OFFERED
     assert is_unchanged(state)
-    assert not state.receipts
+    assert not state.new_receipts
 
 
 def test_nobody_hands_in_receipts_without_end() -> None:
@@ -710,7 +711,7 @@ def test_a_receipt_that_comes_late_revives_the_booking_as_money_does(seconds: fl
     if taken or seconds > 120:
         assert expect_refusal(state, submit_command("paper")) is Refusal.HOLD_EXPIRED
         assert is_unchanged(state)
-        assert not state.receipts
+        assert not state.new_receipts
     else:
         revived = expect_done(state, submit_command("paper")).booking
         assert (revived.status, revived.expires_at) == (Status.PAYMENT_SUBMITTED, seconds_from_now(3600))

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
+from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import decide
-from holdfast.core.event_state import EventState, OversoldError
+from holdfast.core.event_state import Counter, EventState, OversoldError
 from holdfast.core.journal import PoolState
-from holdfast.core.model import Booking, Counter, Line, Policy
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import TIMED, EventStatus, Status, Verb
 from tests.support.builders import (
@@ -154,7 +155,7 @@ def test_a_hold_takes_its_units_and_is_one_fact() -> None:
         "stalls": PoolState(10, 1, 0, 9),
         "standing": PoolState(STANDING_CAPACITY, 3, 0, STANDING_CAPACITY - 3),
     }
-    assert open_book.created == {placed.id}
+    assert open_book.new_bookings == {placed.id}
     assert placed.version == open_book.version == VERSION + 1
 
 
@@ -525,7 +526,7 @@ def test_a_sold_counter_that_would_fall_below_nothing_is_loud() -> None:
 def test_a_seat_that_is_another_s_already_is_loud() -> None:
     open_book = make_event_state(bookings=[make_booking("it", Status.HELD, seat_line("A-1"))])
     open_book.taken[0] = make_id("another")
-    with pytest.raises(AssertionError, match="given to another"):
+    with pytest.raises(AssertionError, match="another booking already has"):
         decide(open_book, [act_command("it", Verb.CONFIRM)])
 
 

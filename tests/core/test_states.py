@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from scripts.state_diagram import diagram, table
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, SeatItem
 from holdfast.core.decide import decide, end_bookings
 from holdfast.core.event_state import SYSTEM, CounterShift
 from holdfast.core.journal import EXTENDED, PoolState, SeatState
-from holdfast.core.model import Booking, Policy
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import (
     CLAIMS,
@@ -127,10 +128,10 @@ def test_a_move_is_saved_as_the_difference_to_what_was_loaded(status: Status, ve
     open_book = make_event_state(bookings=[claim_in(status)])
     before = held_and_sold(open_book)
     expect_booking(open_book, act_command("it", verb))
-    shift = open_book.shifts.get(STANDING, CounterShift())
+    shift = open_book.counter_shifts.get(STANDING, CounterShift())
     assert (before[0] + shift.held, before[1] + shift.sold) == held_and_sold(open_book)
-    assert open_book.changed == {make_id("it"): status}
-    assert not open_book.created
+    assert open_book.changed_bookings == {make_id("it"): status}
+    assert not open_book.new_bookings
 
 
 def test_money_that_comes_twice_is_not_taken_twice() -> None:
@@ -179,7 +180,7 @@ def test_an_extension_moves_the_deadline_and_nothing_else(status: Status, verb: 
     (fact,) = open_book.entries
     assert (fact.kind, fact.booking.id, fact.actor) == (EXTENDED, there.id, "the clerk")
     assert (fact.data.seats, fact.data.pools) == ({}, {})
-    assert not open_book.shifts
+    assert not open_book.counter_shifts
     assert held_and_sold(open_book) == taken_by(CLAIMS[status], 2)
 
 
@@ -302,8 +303,8 @@ def test_a_booking_can_be_placed_confirmed_and_given_up_in_one_batch() -> None:
     assert all(isinstance(outcome, Accepted) for outcome in outcomes)
     assert [fact.kind for fact in open_book.entries] == ["held", "confirmed", "refunded", "held"]
     assert [fact.number for fact in open_book.entries] == [VERSION + n for n in range(1, 5)]
-    assert open_book.created == {make_id("it"), make_id("next")}
-    assert not open_book.changed
+    assert open_book.new_bookings == {make_id("it"), make_id("next")}
+    assert not open_book.changed_bookings
     assert held_and_sold(open_book, STALLS) == (1, 0)
 
 

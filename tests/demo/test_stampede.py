@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from holdfast.core.model import Policy
-from holdfast.core.seating import orphans
+from holdfast.core.policy import Policy
+from holdfast.core.seating import find_orphans
 from holdfast.demo.stampede.buyers import Buyer, Shop
 from holdfast.demo.stampede.client import Client
 from holdfast.demo.stampede.hall import Hall, HallPool, HallSeat, HallTariff, Offer
@@ -372,7 +372,7 @@ def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: 
             quantity -= 1
         chosen = [layout.seat_by_label[seat.label].number for seat in picked]
         assert len(chosen) == quantity
-        assert not orphans(layout, chosen, free.__getitem__)
+        assert not find_orphans(layout, chosen, free.__getitem__)
         for seat in chosen:
             free[seat] = False
     hall.note_taken(tuple(seat.label for seat in layout.seats))

@@ -12,7 +12,7 @@ import typer
 
 from holdfast.api.call import Operation
 from holdfast.api.operations import OPERATIONS
-from holdfast.core.model import PRESETS, Policy
+from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.runtime.cli import app, keys, orgs
 from holdfast.runtime.settings import Settings

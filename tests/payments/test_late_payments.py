@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import PlaceHold, PoolItem
-from holdfast.core.model import Booking
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.auditor import audit_all

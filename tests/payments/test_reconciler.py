@@ -9,7 +9,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.core.model import Booking
+from holdfast.core.booking import Booking
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.auditor import audit_all

@@ -100,11 +100,11 @@ def _bookings(outcomes: list[Outcome]) -> int:
 @pytest.fixture
 def versions_unchecked() -> Iterator[None]:
     """Batches that save an event without looking whether it is still the one they have read."""
-    guarded = sql.engine.save_new
-    sql.engine.save_new = guarded.replace("AND event.version = new.was", "")
-    assert sql.engine.save_new != guarded
+    guarded = sql.engine.insert_bookings
+    sql.engine.insert_bookings = guarded.replace("AND event.version = new.was", "")
+    assert sql.engine.insert_bookings != guarded
     yield
-    sql.engine.save_new = guarded
+    sql.engine.insert_bookings = guarded
 
 
 @pytest.mark.parametrize("wants", ["seats", "places"])
@@ -179,7 +179,7 @@ async def test_each_guard_of_the_schema_is_enough_on_its_own(
 async def test_the_version_of_the_event_is_enough_on_its_own(database: str, wants: str) -> None:
     async with _race(database, wants) as race:
         await _drop(race, *GUARDS)
-        with pytest.raises(LostUpdateError, match="'versioned': 0"):
+        with pytest.raises(LostUpdateError, match="'events': 0"):
             await race.run_both_at_once(UNLOCKED)
         await _check_sold_once(race)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from msgspec import structs
 
+from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome, decide
-from holdfast.core.event_state import EventState
-from holdfast.core.layout import Layout
-from holdfast.core.model import Booking, Counter, Line, Policy, Pool, Seat, Tariff
+from holdfast.core.event_state import Counter, EventState
+from holdfast.core.layout import Layout, Pool, Seat, Tariff
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import EventStatus, Status, Verb
 
@@ -179,4 +180,4 @@ def held_and_sold(state: EventState, pool: int = STANDING) -> tuple[int, int]:
 
 def is_unchanged(state: EventState) -> bool:
     """Whether the decision left nothing to save."""
-    return not (state.entries or state.created or state.changed or state.shifts)
+    return not (state.entries or state.new_bookings or state.changed_bookings or state.counter_shifts)

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Receipt, Remedy, ResolvePayment, SettlePayment, StartPayment, SubmitReceipt
-from holdfast.core.model import Booking
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
 from tests.support import builders
 

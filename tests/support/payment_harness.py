@@ -11,8 +11,8 @@ from typing import Any, Final
 from msgspec import Struct, json, structs
 
 from holdfast import sql
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Command, Remedy, ResolvePayment, SettlePayment, StartPayment
-from holdfast.core.model import Booking
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.engine import Engine

@@ -13,7 +13,7 @@ import pytest
 import holdfast.i18n
 import holdfast.web
 from holdfast.api.operations import OPERATIONS
-from holdfast.core.model import PRESETS, Policy
+from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import LANGUAGES

@@ -19,7 +19,7 @@ from holdfast.api.responses import (
     TariffView,
 )
 from holdfast.core.journal import EntryData
-from holdfast.core.model import Policy
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor as desk

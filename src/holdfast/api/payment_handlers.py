@@ -10,8 +10,8 @@ from holdfast import sql
 from holdfast.api.booking_handlers import done, named_booking, request_key, visible_booking
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.responses import NoticeView, payment_view
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment, StartPayment
-from holdfast.core.model import Booking
 from holdfast.core.payment import RECEIPT, Payment, PaymentResult, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.engine.load import PaymentDocument

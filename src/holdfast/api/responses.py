@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
+from holdfast.core.booking import Booking
 from holdfast.core.journal import PoolState, SeatState
 from holdfast.core.layout import BookedItem, Layout
-from holdfast.core.model import Booking, Policy
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError
 from holdfast.core.states import EventStatus, Status
 from holdfast.live.snapshot import SeatView

@@ -1,11 +1,11 @@
-"""What can be asked of an event. Ids are made by whoever asks, so that asking twice finds the first answer."""
+"""Commands to an event. The caller chooses the ids, so that running a command twice finds the work of the first run."""
 
 from datetime import datetime
 
 from msgspec import Struct
 
+from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
-from holdfast.core.model import Booking
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import FastStrEnum, Verb
 
@@ -29,7 +29,7 @@ class BestSeats(Struct, frozen=True):
 
 
 class PlaceHold(Struct, frozen=True, kw_only=True):
-    """Take a hold: all of the items or none. To whom is not of the `staff`, drafts do not exist."""
+    """Hold all of the items, or none. Only `staff` can see drafts."""
 
     event: bytes
     org: bytes
@@ -48,7 +48,7 @@ class PlaceHold(Struct, frozen=True, kw_only=True):
 
 
 class ActOnBooking(Struct, frozen=True, kw_only=True):
-    """Do something to a booking. `owner` is set where only its own buyer may."""
+    """Apply a verb to a booking. `owner` restricts the command to the booking of this user."""
 
     event: bytes
     org: bytes
@@ -60,7 +60,7 @@ class ActOnBooking(Struct, frozen=True, kw_only=True):
 
 
 class StartPayment(Struct, frozen=True, kw_only=True):
-    """Begin a payment of a hold. It is there before the buyer is sent to the provider."""
+    """Start a payment for a hold. The payment is stored before the buyer goes to the provider."""
 
     event: bytes
     org: bytes
@@ -75,7 +75,7 @@ class StartPayment(Struct, frozen=True, kw_only=True):
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """The proof of a payment: a file, stored under its hash, or a reference to one elsewhere."""
+    """Proof of a payment: a file that is stored under its hash, or a reference to a file elsewhere."""
 
     id: bytes
     hash: bytes
@@ -86,8 +86,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 
 class SubmitReceipt(Struct, frozen=True, kw_only=True):
-    """Hand in a receipt, which waits for review from then on. `payment` is the id of the payment that it proves, if
-    none was begun yet."""
+    """Submit a receipt for review. `payment` is the id for its payment, unless the buyer already started one."""
 
     event: bytes
     org: bytes
@@ -99,7 +98,7 @@ class SubmitReceipt(Struct, frozen=True, kw_only=True):
 
 
 class SettlePayment(Struct, frozen=True, kw_only=True):
-    """What a provider told about a payment."""
+    """Record what a provider reports about a payment."""
 
     event: bytes
     org: bytes
@@ -112,15 +111,15 @@ class SettlePayment(Struct, frozen=True, kw_only=True):
 
 
 class Remedy(FastStrEnum):
-    """What can be done with money that cannot simply be kept."""
+    """What to do with money that the booking cannot keep."""
 
-    REFUND = "refund"  # have the provider pay it back
-    BY_HAND = "by_hand"  # note that a person has paid it back
-    REVIEW = "review"  # leave it to a person
+    REFUND = "refund"  # the provider refunds it
+    BY_HAND = "by_hand"  # a person has refunded it
+    REVIEW = "review"  # a person decides
 
 
 class ResolvePayment(Struct, frozen=True, kw_only=True):
-    """Decide about money that was not settled as it should be."""
+    """Decide what happens to money that could not be settled."""
 
     event: bytes
     org: bytes
@@ -132,8 +131,8 @@ class ResolvePayment(Struct, frozen=True, kw_only=True):
 
 
 class TransferBooking(Struct, frozen=True, kw_only=True):
-    """Hand a confirmed booking to another person. Tickets issued before are void. `generation` is the booking's own as
-    whoever asks had it: what was handed on since, by this very command or another, is not handed on again."""
+    """Transfer a confirmed booking to another person, which voids the tickets issued so far. `generation` is the
+    booking's generation as the caller knows it: if the booking was transferred since, the command changes nothing."""
 
     event: bytes
     org: bytes
@@ -149,7 +148,7 @@ Command = PlaceHold | ActOnBooking | StartPayment | SubmitReceipt | SettlePaymen
 
 
 class Accepted(Struct, frozen=True):
-    """The answer "yes". `replayed`: the booking or payment was made by an earlier request with the same key."""
+    """The command succeeded. `replayed`: an earlier request with the same key made this booking or payment."""
 
     booking: Booking
     layout: Layout

@@ -1,7 +1,7 @@
-"""What becomes of a batch of commands to one event.
+"""Deciding a batch of commands to one event.
 
-`decide` is a pure function of the book and the commands: the clock is in the book, and ids come with the commands.
-Refusals are found in the order of `refusals.py` and write nothing.
+`decide` is a pure function of the event's state and the commands: the clock is part of the state, and ids come with
+the commands. A refused command changes nothing.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ Outcome = Accepted | Refused
 
 
 def decide(state: EventState, commands: Sequence[Command]) -> list[Outcome]:
-    """One outcome for each command, in order. Holds that are due end first, so their units are free at once."""
+    """One outcome per command, in order. Due holds expire first, so that their units are free for these commands."""
     expire_due(state)
-    return [_answer(state, command) for command in commands]
+    return [_decide_one(state, command) for command in commands]
 
 
 def expire_due(state: EventState) -> int:
@@ -44,21 +44,21 @@ def expire_due(state: EventState) -> int:
 
 
 def end_bookings(state: EventState) -> int:
-    """End the bookings of an event that is over or called off, as far as they are in the book."""
+    """End the loaded bookings of an event that is completed or cancelled."""
     if state.layout.status not in ENDINGS:
         return 0
     bookings = list(state.bookings.values())
     return sum(end_with_event(state, booking) is not booking for booking in bookings)
 
 
-def _answer(state: EventState, command: Command) -> Outcome:
+def _decide_one(state: EventState, command: Command) -> Outcome:
     try:
-        return _done(state, command)
+        return _run(state, command)
     except RefusedError as error:
         return error.refused
 
 
-def _done(state: EventState, command: Command) -> Accepted:
+def _run(state: EventState, command: Command) -> Accepted:
     match command:
         case PlaceHold():
             return place_hold(state, command)

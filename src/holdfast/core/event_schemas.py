@@ -1,4 +1,4 @@
-"""What an org offers: new events and changes to them, with bounds as part of the types. Unknown fields are refused."""
+"""Requests to create and change events. The types carry the limits, and unknown fields are refused."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from zoneinfo import available_timezones as read_timezones
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from holdfast.core.model import Policy
+from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError, Refusal, RefusedError
 
 DAY_SECONDS = 86_400
@@ -26,7 +26,7 @@ Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="ISO 4217.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
-TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="IANA name: times are shown in it.")]
+TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA name. Pages show times in this zone.")]
 Details = dict[str, Any]
 Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
 SecondsFromOne = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
@@ -38,12 +38,12 @@ available_timezones = cache(read_timezones)
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of everything a caller may send."""
+    """Base class of request bodies."""
 
 
 class PolicyChange(Request, frozen=True):
-    """What is left out keeps its value: of the preset in a new event, of the event in a change. A hold always has its
-    `hold_seconds`, even where `max_hold_seconds`, which bounds extensions, is less."""
+    """Omitted fields keep the value of the preset in a new event, and of the event in a change. `max_hold_seconds`
+    limits extensions; a hold always lasts its `hold_seconds`, even if `max_hold_seconds` is less."""
 
     hold_seconds: SecondsFromOne | UnsetType = UNSET
     extend_seconds: Seconds | UnsetType = UNSET
@@ -64,14 +64,14 @@ class TariffNew(Request, frozen=True):
 
 
 class SeatGrid(Request, frozen=True):
-    """Rows of equally many seats; the labels are `<row>-<number>`, counted from 1."""
+    """Rows with the same number of seats, labelled `<row>-<number>` from 1."""
 
     rows: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=1000)]
     numbers: Annotated[int, Meta(ge=1, le=1000)]
 
 
 class SeatNew(Request, frozen=True):
-    """Seats of a row whose numbers follow each other are neighbours."""
+    """Seats of a row with consecutive numbers are neighbours."""
 
     label: Label
     row: Annotated[str, Meta(max_length=32)] = ""
@@ -81,7 +81,7 @@ class SeatNew(Request, frozen=True):
 
 
 class PoolNew(Request, frozen=True):
-    """A counted stock has a capacity; a seated one has seats. Without tariffs it is free."""
+    """A pool has either a capacity or seats. Without tariffs it is free of charge."""
 
     code: Code
     name: Name | None = None
@@ -99,7 +99,7 @@ class EventNew(Request, frozen=True):
     tax_bps: TaxBps = 0
     policy: PolicyChange = PolicyChange()
     details: Details = {}
-    # When it is over. Such an event is then completed by itself.
+    # A worker completes the event at this time.
     ends_at: Time | None = None
     timezone: TimeZone = "UTC"
 
@@ -111,8 +111,8 @@ class EventNew(Request, frozen=True):
 
 
 class PoolChange(Request, frozen=True):
-    """An existing pool by its code, or a new one. Tariffs go by their code: known ones change, others are added, and
-    bookings keep the price they were made at."""
+    """Changes the pool with this code, or adds one. Tariffs with a known code change, others are added. Existing
+    bookings keep their price."""
 
     code: Code
     name: Name | UnsetType = UNSET
@@ -152,7 +152,7 @@ SeatRow = tuple[int, int, str, str, int | None, float | None, float | None]
 
 
 class StockRows(Struct, frozen=True):
-    """Pools, tariffs and seats as rows, numbered within their event."""
+    """Rows of pools, tariffs and seats, numbered within their event."""
 
     pools: list[PoolRow]
     tariffs: list[TariffRow]
@@ -166,36 +166,36 @@ def merge_policy(policy: Policy, change: PolicyChange) -> Policy:
 
 def check_start(starts_at: datetime) -> None:
     if not 1970 < starts_at.year < 2500:
-        raise invalid_field("starts_at", "must lie between 1971 and 2499")
+        raise invalid_field("starts_at", "must be between 1971 and 2499")
 
 
 def check_end(starts_at: datetime, ends_at: datetime | None) -> None:
     if ends_at is not None and not starts_at < ends_at < starts_at + timedelta(days=366):
-        raise invalid_field("ends_at", "must lie after `starts_at`, within a year")
+        raise invalid_field("ends_at", "must be later than `starts_at`, by less than a year")
 
 
 def check_timezone(name: str) -> None:
     if name not in available_timezones():
-        raise invalid_field("timezone", "is not the name of a time zone, such as Europe/Madrid")
+        raise invalid_field("timezone", "must be an IANA time zone such as Europe/Madrid")
 
 
 def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> StockRows:
-    """The rows of new pools. Seats of a pool follow each other, those of a row by their place in it."""
+    """Number new pools. Seats of a pool get consecutive numbers, and so do seats of a row."""
     check_unique("pools", "code", (pool.code for pool in pools))
-    if first_seat + sum(_count(pool) for pool in pools) > SEATS_MAX:
-        raise invalid_field("pools", f"an event may have {SEATS_MAX} seats at most")
+    if first_seat + sum(_seat_count(pool) for pool in pools) > SEATS_MAX:
+        raise invalid_field("pools", f"an event can have at most {SEATS_MAX} seats")
     stock = StockRows([], [], [])
     for number, pool in enumerate(pools, first_pool):
         tariffs = pool.tariffs or [FREE]
         check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
-        seats = _in_order(_seats(pool))
+        seats = _sort_seats(_list_seats(pool))
         _check_capacity(pool, seats)
         capacity = pool.capacity if pool.capacity is not None else len(seats)
         stock.pools.append((number, pool.code, pool.name or pool.code, bool(seats), capacity))
         stock.tariffs.extend((number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(tariffs))
         for seat in seats:
-            at = first_seat + len(stock.seats)
-            stock.seats.append((at, number, seat.label, seat.row, seat.number, seat.x, seat.y))
+            seat_number = first_seat + len(stock.seats)
+            stock.seats.append((seat_number, number, seat.label, seat.row, seat.number, seat.x, seat.y))
     check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
     return stock
 
@@ -204,14 +204,14 @@ def invalid_field(field: str, message: str) -> RefusedError:
     return RefusedError(Refusal.INVALID_REQUEST, f"{field}: {message}.", errors=(FieldError(field, message),))
 
 
-def _count(pool: PoolNew) -> int:
-    """How many seats, before any of them is made."""
+def _seat_count(pool: PoolNew) -> int:
+    """Counts without building the seats, so that an oversized request costs nothing."""
     if isinstance(pool.seats, SeatGrid):
         return len(pool.seats.rows) * pool.seats.numbers
     return len(pool.seats or ())
 
 
-def _seats(pool: PoolNew) -> list[SeatNew]:
+def _list_seats(pool: PoolNew) -> list[SeatNew]:
     if pool.seats is None:
         return []
     if not isinstance(pool.seats, SeatGrid):
@@ -223,8 +223,8 @@ def _seats(pool: PoolNew) -> list[SeatNew]:
     ]
 
 
-def _in_order(seats: list[SeatNew]) -> list[SeatNew]:
-    """Row by row as the rows first appear, and by number within a row."""
+def _sort_seats(seats: list[SeatNew]) -> list[SeatNew]:
+    """Sort by row in order of first appearance, then by number."""
     depth: dict[str, int] = {}
     for seat in seats:
         depth.setdefault(seat.row, len(depth))
@@ -235,12 +235,12 @@ def _check_capacity(pool: PoolNew, seats: list[SeatNew]) -> None:
     if pool.capacity is None and not seats:
         raise invalid_field(f"pools.{pool.code}", "needs a capacity or seats")
     if pool.capacity is not None and seats and pool.capacity != len(seats):
-        raise invalid_field(f"pools.{pool.code}.capacity", "is the number of seats; leave it out")
+        raise invalid_field(f"pools.{pool.code}.capacity", "must be left out: it is the number of seats")
 
 
 def check_unique(field: str, what: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise invalid_field(field, f"the {what} {value} occurs twice")
+            raise invalid_field(field, f"the {what} {value} appears twice")
         seen.add(value)

@@ -1,6 +1,6 @@
-"""The open book of one event: what a batch has loaded of it, and what the batch changes in it.
+"""The state of one event: what a batch has loaded of it, and the changes that the batch makes.
 
-A book is made for one batch, under the event's lock, and consumed by `decide`.
+The engine creates one for each batch, under the event's lock. `decide` changes it, and the engine saves the changes.
 """
 
 from datetime import datetime, timedelta
@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Receipt
 from holdfast.core.journal import (
     EXTENDED,
@@ -21,24 +22,42 @@ from holdfast.core.journal import (
     PoolState,
     SeatState,
 )
-from holdfast.core.layout import Layout
-from holdfast.core.model import Booking, Counter, Pool
+from holdfast.core.layout import Layout, Pool
 from holdfast.core.payment import Payment, PaymentStatus
-from holdfast.core.seating import Chooser
+from holdfast.core.seating import SeatChooser
 from holdfast.core.states import CLAIMS, LIVE, Claim, Status
 
 SYSTEM: Final = "system"
 
 
 class OversoldError(AssertionError):
-    """A counter left its bounds. This is a bug in the engine, and must be loud."""
+    """A counter left its bounds. This is a bug in the engine, and it must be loud."""
+
+
+class Counter(Struct):
+    """The taken units of a pool. The engine and the schema both enforce `held + sold <= capacity`."""
+
+    capacity: int
+    held: int
+    sold: int
+
+    @property
+    def remaining(self) -> int:
+        return self.capacity - self.held - self.sold
 
 
 class CounterShift(Struct):
-    """How much the counters of a pool move in this batch."""
+    """By how much this batch changes the counters of a pool."""
 
     held: int = 0
     sold: int = 0
+
+
+class PaymentChange(Struct, frozen=True):
+    """The booking of a payment that this batch changes, and the status it was loaded with; a new one has none."""
+
+    booking: bytes
+    was: PaymentStatus | None
 
 
 class EventState:
@@ -58,29 +77,27 @@ class EventState:
         self.bookings = bookings
         self.taken = taken
         self.booking_by_request = {booking.request_key: booking for booking in bookings.values()}
-        # What the batch changes, to be saved: new bookings, the first status of changed ones, counters, facts; of
-        # payments the booking and the first status of each, where a new one has none; receipts; whom bookings went to.
-        self.created: set[bytes] = set()
-        self.changed: dict[bytes, Status] = {}
-        self.paid: dict[bytes, tuple[bytes, PaymentStatus | None]] = {}
-        self.receipts: list[tuple[bytes, Receipt]] = []
-        self.transferred: set[bytes] = set()
-        self.shifts: dict[int, CounterShift] = {}
+        # The changes to save. Changed bookings and payments keep the status they were loaded with.
+        self.new_bookings: set[bytes] = set()
+        self.changed_bookings: dict[bytes, Status] = {}
+        self.transferred_bookings: set[bytes] = set()
+        self.changed_payments: dict[bytes, PaymentChange] = {}
+        self.new_receipts: list[tuple[bytes, Receipt]] = []
+        self.counter_shifts: dict[int, CounterShift] = {}
         self.entries: list[JournalEntry] = []
-        self._choosers: dict[int, Chooser] = {}
-        self._live_of_user: dict[str, dict[bytes, Booking]] = {}
-        self._counts_users = layout.policy.counts_users
+        self._choosers: dict[int, SeatChooser] = {}
+        self._live_bookings_by_user: dict[str, dict[bytes, Booking]] = {}
+        self._limits_users = layout.policy.limits_users
         for booking in bookings.values():
             self._index_live(booking)
 
     @property
-    def is_touched(self) -> bool:
-        """Whether there is anything to save."""
-        return bool(self.entries or self.receipts)
+    def has_changes(self) -> bool:
+        return bool(self.entries or self.new_receipts)
 
     @cached_property
     def deadlines(self) -> tuple[datetime, datetime]:
-        """When a hold placed now runs out, and how far it can be extended at most."""
+        """When a hold placed now expires, and the latest time to which it can be extended."""
         policy = self.layout.policy
         longest = max(policy.max_hold_seconds, policy.hold_seconds)
         return self.now + timedelta(seconds=policy.hold_seconds), self.now + timedelta(seconds=longest)
@@ -88,20 +105,19 @@ class EventState:
     def is_free(self, seat: int) -> bool:
         return seat not in self.taken and not self.layout.seats[seat].blocked
 
-    def chooser(self, pool: Pool) -> Chooser:
+    def seat_chooser(self, pool: Pool) -> SeatChooser:
         if pool.number not in self._choosers:
-            self._choosers[pool.number] = Chooser(self.layout, pool, self.is_free)
+            self._choosers[pool.number] = SeatChooser(self.layout, pool, self.is_free)
         return self._choosers[pool.number]
 
     def live_bookings_of(self, user: str) -> list[Booking]:
-        return list(self._live_of_user.get(user, {}).values())
+        return list(self._live_bookings_by_user.get(user, {}).values())
 
-    def add(self, booking: Booking, actor: str) -> Booking:
-        """A new booking takes its units. Its version is the next one."""
-        self.created.add(booking.id)
-        return self._enter(None, booking, booking.status, actor, self._claim(None, booking))
+    def add_booking(self, booking: Booking, actor: str) -> Booking:
+        self.new_bookings.add(booking.id)
+        return self._record(None, booking, booking.status, actor, self._claim_units(None, booking))
 
-    def move(
+    def move_booking(
         self,
         booking: Booking,
         status: Status,
@@ -109,7 +125,7 @@ class EventState:
         reason: str | None = None,
         expires_at: datetime | None = None,
     ) -> Booking:
-        """A booking comes into another status; its units move from one counter to another, or are given back."""
+        """Change the booking's status. Its units move to the counter that the new status claims, or become free."""
         after = structs.replace(
             booking,
             status=status,
@@ -117,36 +133,17 @@ class EventState:
             expires_at=expires_at or booking.expires_at,
             version=self.version + 1,
         )
-        return self._enter(booking, after, status, actor, self._claim(booking, after))
+        return self._record(booking, after, status, actor, self._claim_units(booking, after))
 
-    def extend(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
+    def extend_booking(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
         after = structs.replace(booking, expires_at=expires_at, version=self.version + 1)
-        return self._enter(booking, after, EXTENDED, actor, NO_CHANGE)
+        return self._record(booking, after, EXTENDED, actor, NO_CHANGE)
 
-    def pay(self, booking: Booking, payment: Payment, actor: str, *, is_unexpected: bool = False) -> Booking:
-        """A payment of the booking begins, or comes into another status."""
-        known = booking.payment(payment.id)
-        self.paid.setdefault(payment.id, (booking.id, known.status if known else None))
-        others = tuple(payment if other.id == payment.id else other for other in booking.payments)
-        after = structs.replace(booking, payments=others if known else (*others, payment), version=self.version + 1)
-        data = EntryData(reason=payment.reason, payment=payment.id.hex())
-        return self._enter(booking, after, PAYMENT_PREFIX + payment.status, actor, data, is_unexpected)
-
-    def add_receipt(self, booking: Booking, receipt: Receipt) -> Booking:
-        """A receipt is kept with the booking."""
-        self.receipts.append((booking.id, receipt))
-        after = structs.replace(booking, receipts=(*booking.receipts, receipt.hash))
-        self.bookings[after.id] = after
-        return after
-
-    def schedule_check(self, payment: Payment, booking: bytes) -> None:
-        """The payment itself stays as it is, but a worker has to turn to it now."""
-        self.paid.setdefault(payment.id, (booking, payment.status))
-
-    def transfer(self, booking: Booking, user: str, email: str | None, language: str | None, actor: str) -> Booking:
-        """The booking goes to another person."""
-        self._live_of_user.get(booking.user, {}).pop(booking.id, None)
-        self.transferred.add(booking.id)
+    def transfer_booking(
+        self, booking: Booking, user: str, email: str | None, language: str | None, actor: str
+    ) -> Booking:
+        self._live_bookings_by_user.get(booking.user, {}).pop(booking.id, None)
+        self.transferred_bookings.add(booking.id)
         after = structs.replace(
             booking,
             user=user,
@@ -155,9 +152,28 @@ class EventState:
             generation=booking.generation + 1,
             version=self.version + 1,
         )
-        return self._enter(booking, after, TRANSFERRED, actor, NO_CHANGE)
+        return self._record(booking, after, TRANSFERRED, actor, NO_CHANGE)
 
-    def _enter(
+    def record_payment(self, booking: Booking, payment: Payment, actor: str, *, is_unexpected: bool = False) -> Booking:
+        """Add a payment to the booking, or replace the one with the same id."""
+        known = booking.payment(payment.id)
+        self.changed_payments.setdefault(payment.id, PaymentChange(booking.id, known.status if known else None))
+        others = tuple(payment if other.id == payment.id else other for other in booking.payments)
+        after = structs.replace(booking, payments=others if known else (*others, payment), version=self.version + 1)
+        data = EntryData(reason=payment.reason, payment=payment.id.hex())
+        return self._record(booking, after, PAYMENT_PREFIX + payment.status, actor, data, is_unexpected)
+
+    def schedule_payment_check(self, payment: Payment, booking: bytes) -> None:
+        """Save the payment unchanged, which makes a worker ask its provider about it soon."""
+        self.changed_payments.setdefault(payment.id, PaymentChange(booking, payment.status))
+
+    def add_receipt(self, booking: Booking, receipt: Receipt) -> Booking:
+        self.new_receipts.append((booking.id, receipt))
+        after = structs.replace(booking, receipts=(*booking.receipts, receipt.hash))
+        self.bookings[after.id] = after
+        return after
+
+    def _record(
         self,
         before: Booking | None,
         after: Booking,
@@ -168,15 +184,15 @@ class EventState:
     ) -> Booking:
         self.version += 1
         assert after.version == self.version
-        if before is not None and before.id not in self.created:
-            self.changed.setdefault(before.id, before.status)
+        if before is not None and before.id not in self.new_bookings:
+            self.changed_bookings.setdefault(before.id, before.status)
         self.bookings[after.id] = after
         self.booking_by_request[after.request_key] = after
         self._index_live(after)
         self.entries.append(JournalEntry(self.version, kind, after, actor, data, is_unexpected))
         return after
 
-    def _claim(self, before: Booking | None, after: Booking) -> EntryData:
+    def _claim_units(self, before: Booking | None, after: Booking) -> EntryData:
         old = CLAIMS[before.status] if before else Claim.NONE
         new = CLAIMS[after.status]
         state = SEAT_STATE_BY_STATUS[after.status]
@@ -184,20 +200,20 @@ class EventState:
         pools: dict[str, PoolState] = {}
         for line in after.lines:
             if old is not new:
-                self._shift(line.pool, old, -line.quantity)
-                self._shift(line.pool, new, line.quantity)
+                self._shift_counter(line.pool, old, -line.quantity)
+                self._shift_counter(line.pool, new, line.quantity)
             if line.seat is not None:
-                self._mark(line.seat, after.id if new is not Claim.NONE else None)
+                self._assign_seat(line.seat, after.id if new is not Claim.NONE else None)
                 seats[self.layout.seats[line.seat].label] = state
         for line in after.lines:
-            pools[self.layout.pools[line.pool].code] = self._checked(line.pool)
+            pools[self.layout.pools[line.pool].code] = self._pool_state(line.pool)
         return EntryData(seats, pools, after.reason)
 
-    def _shift(self, pool: int, claim: Claim, quantity: int) -> None:
+    def _shift_counter(self, pool: int, claim: Claim, quantity: int) -> None:
         if claim is Claim.NONE:
             return
         counter = self.counters[pool]
-        shift = self.shifts.setdefault(pool, CounterShift())
+        shift = self.counter_shifts.setdefault(pool, CounterShift())
         if claim is Claim.HELD:
             counter.held += quantity
             shift.held += quantity
@@ -205,27 +221,27 @@ class EventState:
             counter.sold += quantity
             shift.sold += quantity
 
-    def _mark(self, seat: int, booking: bytes | None) -> None:
+    def _assign_seat(self, seat: int, booking: bytes | None) -> None:
         if booking is None:
             self.taken.pop(seat, None)
         else:
-            assert self.taken.get(seat, booking) == booking, "a seat that is taken was given to another booking"
+            assert self.taken.get(seat, booking) == booking, "another booking already has this seat"
             self.taken[seat] = booking
         chooser = self._choosers.get(self.layout.seats[seat].pool)
         if chooser:
-            chooser.forget(seat)
+            chooser.invalidate(seat)
 
-    def _checked(self, pool: int) -> PoolState:
+    def _pool_state(self, pool: int) -> PoolState:
         counter = self.counters[pool]
         if counter.held < 0 or counter.sold < 0 or counter.remaining < 0:
             raise OversoldError(f"pool {pool} would have {counter}")
         return PoolState(counter.capacity, counter.held, counter.sold, counter.remaining)
 
     def _index_live(self, booking: Booking) -> None:
-        if not self._counts_users:
+        if not self._limits_users:
             return
-        theirs = self._live_of_user.setdefault(booking.user, {})
+        bookings = self._live_bookings_by_user.setdefault(booking.user, {})
         if booking.status in LIVE:
-            theirs[booking.id] = booking
+            bookings[booking.id] = booking
         else:
-            theirs.pop(booking.id, None)
+            bookings.pop(booking.id, None)

@@ -1,20 +1,21 @@
-"""Taking a hold. Reasons to refuse are found in the order of `refusals.py`."""
+"""Placing a hold. Checks run in the order of `refusals.py`, so that the first reason to refuse is the one reported."""
 
+from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.event_state import EventState
-from holdfast.core.model import Booking, Line, Pool, Tariff
+from holdfast.core.layout import Pool, Tariff
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.seating import orphans
+from holdfast.core.seating import find_orphans
 from holdfast.core.states import EventStatus, Status
 
 
 def place_hold(state: EventState, command: PlaceHold) -> Accepted:
     layout = state.layout
-    hidden = layout.status is EventStatus.DRAFT and not command.staff
-    if hidden or layout.org != command.org:
+    is_hidden = layout.status is EventStatus.DRAFT and not command.staff
+    if is_hidden or layout.org != command.org:
         raise RefusedError(Refusal.NOT_FOUND)
     if len(command.items) > 1:
-        _refuse_doubles(command)
+        _refuse_duplicate_seats(command)
     earlier = state.booking_by_request.get(command.request_key)
     if earlier is not None and earlier.fingerprint == command.fingerprint:
         return Accepted(earlier, layout, state.now, replayed=earlier.id != command.booking)
@@ -22,87 +23,86 @@ def place_hold(state: EventState, command: PlaceHold) -> Accepted:
         raise RefusedError(Refusal.EVENT_NOT_ON_SALE, f"The event is {layout.status.value}.")
     if earlier is not None:
         raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
-    lines = _priced_lines(state, command)
-    if layout.policy.counts_users:
-        check_user(state, command.user, lines)
+    lines = _price_items(state, command)
+    if layout.policy.limits_users:
+        check_user_limits(state, command.user, lines)
     if command.best is None:
-        _check_stock(state, lines)
+        _check_availability(state, lines)
     else:
-        lines = _best_lines(state, command.best, lines[0])
-    return Accepted(state.add(_new_booking(state, command, lines), command.actor), layout, state.now)
+        lines = _choose_best_seats(state, command.best, lines[0])
+    booking = state.add_booking(_new_booking(state, command, lines), command.actor)
+    return Accepted(booking, layout, state.now)
 
 
-def _refuse_doubles(command: PlaceHold) -> None:
+def _refuse_duplicate_seats(command: PlaceHold) -> None:
     labels = [item.label for item in command.items if isinstance(item, SeatItem)]
     if len(set(labels)) < len(labels):
-        raise RefusedError(Refusal.INVALID_REQUEST, "A seat is named twice.")
+        raise RefusedError(Refusal.INVALID_REQUEST, "The request names a seat twice.")
 
 
-def _priced_lines(state: EventState, command: PlaceHold) -> tuple[Line, ...]:
-    """What is asked for in the event's own numbers and prices. For best available, the seats are not known yet."""
+def _price_items(state: EventState, command: PlaceHold) -> tuple[Line, ...]:
+    """The request as lines. For best available seats, this is one line without a seat."""
     if command.best is not None:
-        pool = _pool(state, command.best.pool)
+        pool = _find_pool(state, command.best.pool)
         if pool.seats is None:
             raise RefusedError(
-                Refusal.INVALID_REQUEST,
-                f"The pool {pool.code} has no seats to choose from; ask for a quantity.",
+                Refusal.INVALID_REQUEST, f"The pool {pool.code} has no seats. Request a quantity instead."
             )
-        tariff = _tariff(pool, command.best.tariff)
+        tariff = _find_tariff(pool, command.best.tariff)
         return (Line(pool.number, tariff.number, None, command.best.quantity, tariff.price),)
     if len(command.items) == 1:
-        return (_line(state, command.items[0]),)
-    return _merged(_all_lines(state, command.items))
+        return (_price_item(state, command.items[0]),)
+    return _merge_lines(_price_all(state, command.items))
 
 
-def _all_lines(state: EventState, items: tuple[SeatItem | PoolItem, ...]) -> list[Line]:
+def _price_all(state: EventState, items: tuple[SeatItem | PoolItem, ...]) -> list[Line]:
     lines: list[Line] = []
-    refused: list[RefusedError] = []
+    errors: list[RefusedError] = []
     for item in items:
         try:
-            lines.append(_line(state, item))
+            lines.append(_price_item(state, item))
         except RefusedError as error:
-            refused.append(error)
-    if refused:
-        raise min(refused, key=lambda error: error.refused.refusal.rank)
+            errors.append(error)
+    if errors:
+        raise min(errors, key=lambda error: error.refused.refusal.rank)
     return lines
 
 
-def _line(state: EventState, item: SeatItem | PoolItem) -> Line:
+def _price_item(state: EventState, item: SeatItem | PoolItem) -> Line:
     if isinstance(item, SeatItem):
         seat = state.layout.seat_by_label.get(item.label)
         if seat is None:
             raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {item.label}.", conflicts=(item.label,))
-        tariff = _tariff(state.layout.pool_of(seat), item.tariff)
+        tariff = _find_tariff(state.layout.pool_of(seat), item.tariff)
         return Line(seat.pool, tariff.number, seat.number, 1, tariff.price)
-    pool = _pool(state, item.pool)
+    pool = _find_pool(state, item.pool)
     if pool.seats is not None:
         raise RefusedError(
-            Refusal.INVALID_REQUEST,
-            f"The pool {pool.code} has seats: name them, or ask for the best available.",
+            Refusal.INVALID_REQUEST, f"The pool {pool.code} has seats. Name them, or request the best available."
         )
-    tariff = _tariff(pool, item.tariff)
+    tariff = _find_tariff(pool, item.tariff)
     return Line(pool.number, tariff.number, None, item.quantity, tariff.price)
 
 
-def _pool(state: EventState, code: str) -> Pool:
+def _find_pool(state: EventState, code: str) -> Pool:
     pool = state.layout.pool_by_code.get(code)
     if pool is None:
         raise RefusedError(Refusal.UNKNOWN_POOL, f"There is no pool {code}.", conflicts=(code,))
     return pool
 
 
-def _tariff(pool: Pool, code: str | None) -> Tariff:
+def _find_tariff(pool: Pool, code: str | None) -> Tariff:
     if code is None and len(pool.tariffs) == 1:
         return pool.tariffs[0]
     for tariff in pool.tariffs:
         if tariff.code == code:
             return tariff
-    names = ", ".join(tariff.code for tariff in pool.tariffs)
-    raise RefusedError(Refusal.UNKNOWN_TARIFF, f"The tariffs of {pool.code} are: {names}.", conflicts=(pool.code,))
+    codes = ", ".join(tariff.code for tariff in pool.tariffs)
+    raise RefusedError(Refusal.UNKNOWN_TARIFF, f"The tariffs of {pool.code} are: {codes}.", conflicts=(pool.code,))
 
 
-def _merged(lines: list[Line]) -> tuple[Line, ...]:
-    """Quantities of the same pool and tariff become one line."""
+def _merge_lines(lines: list[Line]) -> tuple[Line, ...]:
+    """Add up the quantities of the same pool and tariff."""
     merged: dict[tuple[int, int, int | None], Line] = {}
     for line in lines:
         key = (line.pool, line.tariff, line.seat)
@@ -111,7 +111,7 @@ def _merged(lines: list[Line]) -> tuple[Line, ...]:
     return tuple(merged.values())
 
 
-def check_user(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
+def check_user_limits(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
     policy = state.layout.policy
     live = state.live_bookings_of(user)
     if policy.one_booking_per_user and live:
@@ -121,49 +121,53 @@ def check_user(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
         if has + sum(line.quantity for line in lines) > policy.max_units_per_user:
             raise RefusedError(
                 Refusal.LIMIT_REACHED,
-                f"A user may have {policy.max_units_per_user} units; this one has {has}.",
+                f"A user can have at most {policy.max_units_per_user} units; this user already has {has}.",
             )
 
 
-def _check_stock(state: EventState, lines: tuple[Line, ...]) -> None:
+def _check_availability(state: EventState, lines: tuple[Line, ...]) -> None:
     seats = [line.seat for line in lines if line.seat is not None]
     if seats:
-        gone = tuple(state.layout.seats[seat].label for seat in seats if not state.is_free(seat))
-        if gone:
-            raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(gone)}.", conflicts=gone)
-    short = short_pools(state, lines)
+        taken = tuple(state.layout.seats[seat].label for seat in seats if not state.is_free(seat))
+        if taken:
+            raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
+    short = find_short_pools(state, lines)
     if short:
         raise RefusedError(Refusal.SOLD_OUT, f"Not enough left of: {', '.join(short)}.", conflicts=tuple(short))
     if seats and state.layout.policy.avoid_orphans:
-        left = [state.layout.seats[seat].label for seat in orphans(state.layout, seats, state.is_free)]
-        if left:
-            raise RefusedError(
-                Refusal.ORPHAN_SEAT,
-                f"This would leave {', '.join(left)} alone between taken seats.",
-                conflicts=tuple(left),
-            )
+        _refuse_orphans(state, seats)
 
 
-def short_pools(state: EventState, lines: tuple[Line, ...]) -> list[str]:
-    asked: dict[int, int] = {}
+def _refuse_orphans(state: EventState, seats: list[int]) -> None:
+    orphans = [state.layout.seats[seat].label for seat in find_orphans(state.layout, seats, state.is_free)]
+    if orphans:
+        raise RefusedError(
+            Refusal.ORPHAN_SEAT,
+            f"This choice would leave {', '.join(orphans)} alone between taken seats.",
+            conflicts=tuple(orphans),
+        )
+
+
+def find_short_pools(state: EventState, lines: tuple[Line, ...]) -> list[str]:
+    """The codes of the pools that have fewer units left than the lines need."""
+    wanted: dict[int, int] = {}
     for line in lines:
-        asked[line.pool] = asked.get(line.pool, 0) + line.quantity
-    short = [pool for pool, units in asked.items() if units > state.counters[pool].remaining]
+        wanted[line.pool] = wanted.get(line.pool, 0) + line.quantity
+    short = [pool for pool, units in wanted.items() if units > state.counters[pool].remaining]
     return [state.layout.pools[pool].code for pool in short]
 
 
-def _best_lines(state: EventState, best: BestSeats, priced: Line) -> tuple[Line, ...]:
+def _choose_best_seats(state: EventState, best: BestSeats, priced: Line) -> tuple[Line, ...]:
     pool = state.layout.pools[priced.pool]
-    chooser = state.chooser(pool)
-    chosen = chooser.adjacent(best.quantity) if best.adjacent else chooser.scattered(best.quantity)
-    if chosen is None:
-        together = " next to each other" if best.adjacent else ""
+    chooser = state.seat_chooser(pool)
+    choose = chooser.choose_adjacent if best.adjacent else chooser.choose_scattered
+    seats = choose(best.quantity)
+    if seats is None:
+        adjacent = " adjacent" if best.adjacent else ""
         raise RefusedError(
-            Refusal.SOLD_OUT,
-            f"{pool.code} has no {best.quantity} seats left{together}.",
-            conflicts=(pool.code,),
+            Refusal.SOLD_OUT, f"{pool.code} does not have {best.quantity}{adjacent} seats left.", conflicts=(pool.code,)
         )
-    return tuple(Line(pool.number, priced.tariff, seat, 1, priced.unit_price) for seat in chosen)
+    return tuple(Line(pool.number, priced.tariff, seat, 1, priced.unit_price) for seat in seats)
 
 
 def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...]) -> Booking:

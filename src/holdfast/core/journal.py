@@ -1,10 +1,10 @@
-"""Entries of an event's journal. What they say of seats and pools is public; who did it is not."""
+"""Entries of an event's journal. What they say about seats and pools is public; who acted is not."""
 
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from holdfast.core.model import Booking
+from holdfast.core.booking import Booking
 from holdfast.core.states import CLAIMS, Claim
 
 SeatState = Literal["free", "held", "sold", "blocked"]
@@ -21,8 +21,8 @@ class PoolState(Struct, frozen=True, gc=False):
 
 
 class EntryData(Struct, frozen=True, omit_defaults=True):
-    """What a fact changed: the seats and pools it touched, as they are after it. `payment` is the one it is about, in
-    hexadecimal; `change` is what was asked of an event as a whole."""
+    """What an entry changed: the seats and pools it touched, in their new state. `payment` is a payment's id in
+    hexadecimal; `change` is what the request asked to change about the event."""
 
     seats: dict[str, SeatState] = {}
     pools: dict[str, PoolState] = {}
@@ -32,9 +32,9 @@ class EntryData(Struct, frozen=True, omit_defaults=True):
 
 
 class JournalEntry(Struct, frozen=True):
-    """Something that happened to a booking: `kind` is the status that it came into, `extended`, `transferred`, or
-    `payment.` and the status that one of its payments came into. `booking` is as it was after that. `is_surprise`: the
-    buyer hears of it by nothing else."""
+    """One change to a booking. `kind` is the booking's new status, `extended`, `transferred`, or `payment.` followed by
+    the payment's new status. `booking` is the booking after the change. `is_unexpected` marks money that goes straight
+    back, of which nothing else informs the buyer."""
 
     number: int
     kind: str

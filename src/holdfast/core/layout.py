@@ -1,4 +1,4 @@
-"""What an event offers and at which rules and prices. Selling never changes it, so processes may keep a copy."""
+"""What an event sells, at which prices and by which rules. Selling never changes a layout, so processes cache it."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -6,12 +6,40 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from holdfast.core.model import Line, Policy, Pool, Seat
+from holdfast.core.booking import Line
+from holdfast.core.policy import Policy
 from holdfast.core.states import EventStatus
 
 
+class Tariff(Struct, frozen=True):
+    number: int
+    code: str
+    name: str
+    price: int
+
+
+class Seat(Struct, frozen=True, gc=False):
+    number: int
+    label: str
+    pool: int
+    row: str
+    place: int | None
+    x: float | None
+    y: float | None
+    blocked: bool
+
+
+class Pool(Struct, frozen=True):
+    number: int
+    code: str
+    name: str
+    tariffs: tuple[Tariff, ...]
+    # The first and last seat. The seats of a pool have consecutive numbers, and so do the seats of a row.
+    seats: tuple[int, int] | None
+
+
 class BookedItem(Struct, frozen=True):
-    """A line of a booking in the words of its event."""
+    """A line of a booking with the codes and labels that people use."""
 
     pool: str
     tariff: str
@@ -21,7 +49,7 @@ class BookedItem(Struct, frozen=True):
 
 
 class Layout:
-    """One revision of an event's layout. A changed event has a higher revision."""
+    """One revision of an event's layout. Changing the event creates a higher revision."""
 
     def __init__(
         self,
@@ -49,55 +77,54 @@ class Layout:
         self.seat_by_label = {seat.label: seat for seat in seats}
 
     def items(self, lines: Iterable[Line]) -> list[BookedItem]:
-        found = []
+        items = []
         for line in lines:
             pool = self.pools[line.pool]
             seat = None if line.seat is None else self.seats[line.seat].label
-            found.append(BookedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
-        return found
+            items.append(BookedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
+        return items
 
     def pool_of(self, seat: Seat) -> Pool:
         return self.pools[seat.pool]
 
     @cached_property
     def runs(self) -> tuple[range, ...]:
-        """The seats in runs of neighbours: in one row of one pool, with places that follow each other."""
-        found: list[range] = []
+        """The seats grouped into runs of neighbours: same pool, same row, consecutive places."""
+        runs: list[range] = []
         start = 0
-        for this, following in zip(self.seats, [*self.seats[1:], None], strict=True):
-            if following is None or not _are_neighbours(this, following):
-                found.append(range(start, this.number + 1))
-                start = this.number + 1
-        return tuple(found)
+        for seat, next_seat in zip(self.seats, [*self.seats[1:], None], strict=True):
+            if next_seat is None or not _are_neighbours(seat, next_seat):
+                runs.append(range(start, seat.number + 1))
+                start = seat.number + 1
+        return tuple(runs)
 
     @cached_property
-    def run_of(self) -> tuple[range, ...]:
-        """For each seat the run that it stands in."""
+    def run_by_seat(self) -> tuple[range, ...]:
         return tuple(run for run in self.runs for _ in run)
 
     @cached_property
     def distances(self) -> tuple[float, ...]:
-        """For each seat how far it is from the middle of the front of its pool."""
+        """Each seat's distance from the front centre of its pool."""
         return tuple(distance for pool in self.pools if pool.seats for distance in self._distances_in(pool))
 
     @cached_property
     def distance_sums(self) -> tuple[float, ...]:
-        """The sum of the distances of all seats before each, and at the end of all."""
+        """Prefix sums of `distances`, so that the cost of a window is one subtraction."""
         return tuple(accumulate(self.distances, initial=0.0))
 
     def _distances_in(self, pool: Pool) -> list[float]:
-        spots = self._spots_in(pool)
-        centre = (min(x for x, _ in spots) + max(x for x, _ in spots)) / 2
-        front = min(y for _, y in spots)
-        return [((x - centre) ** 2 + (y - front) ** 2) ** 0.5 for x, y in spots]
+        positions = self._positions_in(pool)
+        centre = (min(x for x, _ in positions) + max(x for x, _ in positions)) / 2
+        front = min(y for _, y in positions)
+        return [((x - centre) ** 2 + (y - front) ** 2) ** 0.5 for x, y in positions]
 
-    def _spots_in(self, pool: Pool) -> list[tuple[float, float]]:
-        """Where the seats stand: as given, or else rows one behind the other, each centred."""
+    def _positions_in(self, pool: Pool) -> list[tuple[float, float]]:
+        """The coordinates of the seats, or centred rows one behind the other if any seat has none."""
         assert pool.seats is not None
         seats = self.seats[pool.seats[0] : pool.seats[1] + 1]
-        spots = [(seat.x, seat.y) for seat in seats if seat.x is not None and seat.y is not None]
-        if len(spots) == len(seats):
-            return spots
+        positions = [(seat.x, seat.y) for seat in seats if seat.x is not None and seat.y is not None]
+        if len(positions) == len(seats):
+            return positions
         rows: dict[str, list[Seat]] = {}
         for seat in seats:
             rows.setdefault(seat.row, []).append(seat)

@@ -1,4 +1,4 @@
-"""Who has to be told of a fact, and what. The messages are written with the fact, and carried outside later."""
+"""Which notifications a journal entry causes. They are saved with the entry, and the relay sends them later."""
 
 from typing import Final
 
@@ -11,8 +11,8 @@ from holdfast.core.states import Status
 MAIL: Final = "mail"
 WEBHOOK: Final = "webhook"
 
-_LATE_MONEY: Final = PAYMENT_PREFIX + PaymentStatus.REFUND_DUE
-# What a buyer is written about, if we know where to. A hold is not: they are looking at it.
+_REFUND_DUE: Final = PAYMENT_PREFIX + PaymentStatus.REFUND_DUE
+# The entries that we email to buyers who left an address. A new hold is not one: the buyer is looking at it.
 MAILED: Final = frozenset(
     {
         Status.CONFIRMED.value,
@@ -21,18 +21,18 @@ MAILED: Final = frozenset(
         Status.CANCELLED.value,
         Status.REFUNDED.value,
         TRANSFERRED,
-        _LATE_MONEY,
+        _REFUND_DUE,
     }
 )
 
 
 class WebhookSubscription(Struct, frozen=True):
-    """A webhook endpoint of an org, and the kinds of facts it wants; none named: all."""
+    """An org's webhook endpoint and the kinds of entries it subscribes to; an empty set means all of them."""
 
     id: bytes
     kinds: frozenset[str]
 
-    def wants(self, kind: str) -> bool:
+    def includes(self, kind: str) -> bool:
         return not self.kinds or kind in self.kinds
 
 
@@ -42,20 +42,23 @@ class Notification(Struct, frozen=True):
     kind: str
 
 
-def notifications_for(entry: JournalEntry, endpoints: list[WebhookSubscription]) -> list[Notification]:
+def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscription]) -> list[Notification]:
     kind = public_kind(entry.kind)
-    told = [Notification(endpoint.id.hex(), WEBHOOK, kind) for endpoint in endpoints if endpoint.wants(kind)]
+    notifications = [
+        Notification(subscription.id.hex(), WEBHOOK, kind)
+        for subscription in subscriptions
+        if subscription.includes(kind)
+    ]
     if entry.booking.email is not None and _is_mailed(entry):
-        told.append(Notification(MAIL, MAIL, kind))
-    return told
+        notifications.append(Notification(MAIL, MAIL, kind))
+    return notifications
 
 
 def public_kind(kind: str) -> str:
-    """How the outside calls a kind of fact: `booking.held`, `payment.refunded`."""
+    """The name of a kind of entry outside the engine: `booking.held`, `payment.refunded`."""
     return kind if kind.startswith(PAYMENT_PREFIX) else f"booking.{kind}"
 
 
 def _is_mailed(entry: JournalEntry) -> bool:
-    """Of a refund the buyer hears once: with the booking that was taken back, or else with money that goes back as soon
-    as it has come."""
-    return entry.kind in MAILED and (entry.kind != _LATE_MONEY or entry.is_unexpected)
+    """We email once about a refund: with the refunded booking, or if there is none, when the money goes back."""
+    return entry.kind in MAILED and (entry.kind != _REFUND_DUE or entry.is_unexpected)

@@ -1,4 +1,4 @@
-"""Payments: what becomes of one when its provider tells something about it, and how captured money ends."""
+"""A payment, its statuses, and the outcomes of captured money."""
 
 from datetime import datetime
 from typing import Final
@@ -28,18 +28,18 @@ class PaymentOutcome(FastStrEnum):
 
 
 class PaymentResult(FastStrEnum):
-    """What a provider can tell about a payment."""
+    """What a provider can report about a payment."""
 
     CAPTURED = "captured"
     FAILED = "failed"
     REFUNDED = "refunded"
 
 
-# Who approves by hand takes the buyer's receipt for the money.
+# The provider of payments that staff approve by hand, on the evidence of a receipt.
 RECEIPT: Final = "receipt"
 
 
-_MAY_COME: Final = frozenset({PaymentStatus.STARTED, PaymentStatus.FAILED, PaymentStatus.REVIEW})
+_CAPTURABLE: Final = frozenset({PaymentStatus.STARTED, PaymentStatus.FAILED, PaymentStatus.REVIEW})
 
 
 class Payment(Struct, frozen=True, kw_only=True):
@@ -60,6 +60,6 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not captured and may still be. One that has failed may succeed after all; one whose provider
-        was silent for too long is with a person, but the provider may yet speak."""
-        return self.provider != RECEIPT and self.captured_at is None and self.status in _MAY_COME
+        """Whether the provider may still capture it. A failed payment can succeed on a retry, and a provider can report
+        a capture after a person has started to review the payment."""
+        return self.provider != RECEIPT and self.captured_at is None and self.status in _CAPTURABLE

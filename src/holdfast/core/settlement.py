@@ -1,7 +1,7 @@
-"""Money for a booking: begun, handed in as a receipt, captured in time or late, and paid back.
+"""Payments for a booking: starting one, submitting a receipt, settling what the provider reports, and refunds.
 
-Every captured payment ends in exactly one outcome: it is fulfilled (or revives its booking), refunded, or left to a
-person. Whatever a provider tells twice, or out of order, changes nothing the second time.
+Every captured payment ends in exactly one outcome: it fulfils or revives its booking, it is refunded, or a person
+reviews it. Results that a provider reports twice, or out of order, change nothing the second time.
 """
 
 from datetime import datetime
@@ -9,15 +9,15 @@ from typing import Final
 
 from msgspec import structs
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment, StartPayment, SubmitReceipt
 from holdfast.core.event_state import EventState
-from holdfast.core.model import Booking
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import TRANSITIONS, Status, Verb
 from holdfast.core.transitions import apply_verb, end_with_event, extend_hold, find_booking, is_revivable, transition
 
-# Nobody needs more attempts to pay for one booking.
+# Far more than any buyer needs for one booking.
 PAYMENTS_MAX: Final = 50
 RECEIPTS_MAX: Final = 20
 
@@ -29,23 +29,23 @@ def start_payment(state: EventState, command: StartPayment) -> Accepted:
         if earlier.fingerprint != command.fingerprint:
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
         return Accepted(booking, state.layout, state.now, replayed=earlier.id != command.payment, payment=earlier)
-    payable = TRANSITIONS[booking.status, Verb.EXTEND]
-    if isinstance(payable, Refusal):
-        raise RefusedError(payable)
+    target = TRANSITIONS[booking.status, Verb.EXTEND]
+    if isinstance(target, Refusal):
+        raise RefusedError(target)
     if command.provider == RECEIPT and booking.total > 0 and state.layout.policy.review != "manual":
         raise RefusedError(Refusal.REVIEW_NOT_OFFERED)
-    _check_attempts(booking)
+    _check_payment_count(booking)
     if not booking.payments:
         booking = extend_hold(state, booking, command.actor)
-    payment = _begun(state, booking, command)
-    booking = state.pay(booking, payment, command.actor)
+    payment = _new_payment(state, booking, command)
+    booking = state.record_payment(booking, payment, command.actor)
     if booking.total == 0:
-        booking = _captured(state, booking, payment, command.actor)
+        booking = _capture(state, booking, payment, command.actor)
     return Accepted(booking, state.layout, state.now, payment=booking.payment(payment.id))
 
 
 def submit_receipt(state: EventState, command: SubmitReceipt) -> Accepted:
-    """The receipt is kept with its booking, and the clock of the review replaces that of the payment."""
+    """Add a receipt to the booking. The deadline of the review replaces that of the hold."""
     booking = end_with_event(state, find_booking(state, command))
     target = TRANSITIONS[booking.status, Verb.SUBMIT]
     if isinstance(target, Refusal):
@@ -54,11 +54,11 @@ def submit_receipt(state: EventState, command: SubmitReceipt) -> Accepted:
         raise RefusedError(Refusal.REVIEW_NOT_OFFERED)
     is_new = command.receipt.hash not in booking.receipts
     if is_new and len(booking.receipts) >= RECEIPTS_MAX:
-        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking takes at most {RECEIPTS_MAX} receipts.")
+        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking can have at most {RECEIPTS_MAX} receipts.")
     if booking.status is not Status.PAYMENT_SUBMITTED:
-        _check_attempts(booking)
+        _check_payment_count(booking)
         booking = apply_verb(state, booking, Verb.SUBMIT, command.actor)
-        booking = state.pay(booking, _handed_in(state, booking, command), command.actor)
+        booking = state.record_payment(booking, _submitted_payment(state, booking, command), command.actor)
     if is_new:
         booking = state.add_receipt(booking, command.receipt)
     return Accepted(booking, state.layout, state.now)
@@ -66,20 +66,19 @@ def submit_receipt(state: EventState, command: SubmitReceipt) -> Accepted:
 
 def settle_payment(state: EventState, command: SettlePayment) -> Accepted:
     booking = end_with_event(state, find_booking(state, command))
-    payment = booking.payment(command.payment)
-    if payment is None:
-        raise RefusedError(Refusal.NOT_FOUND)
+    payment = _find_payment(booking, command)
     match command.result:
         case PaymentResult.CAPTURED if payment.is_open:
             if (command.amount, command.currency) == (payment.amount, payment.currency):
-                booking = _captured(state, booking, payment, command.actor)
+                booking = _capture(state, booking, payment, command.actor)
             else:
-                told = f"{command.amount} {command.currency} came instead of {payment.amount} {payment.currency}."
-                booking = _into_review(state, booking, payment, command.actor, told, captured=True)
+                reason = f"{command.amount} {command.currency} came instead of {payment.amount} {payment.currency}."
+                booking = _send_to_review(state, booking, payment, command.actor, reason, captured=True)
         case PaymentResult.FAILED if payment.status is PaymentStatus.STARTED:
-            booking = state.pay(booking, structs.replace(payment, status=PaymentStatus.FAILED), command.actor)
-        case PaymentResult.REFUNDED if payment.status is PaymentStatus.REFUND_DUE or _may_have_gone_back(payment):
-            booking = _paid_back(state, booking, payment, command.actor)
+            failed = structs.replace(payment, status=PaymentStatus.FAILED)
+            booking = state.record_payment(booking, failed, command.actor)
+        case PaymentResult.REFUNDED if payment.status is PaymentStatus.REFUND_DUE or _provider_can_refund(payment):
+            booking = _record_refund(state, booking, payment, command.actor)
         case _:
             pass
     return Accepted(booking, state.layout, state.now, payment=booking.payment(command.payment))
@@ -87,32 +86,38 @@ def settle_payment(state: EventState, command: SettlePayment) -> Accepted:
 
 def resolve_payment(state: EventState, command: ResolvePayment) -> Accepted:
     booking = end_with_event(state, find_booking(state, command))
-    payment = booking.payment(command.payment)
-    if payment is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    status = payment.status
-    if command.remedy is Remedy.REVIEW:
-        if status in (PaymentStatus.REFUND_DUE, PaymentStatus.STARTED):
-            booking = _into_review(state, booking, payment, command.actor, command.reason or "")
-    elif command.remedy is Remedy.REFUND:
-        if status is PaymentStatus.REVIEW and payment.provider != RECEIPT:
-            due = _due_back(payment, command.reason, payment.captured_at or state.now)
-            booking = state.pay(booking, due, command.actor)
-        elif status not in (PaymentStatus.REFUND_DUE, PaymentStatus.REFUNDED):
-            raise RefusedError(Refusal.NOT_REFUNDABLE)
-    elif status is PaymentStatus.REVIEW:
-        booking = _paid_back(state, booking, payment, command.actor, command.reason)
-    elif status is not PaymentStatus.REFUNDED:
-        raise RefusedError(Refusal.NOT_REFUNDABLE)
+    payment = _find_payment(booking, command)
+    match command.remedy:
+        case Remedy.REVIEW:
+            if payment.status in (PaymentStatus.REFUND_DUE, PaymentStatus.STARTED):
+                booking = _send_to_review(state, booking, payment, command.actor, command.reason)
+        case Remedy.REFUND:
+            if payment.status is PaymentStatus.REVIEW and payment.provider != RECEIPT:
+                due = _refund_due(payment, command.reason, payment.captured_at or state.now)
+                booking = state.record_payment(booking, due, command.actor)
+            elif payment.status not in (PaymentStatus.REFUND_DUE, PaymentStatus.REFUNDED):
+                raise RefusedError(Refusal.NOT_REFUNDABLE)
+        case Remedy.BY_HAND:
+            if payment.status is PaymentStatus.REVIEW:
+                booking = _record_refund(state, booking, payment, command.actor, command.reason)
+            elif payment.status is not PaymentStatus.REFUNDED:
+                raise RefusedError(Refusal.NOT_REFUNDABLE)
     return Accepted(booking, state.layout, state.now, payment=booking.payment(command.payment))
 
 
-def _check_attempts(booking: Booking) -> None:
+def _find_payment(booking: Booking, command: SettlePayment | ResolvePayment) -> Payment:
+    payment = booking.payment(command.payment)
+    if payment is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return payment
+
+
+def _check_payment_count(booking: Booking) -> None:
     if len(booking.payments) >= PAYMENTS_MAX:
-        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking takes at most {PAYMENTS_MAX} attempts to pay.")
+        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking can have at most {PAYMENTS_MAX} payments.")
 
 
-def _begun(state: EventState, booking: Booking, command: StartPayment) -> Payment:
+def _new_payment(state: EventState, booking: Booking, command: StartPayment) -> Payment:
     return Payment(
         id=command.payment,
         provider=command.provider,
@@ -126,11 +131,11 @@ def _begun(state: EventState, booking: Booking, command: StartPayment) -> Paymen
     )
 
 
-def _handed_in(state: EventState, booking: Booking, command: SubmitReceipt) -> Payment:
-    """The payment that a receipt proves: the one that was begun for it, or a new one."""
-    begun = [p for p in booking.payments if p.provider == RECEIPT and p.status is PaymentStatus.STARTED]
-    if begun:
-        return structs.replace(begun[-1], status=PaymentStatus.SUBMITTED)
+def _submitted_payment(state: EventState, booking: Booking, command: SubmitReceipt) -> Payment:
+    """The payment that a receipt is for: the receipt payment that was started last, or else a new one."""
+    started = [p for p in booking.payments if p.provider == RECEIPT and p.status is PaymentStatus.STARTED]
+    if started:
+        return structs.replace(started[-1], status=PaymentStatus.SUBMITTED)
     return Payment(
         id=command.payment,
         provider=RECEIPT,
@@ -143,68 +148,70 @@ def _handed_in(state: EventState, booking: Booking, command: SubmitReceipt) -> P
     )
 
 
-def _captured(state: EventState, booking: Booking, payment: Payment, actor: str) -> Booking:
-    """The right sum has come. In time it confirms the booking, late it revives it; else it goes back."""
-    said = _objection(state, booking)
-    if said is not None:
-        return state.pay(booking, _due_back(payment, said.title, state.now), actor, is_unexpected=True)
+def _capture(state: EventState, booking: Booking, payment: Payment, actor: str) -> Booking:
+    """The right amount has arrived. In time it confirms the booking, late it revives it; otherwise it goes back."""
+    refusal = _refuse_money(state, booking)
+    if refusal is not None:
+        return state.record_payment(booking, _refund_due(payment, refusal.title, state.now), actor, is_unexpected=True)
     late = booking.status is Status.EXPIRED
-    kept = structs.replace(
+    captured = structs.replace(
         payment,
         status=PaymentStatus.SUCCEEDED,
         outcome=PaymentOutcome.REVIVED if late else PaymentOutcome.FULFILLED,
         captured_at=state.now,
         reason=None,
     )
-    return apply_verb(state, state.pay(booking, kept, actor), Verb.SETTLE, actor)
+    return apply_verb(state, state.record_payment(booking, captured, actor), Verb.SETTLE, actor)
 
 
-def _may_have_gone_back(payment: Payment) -> bool:
-    """A merchant can pay back at the provider, without us. About receipts no provider has a say."""
+def _provider_can_refund(payment: Payment) -> bool:
+    """A merchant can refund at the provider's site without us. Receipts have no provider."""
     return payment.provider != RECEIPT and payment.status is not PaymentStatus.REFUNDED
 
 
-def _due_back(payment: Payment, reason: str | None, captured_at: datetime) -> Payment:
-    """Whoever pays it back says that it was captured."""
+def _refund_due(payment: Payment, reason: str | None, captured_at: datetime) -> Payment:
+    """Requesting a refund implies that the money was captured."""
     return structs.replace(
         payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason, captured_at=captured_at
     )
 
 
-def _objection(state: EventState, booking: Booking) -> Refusal | None:
-    """Why money for the booking cannot be kept."""
+def _refuse_money(state: EventState, booking: Booking) -> Refusal | None:
+    """Why the booking cannot keep money that arrives now, or None if it can."""
     target = TRANSITIONS[booking.status, Verb.SETTLE]
     if isinstance(target, Refusal):
         return target
-    revivable = booking.status is not Status.EXPIRED or is_revivable(state, booking)
-    return None if revivable else Refusal.HOLD_EXPIRED
+    is_payable = booking.status is not Status.EXPIRED or is_revivable(state, booking)
+    return None if is_payable else Refusal.HOLD_EXPIRED
 
 
-def _into_review(
-    state: EventState, booking: Booking, payment: Payment, actor: str, reason: str, *, captured: bool = False
+def _send_to_review(
+    state: EventState, booking: Booking, payment: Payment, actor: str, reason: str | None, *, captured: bool = False
 ) -> Booking:
-    kept = structs.replace(
+    in_review = structs.replace(
         payment,
         status=PaymentStatus.REVIEW,
         outcome=PaymentOutcome.REVIEW,
         captured_at=state.now if captured else payment.captured_at,
         reason=reason,
     )
-    return state.pay(booking, kept, actor)
+    return state.record_payment(booking, in_review, actor)
 
 
-def _paid_back(state: EventState, booking: Booking, payment: Payment, actor: str, reason: str | None = None) -> Booking:
-    """The money is back with the buyer, also where we never heard that it had come. A booking that it had paid for ends
-    with it."""
-    fulfilled = payment.status is PaymentStatus.SUCCEEDED
-    done = structs.replace(
+def _record_refund(
+    state: EventState, booking: Booking, payment: Payment, actor: str, reason: str | None = None
+) -> Booking:
+    """The buyer has the money back, even if we never learned that it was captured. A booking that this payment paid
+    for ends with it."""
+    paid_for_booking = payment.status is PaymentStatus.SUCCEEDED
+    refunded = structs.replace(
         payment,
         status=PaymentStatus.REFUNDED,
         outcome=PaymentOutcome.REFUNDED,
         captured_at=payment.captured_at or state.now,
         reason=reason or payment.reason,
     )
-    booking = state.pay(booking, done, actor)
-    if fulfilled and booking.status is Status.CONFIRMED:
+    booking = state.record_payment(booking, refunded, actor)
+    if paid_for_booking and booking.status is Status.CONFIRMED:
         booking = transition(state, booking, Status.REFUNDED, actor, "The payment was refunded by the provider.")
     return booking

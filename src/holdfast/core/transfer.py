@@ -1,29 +1,29 @@
-"""Handing a confirmed booking to another person."""
+"""Transferring a confirmed booking to another person."""
 
 from typing import Final
 
 from holdfast.core.commands import Accepted, TransferBooking
 from holdfast.core.event_state import EventState
-from holdfast.core.holds import check_user
+from holdfast.core.holds import check_user_limits
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import TRANSITIONS, Status, Verb
 from holdfast.core.transitions import end_with_event, find_booking
 
-# As many as a ticket's code has room for.
+# A ticket's code stores the generation in two bytes.
 GENERATIONS_MAX: Final = 65_535
 
 
 def transfer_booking(state: EventState, command: TransferBooking) -> Accepted:
-    """To the one who has it already, nothing changes."""
+    """Transferring a booking to its present owner changes nothing."""
     booking = end_with_event(state, find_booking(state, command))
     if booking.status is not Status.CONFIRMED:
-        said = TRANSITIONS[booking.status, Verb.COMPLETE]
-        raise RefusedError(said if isinstance(said, Refusal) else Refusal.ALREADY_COMPLETED)
+        target = TRANSITIONS[booking.status, Verb.COMPLETE]
+        raise RefusedError(target if isinstance(target, Refusal) else Refusal.ALREADY_COMPLETED)
     if command.user != booking.user:
         if command.generation != booking.generation:
             raise RefusedError(Refusal.ALREADY_TRANSFERRED)
         if booking.generation >= GENERATIONS_MAX:
-            raise RefusedError(Refusal.LIMIT_REACHED, "The booking was handed on too often.")
-        check_user(state, command.user, booking.lines)
-        booking = state.transfer(booking, command.user, command.email, command.language, command.actor)
+            raise RefusedError(Refusal.LIMIT_REACHED, "The booking was transferred too many times.")
+        check_user_limits(state, command.user, booking.lines)
+        booking = state.transfer_booking(booking, command.user, command.email, command.language, command.actor)
     return Accepted(booking, state.layout, state.now)

@@ -1,10 +1,11 @@
-"""Doing something to a booking that exists, and what each change of its status means for its payments."""
+"""Acting on an existing booking, and what each change of its status means for its payments."""
 
 from datetime import timedelta
 from typing import Final
 
 from msgspec import structs
 
+from holdfast.core.booking import Booking
 from holdfast.core.commands import (
     Accepted,
     ActOnBooking,
@@ -15,13 +16,12 @@ from holdfast.core.commands import (
     TransferBooking,
 )
 from holdfast.core.event_state import SYSTEM, EventState
-from holdfast.core.holds import check_user, short_pools
-from holdfast.core.model import Booking
+from holdfast.core.holds import check_user_limits, find_short_pools
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, LIVE, TRANSITIONS, EventStatus, Status, Verb
 
-# What becomes of money that is on its way when a booking comes into another status, and why.
+# What a booking's new status does to a payment whose receipt is waiting for review, and why.
 _SUBMITTED: Final = {
     Status.CONFIRMED: (PaymentStatus.REVIEW, "The booking was paid for otherwise."),
     Status.REJECTED: (PaymentStatus.FAILED, "The receipt was rejected."),
@@ -43,9 +43,9 @@ def act_on_booking(state: EventState, command: ActOnBooking) -> Accepted:
     if target is booking.status:
         return Accepted(booking, state.layout, state.now)
     if command.verb is Verb.CANCEL and booking.status is Status.CONFIRMED and booking.total > 0:
-        raise RefusedError(Refusal.ALREADY_CONFIRMED, "It was paid for: refund it instead.")
+        raise RefusedError(Refusal.ALREADY_CONFIRMED, "The booking is paid. Refund it instead.")
     if command.verb is Verb.APPROVE:
-        booking = _approved(state, booking, command.actor)
+        booking = _capture_submitted(state, booking, command.actor)
     after = apply_verb(state, booking, command.verb, command.actor, command.reason)
     return Accepted(after, state.layout, state.now)
 
@@ -54,8 +54,8 @@ def find_booking(
     state: EventState,
     command: ActOnBooking | StartPayment | SubmitReceipt | SettlePayment | ResolvePayment | TransferBooking,
 ) -> Booking:
-    """The booking that a command is about, if whoever asks may know of it. Who may hand a booking on was looked at
-    before: they know it no more once it is another's."""
+    """The booking that the command names, if the caller may see it. The API checks the owner of a transfer before it
+    submits one, because a repeated transfer comes from somebody who no longer owns the booking."""
     booking = state.bookings.get(command.booking)
     owner = command.owner if isinstance(command, ActOnBooking | StartPayment | SubmitReceipt) else None
     if booking is None or booking.org != command.org or owner not in (None, booking.user):
@@ -64,7 +64,7 @@ def find_booking(
 
 
 def apply_verb(state: EventState, booking: Booking, verb: Verb, actor: str, reason: str | None = None) -> Booking:
-    """The booking in the status that the verb leads to. One that has expired needs its units back for that."""
+    """Move the booking to the status that the verb leads to. An expired booking has to get its units back first."""
     target = TRANSITIONS[booking.status, verb]
     assert isinstance(target, Status)
     if booking.status is Status.EXPIRED and not is_revivable(state, booking):
@@ -73,25 +73,26 @@ def apply_verb(state: EventState, booking: Booking, verb: Verb, actor: str, reas
 
 
 def transition(state: EventState, booking: Booking, status: Status, actor: str, reason: str | None = None) -> Booking:
-    """The booking in another status, and its payments in what follows from that."""
-    until = None
+    """Change the booking's status, and its payments accordingly."""
+    expires_at = None
     if status is Status.PAYMENT_SUBMITTED:
-        until = state.now + timedelta(seconds=state.layout.policy.review_seconds)
-    after = state.move(booking, status, actor, reason, until)
+        expires_at = state.now + timedelta(seconds=state.layout.policy.review_seconds)
+    after = state.move_booking(booking, status, actor, reason, expires_at)
     for payment in after.payments:
-        change = _consequence(payment, status)
-        if change is not None:
-            after = state.pay(after, change, actor)
+        changed = _follow_booking(payment, status)
+        if changed is not None:
+            after = state.record_payment(after, changed, actor)
         elif payment.status is PaymentStatus.STARTED:
-            state.schedule_check(payment, after.id)
+            state.schedule_payment_check(payment, after.id)
     return after
 
 
-def _consequence(payment: Payment, status: Status) -> Payment | None:
+def _follow_booking(payment: Payment, status: Status) -> Payment | None:
+    """The payment after its booking's change of status, or None if it stays the same."""
     if payment.status is PaymentStatus.SUBMITTED and status in _SUBMITTED:
-        becomes, reason = _SUBMITTED[status]
-        outcome = PaymentOutcome.REVIEW if becomes is PaymentStatus.REVIEW else None
-        return structs.replace(payment, status=becomes, outcome=outcome, reason=reason)
+        new_status, reason = _SUBMITTED[status]
+        outcome = PaymentOutcome.REVIEW if new_status is PaymentStatus.REVIEW else None
+        return structs.replace(payment, status=new_status, outcome=outcome, reason=reason)
     if payment.status is PaymentStatus.SUCCEEDED and status in _GIVEN_UP:
         reason = "The booking was given up."
         return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason)
@@ -100,8 +101,8 @@ def _consequence(payment: Payment, status: Status) -> Payment | None:
     return None
 
 
-def _approved(state: EventState, booking: Booking, actor: str) -> Booking:
-    """Whoever approves a receipt says that the money is there."""
+def _capture_submitted(state: EventState, booking: Booking, actor: str) -> Booking:
+    """Approving a receipt confirms that the money has arrived."""
     for payment in booking.payments:
         if payment.status is PaymentStatus.SUBMITTED:
             captured = structs.replace(
@@ -110,12 +111,12 @@ def _approved(state: EventState, booking: Booking, actor: str) -> Booking:
                 outcome=PaymentOutcome.FULFILLED,
                 captured_at=state.now,
             )
-            booking = state.pay(booking, captured, actor)
+            booking = state.record_payment(booking, captured, actor)
     return booking
 
 
 def end_with_event(state: EventState, booking: Booking) -> Booking:
-    """The booking as it is once it has ended with its event, if that has ended."""
+    """End the booking if its event is completed or cancelled."""
     status = state.layout.status
     target = ENDINGS.get(status, {}).get((booking.status, booking.total == 0))
     if target is None:
@@ -128,22 +129,22 @@ def extend_hold(state: EventState, booking: Booking, actor: str) -> Booking:
     assert booking.expires_at is not None
     assert booking.max_expires_at is not None
     wanted = state.now + timedelta(seconds=state.layout.policy.extend_seconds)
-    until = min(max(booking.expires_at, wanted), booking.max_expires_at)
-    return state.extend(booking, until, actor) if until > booking.expires_at else booking
+    expires_at = min(max(booking.expires_at, wanted), booking.max_expires_at)
+    return state.extend_booking(booking, expires_at, actor) if expires_at > booking.expires_at else booking
 
 
 def is_revivable(state: EventState, booking: Booking) -> bool:
-    """Whether an expired booking can have the same units again: late, but within the grace, and nobody took them."""
+    """Whether an expired booking can have its units back: within the grace period, and nobody else took them."""
     assert booking.expires_at is not None
     grace = timedelta(seconds=state.layout.policy.late_grace_seconds)
     if state.layout.status is not EventStatus.ACTIVE or state.now > booking.expires_at + grace:
         return False
     if any(line.seat is not None and not state.is_free(line.seat) for line in booking.lines):
         return False
-    if short_pools(state, booking.lines):
+    if find_short_pools(state, booking.lines):
         return False
     try:
-        check_user(state, booking.user, booking.lines)
+        check_user_limits(state, booking.user, booking.lines)
     except RefusedError:
         return False
     return True

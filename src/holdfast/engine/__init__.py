@@ -1,1 +1,1 @@
-"""The desk: the only code that writes inventory. It opens the books of a batch, has them decided, and saves them."""
+"""The only code that writes inventory. It loads the events of a batch, lets `core` decide, and saves the changes."""

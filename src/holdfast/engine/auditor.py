@@ -1,7 +1,7 @@
-"""Recounts everything from first principles, and must find nothing.
+"""Recounts the inventory from first principles. A finding means a bug.
 
-Of the engine it knows only the table of states: what the counters, seats and bookings should be is worked out in SQL
-from live lines and from the journal.
+The auditor shares only the table of states with the engine. It derives in SQL what counters, seats and bookings should
+be, from live lines and from the journal.
 """
 
 from typing import Any, Final
@@ -20,7 +20,7 @@ EVENTS_MAX: Final = 200
 
 
 class Finding(Struct, frozen=True):
-    """Something that cannot be. `what` names the check that failed."""
+    """An inconsistency. `what` names the check that found it."""
 
     event: str
     what: str
@@ -29,12 +29,12 @@ class Finding(Struct, frozen=True):
 
 
 async def run_once(connection: Connection) -> list[Finding]:
-    """Audit events whose journal has grown since the last time, at most `EVENTS_MAX`, and keep the result."""
+    """Audit up to `EVENTS_MAX` events whose journal has grown since their last audit, and store the findings."""
     findings: list[Finding] = []
     for row in await connection.fetch(sql.worker.events_to_audit, EVENTS_MAX):
-        found, version = await audit_event(connection, row["id"])
-        await connection.execute(sql.worker.keep_audit, row["id"], version, json.encode(found).decode())
-        findings += found
+        event_findings, version = await audit_event(connection, row["id"])
+        await connection.execute(sql.worker.save_audit, row["id"], version, json.encode(event_findings).decode())
+        findings += event_findings
     for finding in findings:
         log.error(
             "audit_finding",
@@ -47,7 +47,7 @@ async def run_once(connection: Connection) -> list[Finding]:
 
 
 async def audit_all(connection: Connection) -> tuple[int, list[Finding]]:
-    """How many events there are, and all that is wrong with them."""
+    """The number of events, and all findings."""
     events = [row["id"] for row in await connection.fetch(sql.worker.all_events)]
     findings: list[Finding] = []
     for event in events:
@@ -56,11 +56,11 @@ async def audit_all(connection: Connection) -> tuple[int, list[Finding]]:
 
 
 async def audit_event(connection: Connection, event: bytes) -> tuple[list[Finding], int]:
-    """What is wrong with the event at one instant, and its version then."""
+    """The findings in one snapshot of the event, and its version in that snapshot."""
     live = [status.value for status, claim in CLAIMS.items() if claim is not Claim.NONE]
-    steps = edges()
-    sources = ["" if source is None else source.value for source, _, _ in steps]
-    targets = [target.value for _, target, _ in steps]
+    allowed = edges()
+    sources = ["" if source is None else source.value for source, _, _ in allowed]
+    targets = [target.value for _, target, _ in allowed]
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         version: int = await connection.fetchval(sql.worker.audit_version, event)
         pools = await connection.fetch(sql.worker.audit_pools, event)
@@ -70,7 +70,7 @@ async def audit_event(connection: Connection, event: bytes) -> tuple[list[Findin
         money = await connection.fetch(sql.worker.audit_money, event)
         journal = await connection.fetch(sql.worker.audit_journal, event)
         transitions = await connection.fetch(sql.worker.audit_transitions, event, sources, targets)
-    found = [
+    findings = [
         *(_finding(event, "pool_counts", row["code"], row) for row in pools),
         *(_finding(event, "seat_lines", row["label"], row) for row in seats),
         *(_finding(event, "booking_lines", ids.format_booking_id(event, row["id"]), row) for row in lines),
@@ -79,7 +79,7 @@ async def audit_event(connection: Connection, event: bytes) -> tuple[list[Findin
         *(_finding(event, "journal_gap", str(row["version"]), row) for row in journal),
         *(_finding(event, "transition", ids.format_booking_id(event, row["id"]), row) for row in transitions),
     ]
-    return found, version
+    return findings, version
 
 
 def _finding(event: bytes, what: str, subject: str, row: Any) -> Finding:

@@ -1,4 +1,4 @@
-"""One batch: commands to any number of events, decided and written in one transaction."""
+"""One batch: commands to any number of events, decided and saved in one transaction."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ ENDINGS_MAX: Final = 500
 
 
 async def run_batch(connection: Connection, layouts: LayoutCache, commands: Sequence[Command]) -> list[Outcome]:
-    """One outcome for each command, in order. They are true once this returns: the transaction is committed."""
+    """One outcome per command, in order. When this returns, the transaction is committed."""
     by_event: dict[bytes, list[Command]] = defaultdict(list)
     for command in commands:
         by_event[command.event].append(command)
@@ -26,29 +26,29 @@ async def run_batch(connection: Connection, layouts: LayoutCache, commands: Sequ
             loaded = await load_batch(connection, layouts, by_event)
             if not loaded.unfinished:
                 outcomes = {event: iter(decide(state, by_event[event])) for event, state in loaded.states.items()}
-                await transaction.close(loaded)
+                await transaction.commit(loaded)
                 break
             for state in loaded.states.values():
                 expire_due(state)
-            await transaction.close(loaded)
+            await transaction.commit(loaded)
     return [next(outcomes[c.event]) if c.event in outcomes else Refused(Refusal.NOT_FOUND) for c in commands]
 
 
 async def sweep(
     connection: Connection, layouts: LayoutCache, events: Sequence[bytes], lock: str = sql.engine.lock
 ) -> int:
-    """End what is due in these events, and wind up those that are over or called off, as far as one batch goes.
-    Returns how many bookings ended."""
-    nothing: dict[bytes, list[Command]] = {event: [] for event in events}
+    """Expire due holds in these events, and end bookings of events that are completed or cancelled, up to the limits of
+    one batch. Returns how many bookings it ended."""
+    no_commands: dict[bytes, list[Command]] = {event: [] for event in events}
     async with _Transaction(connection) as transaction:
-        loaded = await load_batch(connection, layouts, nothing, lock, ending_max=ENDINGS_MAX)
+        loaded = await load_batch(connection, layouts, no_commands, lock, ending_max=ENDINGS_MAX)
         ended = sum(expire_due(state) + end_bookings(state) for state in loaded.states.values())
-        await transaction.close(loaded)
+        await transaction.commit(loaded)
     return ended
 
 
 class _Transaction:
-    """BEGIN … COMMIT. Books in which nothing was written are closed without a trace."""
+    """BEGIN and COMMIT, with the save in between if there is anything to save."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -57,8 +57,8 @@ class _Transaction:
         await self._connection.execute("BEGIN")
         return self
 
-    async def close(self, loaded: LoadedBatch) -> None:
-        if any(state.is_touched for state in loaded.states.values()):
+    async def commit(self, loaded: LoadedBatch) -> None:
+        if any(state.has_changes for state in loaded.states.values()):
             await save(self._connection, loaded)
         await self._connection.execute("COMMIT")
 

@@ -1,4 +1,4 @@
-"""The desk of one process: its lanes, and which event goes to which."""
+"""The engine of one process: its lanes, and which event goes to which lane."""
 
 import asyncio
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ class Engine:
             self._sweeper.terminate()
 
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
-        """An event always goes to the same lane of its process, so that its commands share one batch."""
+        """Queue a command. All commands to one event go to the same lane, so that they share a batch."""
         return self._lanes[command.event[-1] % len(self._lanes)].submit(command)
 
     async def sweep(self, event: bytes) -> int:
-        """End what has to end in the event, as far as one batch goes. Returns how many bookings that were."""
+        """End the event's due and ended bookings, up to the limit of one batch. Returns how many it ended."""
         async with self._sweeping:
             if self._sweeper is None or self._sweeper.is_closed():
                 self._sweeper = await db.connect_lane(self._url)

@@ -1,4 +1,4 @@
-"""Making events and changing them. Not hot, so each has a transaction of its own, under the event's lock."""
+"""Creating and changing events. This is rare, so each change has its own transaction, under the event's lock."""
 
 from collections import Counter
 from typing import Any, Final
@@ -19,7 +19,7 @@ from holdfast.core.event_schemas import (
     number_stock,
 )
 from holdfast.core.journal import NO_CHANGE, EntryData, PoolState, SeatState
-from holdfast.core.model import PRESETS, Policy
+from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.runtime.db import Connection
@@ -30,44 +30,44 @@ CHANGE_MAX: Final = 2_000
 _ENDED: Final = (EventStatus.COMPLETED, EventStatus.CANCELLED)
 
 
-async def create_event(connection: Connection, org: bytes, offer: EventNew, actor: str) -> bytes:
-    """A new event is a draft until it is published."""
-    policy = merge_policy(PRESETS[offer.preset] if offer.preset else Policy(), offer.policy)
-    stock = number_stock(offer.pools)
+async def create_event(connection: Connection, org: bytes, new: EventNew, actor: str) -> bytes:
+    """Create a draft. Buyers see it after somebody publishes it."""
+    policy = merge_policy(PRESETS[new.preset] if new.preset else Policy(), new.policy)
+    stock = number_stock(new.pools)
     event = new_id()
     async with connection.transaction():
         await connection.execute(
-            sql.events.insert_event, event, org, offer.title, offer.preset, offer.starts_at, offer.ends_at,
-            offer.timezone, offer.currency, offer.tax_bps, _text(policy), _text(offer.details),
+            sql.events.insert_event, event, org, new.title, new.preset, new.starts_at, new.ends_at,
+            new.timezone, new.currency, new.tax_bps, _json(policy), _json(new.details),
         )  # fmt: skip
-        await connection.execute(sql.events.first_fact, event, actor)
+        await connection.execute(sql.events.insert_first_entry, event, actor)
         await _insert_stock(connection, event, stock)
     return event
 
 
 async def change_event(connection: Connection, org: bytes, event: bytes, change: EventChange, actor: str) -> None:
     async with connection.transaction():
-        row = await _locked(connection, org, event)
+        row = await _lock_event(connection, org, event)
         if row["status"] in _ENDED:
             raise RefusedError(Refusal.EVENT_ENDED)
-        await _change_head(connection, row, change)
+        await _change_event_row(connection, row, change)
         await _change_pools(connection, event, change.pools)
         seats = await _change_seats(connection, event, change.block_seats, blocked=True)
         seats |= await _change_seats(connection, event, change.unblock_seats, blocked=False)
         pools = await _pool_states(connection, event) if change.pools or seats else {}
         await connection.execute(
-            sql.events.new_revision,
+            sql.events.insert_revision,
             event,
             "event_changed",
             actor,
-            _text(EntryData(seats, pools, change=_told(change))),
+            _json(EntryData(seats, pools, change=_describe_change(change))),
         )
 
 
 async def set_status(connection: Connection, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
-    """Publish, complete or cancel. The same again changes nothing; an event that has ended stays as it ended."""
+    """Publish, complete or cancel an event. Repeating a change has no effect, and an ended event stays ended."""
     async with connection.transaction():
-        row = await _locked(connection, org, event)
+        row = await _lock_event(connection, org, event)
         if row["status"] == status:
             return
         if row["status"] in _ENDED:
@@ -76,17 +76,17 @@ async def set_status(connection: Connection, org: bytes, event: bytes, status: E
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
         await connection.execute(sql.events.set_status, event, status)
         kind = "event_published" if status is EventStatus.ACTIVE else f"event_{status}"
-        await connection.execute(sql.events.new_revision, event, kind, actor, _text(NO_CHANGE))
+        await connection.execute(sql.events.insert_revision, event, kind, actor, _json(NO_CHANGE))
 
 
-async def _locked(connection: Connection, org: bytes, event: bytes) -> Any:
+async def _lock_event(connection: Connection, org: bytes, event: bytes) -> Any:
     row = await connection.fetchrow(sql.events.lock, event, org)
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
     return row
 
 
-async def _change_head(connection: Connection, row: Any, change: EventChange) -> None:
+async def _change_event_row(connection: Connection, row: Any, change: EventChange) -> None:
     policy = merge_policy(json.decode(row["policy"], type=Policy), change.policy)
     starts_at = row["starts_at"] if change.starts_at is UNSET else change.starts_at
     ends_at = row["ends_at"] if change.ends_at is UNSET else change.ends_at
@@ -99,8 +99,8 @@ async def _change_head(connection: Connection, row: Any, change: EventChange) ->
         ends_at,
         row["timezone"] if change.timezone is UNSET else change.timezone,
         row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
-        _text(policy),
-        row["details"] if change.details is UNSET else _text(change.details),
+        _json(policy),
+        row["details"] if change.details is UNSET else _json(change.details),
     )
 
 
@@ -130,10 +130,10 @@ def _new_pool(change: PoolChange) -> PoolNew:
 
 async def _change_pool(connection: Connection, event: bytes, pool: Any, change: PoolChange) -> None:
     if change.seats is not UNSET:
-        raise invalid_field(f"pools.{change.code}.seats", "cannot be changed; add a pool, or block seats")
+        raise invalid_field(f"pools.{change.code}.seats", "cannot change; add a pool, or block seats")
     capacity = pool["capacity"] if change.capacity is UNSET else change.capacity
     if pool["seated"] and capacity != pool["capacity"]:
-        raise invalid_field(f"pools.{change.code}.capacity", "follows from its seats; block or unblock seats instead")
+        raise invalid_field(f"pools.{change.code}.capacity", "is the number of seats; block or unblock seats instead")
     if capacity < pool["held"] + pool["sold"]:
         raise RefusedError(
             Refusal.CAPACITY_IN_USE,
@@ -147,7 +147,7 @@ async def _change_pool(connection: Connection, event: bytes, pool: Any, change: 
 
 
 async def _change_tariffs(connection: Connection, event: bytes, pool: int, changes: list[TariffNew]) -> None:
-    """Tariffs by their code: known ones get the new price and name, others are added."""
+    """Update tariffs with a known code, and add the others."""
     known = {row["code"]: row for row in await connection.fetch(sql.events.tariffs, event) if row["pool"] == pool}
     for tariff in changes:
         if tariff.code in known:
@@ -164,7 +164,7 @@ async def _change_tariffs(connection: Connection, event: bytes, pool: int, chang
 async def _change_seats(
     connection: Connection, event: bytes, labels: list[str], *, blocked: bool
 ) -> dict[str, SeatState]:
-    """Take seats out of sale, or put them back. Only free seats can be blocked."""
+    """Block seats, or put them back on sale. Only free seats can be blocked."""
     rows = await connection.fetch(sql.events.seats_by_label, event, labels) if labels else []
     unknown = tuple(sorted(set(labels) - {row["label"] for row in rows}))
     if unknown:
@@ -190,7 +190,7 @@ async def _insert_stock(connection: Connection, event: bytes, stock: StockRows) 
 async def _refuse_used_labels(connection: Connection, event: bytes, stock: StockRows) -> None:
     used = await connection.fetch(sql.events.labels_in_use, event, [seat[2] for seat in stock.seats])
     if used:
-        raise invalid_field("pools", f"the seat label {used[0]['label']} occurs twice")
+        raise invalid_field("pools", f"the seat label {used[0]['label']} appears twice")
 
 
 async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolState]:
@@ -200,15 +200,15 @@ async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolSt
     }
 
 
-def _told(change: EventChange) -> dict[str, Any]:
-    """What was asked, or of a large change only which fields: everybody who reads the journal loads it."""
-    asked: dict[str, Any] = to_builtins(change)
-    return asked if len(_text(asked)) <= CHANGE_MAX else {"fields": sorted(name for name in asked if asked[name])}
+def _describe_change(change: EventChange) -> dict[str, Any]:
+    """The requested change, or only its field names if it is large, because every reader of the journal loads it."""
+    fields: dict[str, Any] = to_builtins(change)
+    return fields if len(_json(fields)) <= CHANGE_MAX else {"fields": sorted(name for name in fields if fields[name])}
 
 
 def _columns(rows: list[Any]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _text(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.encode(value).decode()

@@ -1,6 +1,6 @@
-"""A lane: a bounded queue with one connection that turns everything waiting in it into one transaction.
+"""A lane: a bounded queue and one connection. Each transaction takes everything that is waiting in the queue.
 
-There is no timer. While one batch commits, the next one gathers.
+There is no timer: while one batch commits, the next one fills up.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ log = structlog.get_logger()
 
 QUEUE_MAX: Final = 10_000
 BATCH_MAX: Final = 256
-# How long a lane tries to get a lost database back before it sends those waiting away.
-PATIENCE_SECONDS: Final = 4.0
+# How long a lane tries to reconnect before it refuses the waiting commands as busy.
+RECONNECT_SECONDS: Final = 4.0
 RETRY_SECONDS: Final = 0.05
 
 BUSY: Final = Refused(Refusal.BUSY)
 INTERNAL: Final = Refused(Refusal.INTERNAL)
 
-_CROSSED_ERRORS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_CONFLICT_ERRORS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 Waiting = tuple[Command, "asyncio.Future[Outcome]"]
 
 
 class UnreachableError(Exception):
-    """The database could not be reached for as long as a lane waits."""
+    """The lane could not reach the database within `RECONNECT_SECONDS`."""
 
 
 class Lane:
@@ -52,7 +52,7 @@ class Lane:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Serve all that is waiting, then stop. Nothing new is taken."""
+        """Serve the waiting commands, then stop. New commands are refused as busy."""
         self._closing = True
         self._arrived.set()
         if self._task is not None:
@@ -79,34 +79,34 @@ class Lane:
                 return
 
     async def _serve(self, batch: Sequence[Waiting]) -> None:
-        """Answer everybody in the batch, whatever happens to it."""
+        """Resolve every command in the batch, whatever happens to it."""
         try:
-            outcomes = await self._decide([command for command, _ in batch])
+            outcomes = await self._run_batch([command for command, _ in batch])
         except UnreachableError:
             log.error("database_unreachable", waiting=len(batch) + len(self._queue))
             self._refuse_busy(batch)
             self._refuse_busy(self._queue)
             self._queue.clear()
         except BLOCKED_ERRORS as error:
-            await self._serve_blocked(batch, error)
+            await self._serve_by_event(batch, error)
         except Exception as error:
-            await self._serve_poisoned(batch, error)
+            await self._serve_halves(batch, error)
         else:
             for (_, answer), outcome in zip(batch, outcomes, strict=True):
                 _resolve(answer, outcome)
 
-    async def _decide(self, commands: Sequence[Command]) -> list[Outcome]:
-        """Run the batch. Where the outcome of a commit is unknown it is run again, and finds its own work by the ids
-        and keys that came with the commands."""
+    async def _run_batch(self, commands: Sequence[Command]) -> list[Outcome]:
+        """Run the batch, and run it again if the outcome of a commit is unknown. The ids and keys in the commands make
+        the second run find the work of the first."""
         clock = asyncio.get_running_loop().time
-        give_up_at = clock() + PATIENCE_SECONDS
+        give_up_at = clock() + RECONNECT_SECONDS
         while True:
             try:
                 if self._connection is None:
                     self._connection = await self._connect()
                 return await run_batch(self._connection, self._layouts, commands)
-            except _CROSSED_ERRORS:
-                log.warning("batch_crossed", commands=len(commands))
+            except _CONFLICT_ERRORS:
+                log.warning("batch_conflicted", commands=len(commands))
             except LOST_ERRORS as error:
                 log.warning("connection_lost", error=type(error).__name__, commands=len(commands))
                 await self._drop_connection()
@@ -114,8 +114,8 @@ class Lane:
                 raise UnreachableError
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _serve_blocked(self, batch: Sequence[Waiting], error: Exception) -> None:
-        """An event that others keep locked must not hold up the rest of the batch."""
+    async def _serve_by_event(self, batch: Sequence[Waiting], error: Exception) -> None:
+        """Serve each event on its own, so that one locked event does not hold up the others."""
         events = {command.event for command, _ in batch}
         log.warning("batch_blocked", error=type(error).__name__, events=len(events), commands=len(batch))
         if len(events) == 1:
@@ -124,13 +124,13 @@ class Lane:
         for event in events:
             await self._serve([waiting for waiting in batch if waiting[0].event == event])
 
-    async def _serve_poisoned(self, batch: Sequence[Waiting], error: Exception) -> None:
-        """One command that breaks its batch is found by halving; the others are served without it."""
+    async def _serve_halves(self, batch: Sequence[Waiting], error: Exception) -> None:
+        """Find the command that breaks the batch by halving, and serve the others without it."""
         if len(batch) == 1:
             log.error("command_failed", command=type(batch[0][0]).__name__, exc_info=error)
             _resolve(batch[0][1], INTERNAL)
             return
-        log.warning("batch_poisoned", error=type(error).__name__, commands=len(batch))
+        log.warning("batch_failed", error=type(error).__name__, commands=len(batch))
         half = len(batch) // 2
         await self._serve(batch[:half])
         await self._serve(batch[half:])

@@ -1,4 +1,4 @@
-"""Layouts of events, kept in memory and loaded anew when their revision has changed."""
+"""An in-memory cache of event layouts. It reloads a layout when the event's revision has changed."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import Final
 from msgspec import json
 
 from holdfast import sql
-from holdfast.core.layout import Layout
-from holdfast.core.model import Policy, Pool, Seat, Tariff
+from holdfast.core.layout import Layout, Pool, Seat, Tariff
+from holdfast.core.policy import Policy
 from holdfast.core.states import EventStatus
 from holdfast.runtime.db import Connection
 
@@ -17,43 +17,43 @@ EVENTS_MAX: Final = 10_000
 
 
 class LayoutCache:
-    """A cache that is never trusted: whoever asks says which revision the event's locked row has."""
+    """Callers pass the revision they have just read, so the cache never returns an outdated layout."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Layout] = OrderedDict()
-        self._seats = 0
+        self._layouts: OrderedDict[bytes, Layout] = OrderedDict()
+        self._seat_count = 0
 
     async def get(self, connection: Connection, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
-        found = {event: kept for event in revisions if (kept := self._kept.get(event))}
+        found = {event: layout for event in revisions if (layout := self._layouts.get(event))}
         for event in found:
-            self._kept.move_to_end(event)
+            self._layouts.move_to_end(event)
         missing = [
             event for event, revision in revisions.items() if event not in found or found[event].revision != revision
         ]
         if missing:
             for layout in await load_layouts(connection, missing):
-                self._keep(layout)
+                self._add(layout)
                 found[layout.event] = layout
-            self._forget_oldest()
+            self._evict_oldest()
         return found
 
-    def _keep(self, layout: Layout) -> None:
-        self._drop(layout.event)
-        self._kept[layout.event] = layout
-        self._seats += len(layout.seats)
+    def _add(self, layout: Layout) -> None:
+        self._remove(layout.event)
+        self._layouts[layout.event] = layout
+        self._seat_count += len(layout.seats)
 
-    def _drop(self, event: bytes) -> None:
-        old = self._kept.pop(event, None)
+    def _remove(self, event: bytes) -> None:
+        old = self._layouts.pop(event, None)
         if old is not None:
-            self._seats -= len(old.seats)
+            self._seat_count -= len(old.seats)
 
-    def _forget_oldest(self) -> None:
-        while len(self._kept) > 1 and (self._seats > SEATS_MAX or len(self._kept) > EVENTS_MAX):
-            self._drop(next(iter(self._kept)))
+    def _evict_oldest(self) -> None:
+        while len(self._layouts) > 1 and (self._seat_count > SEATS_MAX or len(self._layouts) > EVENTS_MAX):
+            self._remove(next(iter(self._layouts)))
 
 
 async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layout]:
-    """What is read later may be newer where the events are not locked; so what others refer to is read after them."""
+    """Without a lock, later statements may read newer rows. Rows that others refer to are therefore read last."""
     heads = await connection.fetch(sql.engine.load_events, events)
     pool_rows = await connection.fetch(sql.engine.load_layout_pools, events)
     tariffs = defaultdict(list)
@@ -87,8 +87,8 @@ async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layo
 def _spans(seats: Mapping[bytes, list[Seat]]) -> dict[tuple[bytes, int], tuple[int, int]]:
     """The first and last seat of each pool."""
     spans: dict[tuple[bytes, int], tuple[int, int]] = {}
-    for event, its in seats.items():
-        for seat in its:
+    for event, event_seats in seats.items():
+        for seat in event_seats:
             first, _ = spans.get((event, seat.pool), (seat.number, seat.number))
             spans[event, seat.pool] = (first, seat.number)
     return spans

@@ -9,6 +9,7 @@ from uuid import UUID
 from msgspec import Raw, Struct, json
 
 from holdfast import sql
+from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import (
     ActOnBooking,
     Command,
@@ -18,9 +19,8 @@ from holdfast.core.commands import (
     SubmitReceipt,
     TransferBooking,
 )
-from holdfast.core.event_state import EventState
+from holdfast.core.event_state import Counter, EventState
 from holdfast.core.layout import Layout
-from holdfast.core.model import Booking, Counter, Line
 from holdfast.core.notifications import WebhookSubscription
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.states import REVIVING, Status
@@ -204,7 +204,7 @@ def _users_to_count(plans: Mapping[bytes, Layout], asked: list[Command]) -> set[
     return {
         (command.event, command.user)
         for command in asked
-        if isinstance(command, PlaceHold | TransferBooking) and plans[command.event].policy.counts_users
+        if isinstance(command, PlaceHold | TransferBooking) and plans[command.event].policy.limits_users
     }
 
 
@@ -238,7 +238,8 @@ def _seats_to_load(plans: Mapping[bytes, Layout], placing: list[PlaceHold]) -> s
             wanted.add((command.event, *pool.seats))
         for item in command.items:
             if isinstance(item, SeatItem) and (seat := plan.seat_by_label.get(item.label)):
-                run = plan.run_of[seat.number] if plan.policy.avoid_orphans else range(seat.number, seat.number + 1)
+                alone = range(seat.number, seat.number + 1)
+                run = plan.run_by_seat[seat.number] if plan.policy.avoid_orphans else alone
                 wanted.add((command.event, run.start, run.stop - 1))
     return wanted
 

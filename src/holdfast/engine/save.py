@@ -1,4 +1,4 @@
-"""Closing the books: what a batch has decided is written as a few documents, and every count of rows is checked."""
+"""Saving the changes of a batch as a few JSON documents. Every statement's row counts are checked."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,8 +6,8 @@ from datetime import datetime
 from msgspec import Raw
 
 from holdfast import sql
+from holdfast.core.booking import Booking
 from holdfast.core.journal import EntryData
-from holdfast.core.model import Booking
 from holdfast.core.states import CLAIMS, Claim
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import Row, bytea, check, document
@@ -15,7 +15,7 @@ from holdfast.engine.save_payments import save_notifications, save_payments
 from holdfast.runtime.db import Connection
 
 
-class MovedRow(Row):
+class ChangedBookingRow(Row):
     event_id: str
     id: str
     was: str
@@ -25,13 +25,13 @@ class MovedRow(Row):
     version: int
 
 
-class ClaimRow(Row):
+class LineKeyRow(Row):
     event_id: str
     booking_id: str
     number: int
 
 
-class HandedRow(Row):
+class TransferredBookingRow(Row):
     event_id: str
     id: str
     user_id: str
@@ -40,7 +40,7 @@ class HandedRow(Row):
     generation: int
 
 
-class BookingRow(Row):
+class NewBookingRow(Row):
     event_id: str
     id: str
     org_id: str
@@ -62,7 +62,7 @@ class BookingRow(Row):
     reason: str | None = None
 
 
-class LineRow(Row):
+class NewLineRow(Row):
     event_id: str
     booking_id: str
     number: int
@@ -74,20 +74,20 @@ class LineRow(Row):
     seat: int | None = None
 
 
-class PoolRow(Row):
+class CounterRow(Row):
     event_id: str
     number: int
     held: int
     sold: int
 
 
-class EventRow(Row):
+class EventVersionRow(Row):
     id: str
     was: int
     version: int
 
 
-class FactRow(Row):
+class JournalRow(Row):
     event_id: str
     number: int
     kind: str
@@ -97,73 +97,73 @@ class FactRow(Row):
 
 
 async def save(connection: Connection, loaded: LoadedBatch) -> None:
-    await _save_moved(connection, loaded)
-    await _save_new(connection, loaded)
-    await _save_handed(connection, loaded)
+    await _update_bookings(connection, loaded)
+    await _insert_bookings(connection, loaded)
+    await _transfer_bookings(connection, loaded)
     await save_payments(connection, loaded)
     await save_notifications(connection, loaded)
 
 
-async def _save_moved(connection: Connection, loaded: LoadedBatch) -> None:
-    moved: list[Row] = []
-    freed: list[Row] = []
-    retaken: list[Row] = []
+async def _update_bookings(connection: Connection, loaded: LoadedBatch) -> None:
+    changed: list[Row] = []
+    released: list[Row] = []
+    reclaimed: list[Row] = []
     for event, state in loaded.states.items():
-        for id_, was in state.changed.items():
+        for id_, was in state.changed_bookings.items():
             b = state.bookings[id_]
-            row = MovedRow(event.hex(), id_.hex(), was, b.status, b.expires_at, b.reason, b.version)
-            moved.append(row)
+            row = ChangedBookingRow(event.hex(), id_.hex(), was, b.status, b.expires_at, b.reason, b.version)
+            changed.append(row)
             claimed, claims = CLAIMS[was] is not Claim.NONE, CLAIMS[b.status] is not Claim.NONE
             if claimed is not claims:
-                lines = retaken if claims else freed
-                lines += [ClaimRow(row.event_id, row.id, number) for number in range(len(b.lines))]
-    if moved:
-        saved = await connection.fetchrow(sql.engine.save_moved, document(moved), document(freed))
-        check("moved", saved, moved=len(moved), freed=len(freed))
-    if retaken:
-        saved = await connection.fetchrow(sql.engine.save_retaken, document(retaken))
-        check("retaken", saved, retaken=len(retaken))
+                lines = reclaimed if claims else released
+                lines += [LineKeyRow(row.event_id, row.id, number) for number in range(len(b.lines))]
+    if changed:
+        saved = await connection.fetchrow(sql.engine.update_bookings, document(changed), document(released))
+        check("update_bookings", saved, bookings=len(changed), released_lines=len(released))
+    if reclaimed:
+        saved = await connection.fetchrow(sql.engine.reclaim_lines, document(reclaimed))
+        check("reclaim_lines", saved, reclaimed_lines=len(reclaimed))
 
 
-async def _save_new(connection: Connection, loaded: LoadedBatch) -> None:
+async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
     written = {event: state for event, state in loaded.states.items() if state.entries}
-    created = [state.bookings[id_] for state in written.values() for id_ in state.created]
+    created = [state.bookings[id_] for state in written.values() for id_ in state.new_bookings]
     bookings = [_booking_row(booking) for booking in created]
     lines = [row for booking in created for row in _line_rows(booking)]
-    pools: list[PoolRow] = []
-    events: list[EventRow] = []
-    entries: list[FactRow] = []
+    pools: list[CounterRow] = []
+    events: list[EventVersionRow] = []
+    entries: list[JournalRow] = []
     for event_id, state in written.items():
         event = event_id.hex()
-        pools += [PoolRow(event, pool, by.held, by.sold) for pool, by in state.shifts.items()]
-        events.append(EventRow(event, loaded.versions[event_id], state.version))
-        entries += [FactRow(event, f.number, f.kind, f.booking.id.hex(), f.actor, f.data) for f in state.entries]
+        pools += [CounterRow(event, pool, by.held, by.sold) for pool, by in state.counter_shifts.items()]
+        events.append(EventVersionRow(event, loaded.versions[event_id], state.version))
+        entries += [JournalRow(event, f.number, f.kind, f.booking.id.hex(), f.actor, f.data) for f in state.entries]
     rows: dict[str, Sequence[Row]] = {
-        "booked": bookings,
-        "lined": lines,
-        "counted": pools,
-        "versioned": events,
-        "noted": entries,
+        "bookings": bookings,
+        "lines": lines,
+        "pools": pools,
+        "events": events,
+        "entries": entries,
     }
-    documents = [document(each) for each in rows.values()]
-    saved = await connection.fetchrow(sql.engine.save_new, *documents, loaded.now)
-    check("new", saved, **{name: len(each) for name, each in rows.items()})
+    documents = [document(table) for table in rows.values()]
+    saved = await connection.fetchrow(sql.engine.insert_bookings, *documents, loaded.now)
+    check("insert_bookings", saved, **{name: len(table) for name, table in rows.items()})
 
 
-async def _save_handed(connection: Connection, loaded: LoadedBatch) -> None:
-    handed = [
-        HandedRow(event.hex(), id_.hex(), b.user, b.email, b.language, b.generation)
+async def _transfer_bookings(connection: Connection, loaded: LoadedBatch) -> None:
+    transferred = [
+        TransferredBookingRow(event.hex(), id_.hex(), b.user, b.email, b.language, b.generation)
         for event, state in loaded.states.items()
-        for id_ in state.transferred
+        for id_ in state.transferred_bookings
         if (b := state.bookings[id_])
     ]
-    if handed:
-        saved = await connection.fetchrow(sql.engine.save_handed, document(handed))
-        check("handed", saved, transferred=len(handed))
+    if transferred:
+        saved = await connection.fetchrow(sql.engine.transfer_bookings, document(transferred))
+        check("transfer_bookings", saved, bookings=len(transferred))
 
 
-def _booking_row(booking: Booking) -> BookingRow:
-    return BookingRow(
+def _booking_row(booking: Booking) -> NewBookingRow:
+    return NewBookingRow(
         event_id=booking.event.hex(),
         id=booking.id.hex(),
         org_id=booking.org.hex(),
@@ -186,10 +186,10 @@ def _booking_row(booking: Booking) -> BookingRow:
     )
 
 
-def _line_rows(booking: Booking) -> list[LineRow]:
+def _line_rows(booking: Booking) -> list[NewLineRow]:
     event, id_ = booking.event.hex(), booking.id.hex()
     live = CLAIMS[booking.status] is not Claim.NONE
     return [
-        LineRow(event, id_, number, line.pool, line.tariff, line.quantity, line.unit_price, live, line.seat)
+        NewLineRow(event, id_, number, line.pool, line.tariff, line.quantity, line.unit_price, live, line.seat)
         for number, line in enumerate(booking.lines)
     ]

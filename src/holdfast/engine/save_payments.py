@@ -1,12 +1,12 @@
-"""Closing the books on payments, receipts and messages. Most batches have none of them."""
+"""Saving payments, receipts and notifications. Most batches have none of them."""
 
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from holdfast import sql
+from holdfast.core.booking import Booking
 from holdfast.core.event_state import EventState
 from holdfast.core.journal import JournalEntry
-from holdfast.core.model import Booking
 from holdfast.core.notifications import MAIL, WebhookSubscription, notifications_for
 from holdfast.core.payment import RECEIPT, Payment, PaymentStatus
 from holdfast.core.states import Status
@@ -15,11 +15,11 @@ from holdfast.engine.rows import Row, bytea, check, document
 from holdfast.runtime import ids
 from holdfast.runtime.db import Connection
 
-# When a provider is first asked about a payment it has told nothing of.
-LOOK_SECONDS: Final = 60
+# When a worker first asks a provider about a payment that the provider has not reported on.
+CHECK_SECONDS: Final = 60
 
 
-class PaymentRow(Row):
+class NewPaymentRow(Row):
     event_id: str
     id: str
     org_id: str
@@ -38,7 +38,7 @@ class PaymentRow(Row):
     due_at: datetime | None
 
 
-class TurnedRow(Row):
+class ChangedPaymentRow(Row):
     event_id: str
     id: str
     was: str
@@ -73,25 +73,31 @@ class DeliveryRow(Row):
 
 
 async def save_payments(connection: Connection, loaded: LoadedBatch) -> None:
-    begun: list[PaymentRow] = []
-    turned: list[TurnedRow] = []
-    proven: list[ReceiptRow] = []
+    new: list[NewPaymentRow] = []
+    changed: list[ChangedPaymentRow] = []
+    receipts: list[ReceiptRow] = []
     for state in loaded.states.values():
-        for id_, (booking_id, was) in state.paid.items():
-            booking = state.bookings[booking_id]
+        for id_, change in state.changed_payments.items():
+            booking = state.bookings[change.booking]
             payment = booking.payment(id_)
             assert payment is not None
             due_at = _due_at(state, booking, payment)
-            if was is None:
-                begun.append(_payment_row(booking, payment, due_at))
+            if change.was is None:
+                new.append(_new_payment_row(booking, payment, due_at))
             else:
-                turned.append(_turned_row(booking, payment, was, due_at))
-        proven += _receipt_rows(state)
-    if begun or turned or proven:
+                changed.append(_changed_payment_row(booking, payment, change.was, due_at))
+        receipts += _receipt_rows(state)
+    if new or changed or receipts:
         saved = await connection.fetchrow(
-            sql.engine.save_money, document(begun), document(turned), document(proven), loaded.now
+            sql.engine.save_payments, document(new), document(changed), document(receipts), loaded.now
         )
-        check("money", saved, begun=len(begun), turned=len(turned), proven=len(proven))
+        check(
+            "save_payments",
+            saved,
+            new_payments=len(new),
+            changed_payments=len(changed),
+            new_receipts=len(receipts),
+        )
 
 
 async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
@@ -102,7 +108,7 @@ async def save_notifications(connection: Connection, loaded: LoadedBatch) -> Non
             if endpoints or entry.booking.email is not None:
                 rows += _delivery_rows(state, entry, endpoints)
     if rows:
-        await connection.execute(sql.engine.save_deliveries, document(rows), loaded.now)
+        await connection.execute(sql.engine.insert_deliveries, document(rows), loaded.now)
 
 
 def _delivery_rows(state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]) -> list[DeliveryRow]:
@@ -115,7 +121,7 @@ def _delivery_rows(state: EventState, entry: JournalEntry, endpoints: list[Webho
 
 
 def _body(state: EventState, entry: JournalEntry, channel: str) -> dict[str, Any]:
-    """What a message says. A letter is written when it is sent, from this and what is in the database then."""
+    """The content of a notification. The relay composes an email when it sends it, from this and the database."""
     booking = entry.booking
     if channel == MAIL:
         return {
@@ -142,19 +148,19 @@ def _body(state: EventState, entry: JournalEntry, channel: str) -> dict[str, Any
 
 
 def _due_at(state: EventState, booking: Booking, payment: Payment) -> datetime | None:
-    """When a worker turns to the payment: to pay it back now, or to ask the provider, before the hold ends and as soon
-    as it has ended."""
+    """When a worker processes the payment: it refunds at once, and it asks the provider before the hold expires and
+    again as soon as the hold has ended."""
     if payment.status is PaymentStatus.REFUND_DUE:
         return state.now
     if payment.status is not PaymentStatus.STARTED or payment.provider == RECEIPT:
         return None
     if booking.status is not Status.HELD or booking.expires_at is None:
         return state.now
-    return min(state.now + timedelta(seconds=LOOK_SECONDS), booking.expires_at)
+    return min(state.now + timedelta(seconds=CHECK_SECONDS), booking.expires_at)
 
 
-def _payment_row(booking: Booking, payment: Payment, due_at: datetime | None) -> PaymentRow:
-    return PaymentRow(
+def _new_payment_row(booking: Booking, payment: Payment, due_at: datetime | None) -> NewPaymentRow:
+    return NewPaymentRow(
         booking.event.hex(),
         payment.id.hex(),
         booking.org.hex(),
@@ -174,8 +180,10 @@ def _payment_row(booking: Booking, payment: Payment, due_at: datetime | None) ->
     )
 
 
-def _turned_row(booking: Booking, payment: Payment, was: PaymentStatus, due_at: datetime | None) -> TurnedRow:
-    return TurnedRow(
+def _changed_payment_row(
+    booking: Booking, payment: Payment, was: PaymentStatus, due_at: datetime | None
+) -> ChangedPaymentRow:
+    return ChangedPaymentRow(
         booking.event.hex(),
         payment.id.hex(),
         was,
@@ -200,5 +208,5 @@ def _receipt_rows(state: EventState) -> list[ReceiptRow]:
             receipt.file_ref,
             receipt.message_ref,
         )
-        for booking, receipt in state.receipts
+        for booking, receipt in state.new_receipts
     ]

@@ -9,7 +9,7 @@ import structlog
 
 from holdfast.core.payment import PaymentResult, PaymentStatus
 from holdfast.engine.engine import Engine
-from holdfast.engine.save_payments import LOOK_SECONDS
+from holdfast.engine.save_payments import CHECK_SECONDS
 from holdfast.payments.due_payments import DuePayments
 from holdfast.payments.payment_rows import DuePayment
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, ProviderStatus
@@ -71,5 +71,5 @@ class Reconciler:
 
 def _next_poll_at(now: datetime, ended_at: datetime, attempts: int) -> datetime:
     if now < ended_at:
-        return min(now + timedelta(seconds=LOOK_SECONDS), ended_at)
+        return min(now + timedelta(seconds=CHECK_SECONDS), ended_at)
     return now + timedelta(seconds=POLLS.seconds_after(attempts))

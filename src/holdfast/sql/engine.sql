@@ -150,37 +150,37 @@ SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = AN
 -- name: load_layout_seats
 SELECT event_id, number, label, pool, row, place, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
 
--- name: save_moved
+-- name: update_bookings
 -- Bookings that came into another status or got another deadline; `was` is the status they were loaded with. Lines of
--- those that claim nothing any more are no longer live. Goes before `save_new`, which may take the same seats again.
-WITH moved AS (
+-- those that claim nothing any more are no longer live. Goes before `insert_bookings`, which may take the same seats again.
+WITH changed AS (
     UPDATE booking SET status = new.status, expires_at = new.expires_at, reason = new.reason, version = new.version
     FROM json_to_recordset($1::json) AS new (
         event_id uuid, id uuid, was text, status text, expires_at timestamptz, reason text, version bigint
     )
     WHERE booking.event_id = new.event_id AND booking.id = new.id AND booking.status = new.was
     RETURNING 1
-), freed AS (
+), released AS (
     UPDATE line SET live = false
     FROM json_to_recordset($2::json) AS gone (event_id uuid, booking_id uuid, number integer)
     WHERE line.event_id = gone.event_id AND line.booking_id = gone.booking_id AND line.number = gone.number AND line.live
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM moved) AS moved, (SELECT count(*) FROM freed) AS freed
+SELECT (SELECT count(*) FROM changed) AS bookings, (SELECT count(*) FROM released) AS released_lines
 
--- name: save_retaken
--- Lines of bookings that were revived are live again. Goes between `save_moved` and `save_new`.
-WITH retaken AS (
+-- name: reclaim_lines
+-- Lines of bookings that were revived are live again. Goes between `update_bookings` and `insert_bookings`.
+WITH reclaimed AS (
     UPDATE line SET live = true
     FROM json_to_recordset($1::json) AS back (event_id uuid, booking_id uuid, number integer)
     WHERE line.event_id = back.event_id AND line.booking_id = back.booking_id AND line.number = back.number AND NOT line.live
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM retaken) AS retaken
+SELECT (SELECT count(*) FROM reclaimed) AS reclaimed_lines
 
--- name: save_handed
+-- name: transfer_bookings
 -- Bookings that went to another person.
-WITH handed AS (
+WITH transferred AS (
     UPDATE booking SET user_id = new.user_id, email = new.email, language = new.language, generation = new.generation
     FROM json_to_recordset($1::json) AS new (
         event_id uuid, id uuid, user_id text, email text, language text, generation integer
@@ -188,11 +188,11 @@ WITH handed AS (
     WHERE booking.event_id = new.event_id AND booking.id = new.id
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM handed) AS handed
+SELECT (SELECT count(*) FROM transferred) AS bookings
 
--- name: save_money
+-- name: save_payments
 -- New payments, payments that came into another status (`was` is the one they were loaded with), and receipts.
-WITH begun AS (
+WITH new_payments AS (
     INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
                          fingerprint, return_url, reason, created_at, captured_at, due_at)
     SELECT * FROM json_to_recordset($1::json) AS new (
@@ -201,7 +201,7 @@ WITH begun AS (
         captured_at timestamptz, due_at timestamptz
     )
     RETURNING 1
-), turned AS (
+), changed_payments AS (
     UPDATE payment SET status = new.status, outcome = new.outcome, reason = new.reason, captured_at = new.captured_at,
                        due_at = new.due_at, attempts = 0
     FROM json_to_recordset($2::json) AS new (
@@ -210,7 +210,7 @@ WITH begun AS (
     )
     WHERE payment.event_id = new.event_id AND payment.id = new.id AND payment.status = new.was
     RETURNING 1
-), proven AS (
+), new_receipts AS (
     INSERT INTO receipt (event_id, id, org_id, booking_id, at, hash, content_type, size, file_ref, message_ref)
     SELECT event_id, id, org_id, booking_id, $4::timestamptz, hash, content_type, size, file_ref, message_ref
     FROM json_to_recordset($3::json) AS new (
@@ -219,10 +219,10 @@ WITH begun AS (
     )
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM begun) AS begun, (SELECT count(*) FROM turned) AS turned,
-       (SELECT count(*) FROM proven) AS proven
+SELECT (SELECT count(*) FROM new_payments) AS new_payments, (SELECT count(*) FROM changed_payments) AS changed_payments,
+       (SELECT count(*) FROM new_receipts) AS new_receipts
 
--- name: save_deliveries
+-- name: insert_deliveries
 -- What has to be told of the facts. A message is due at once.
 INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
 SELECT event_id, number, target, channel, org_id, stream, kind, body, $2::timestamptz, $2::timestamptz
@@ -230,9 +230,9 @@ FROM json_to_recordset($1::json) AS new (
     event_id uuid, number bigint, target text, channel text, org_id uuid, stream uuid, kind text, body json
 )
 
--- name: save_new
+-- name: insert_bookings
 -- New bookings with their lines, the counters of pools, and the facts; an event's version is its last fact's number.
-WITH booked AS (
+WITH bookings AS (
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
                          max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, version)
     SELECT event_id, id, org_id, user_id, status, subtotal, tax, subtotal + tax, currency, created_at, expires_at,
@@ -243,24 +243,24 @@ WITH booked AS (
         fingerprint bytea, cart_hash bytea, details json, email text, language text, reason text, version bigint
     )
     RETURNING 1
-), lined AS (
+), lines AS (
     INSERT INTO line (event_id, booking_id, number, pool, tariff, seat, quantity, unit_price, live)
     SELECT * FROM json_to_recordset($2::json) AS new (
         event_id uuid, booking_id uuid, number integer, pool integer, tariff integer, seat integer,
         quantity integer, unit_price bigint, live boolean
     )
     RETURNING 1
-), counted AS (
+), pools AS (
     UPDATE pool SET held = pool.held + shift.held, sold = pool.sold + shift.sold
     FROM json_to_recordset($3::json) AS shift (event_id uuid, number integer, held integer, sold integer)
     WHERE pool.event_id = shift.event_id AND pool.number = shift.number
     RETURNING 1
-), versioned AS (
+), events AS (
     UPDATE event SET version = new.version
     FROM json_to_recordset($4::json) AS new (id uuid, was bigint, version bigint)
     WHERE event.id = new.id AND event.version = new.was
     RETURNING 1
-), noted AS (
+), entries AS (
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
     SELECT event_id, number, $6::timestamptz, kind, booking_id, actor, data
     FROM json_to_recordset($5::json) AS new (
@@ -268,6 +268,6 @@ WITH booked AS (
     )
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM booked) AS booked, (SELECT count(*) FROM lined) AS lined,
-       (SELECT count(*) FROM counted) AS counted, (SELECT count(*) FROM versioned) AS versioned,
-       (SELECT count(*) FROM noted) AS noted
+SELECT (SELECT count(*) FROM bookings) AS bookings, (SELECT count(*) FROM lines) AS lines,
+       (SELECT count(*) FROM pools) AS pools, (SELECT count(*) FROM events) AS events,
+       (SELECT count(*) FROM entries) AS entries

@@ -29,7 +29,7 @@ WHERE id = $1
 UPDATE event SET status = $2, published_at = CASE WHEN $2 = 'active' THEN holdfast_now() ELSE published_at END
 WHERE id = $1
 
--- name: new_revision
+-- name: insert_revision
 -- A changed event has a new revision, and its change is a fact of its journal.
 -- Whoever wants to be told of it is.
 WITH changed AS (
@@ -48,7 +48,7 @@ WITH changed AS (
 INSERT INTO journal (event_id, number, at, kind, actor, data)
 SELECT $1, version, at, $2, $3, $4 FROM changed
 
--- name: first_fact
+-- name: insert_first_entry
 INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, holdfast_now(), 'event_created', $2, '{}')
 
 -- name: pools

@@ -23,7 +23,7 @@ ORDER BY audit.at NULLS FIRST LIMIT $1
 -- name: all_events
 SELECT id FROM event ORDER BY id
 
--- name: keep_audit
+-- name: save_audit
 INSERT INTO audit (event_id, at, version, findings) VALUES ($1, holdfast_now(), $2, $3)
 ON CONFLICT (event_id) DO UPDATE SET at = excluded.at, version = excluded.version, findings = excluded.findings
 

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
+from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
-from holdfast.core.model import Booking
 from holdfast.core.states import FastStrEnum, Status
 
 VALID = frozenset({Status.CONFIRMED, Status.COMPLETED})

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct, json
 
 from holdfast import sql
+from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
-from holdfast.core.model import Booking
 from holdfast.engine.engine import Engine
 from holdfast.engine.load import BookingDocument
 from holdfast.runtime import ids

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.layout import BookedItem
-from holdfast.core.model import Policy
 from holdfast.core.payment import PaymentStatus
+from holdfast.core.policy import Policy
 from holdfast.core.states import EventStatus, Status
 
 

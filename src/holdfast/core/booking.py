@@ -1,0 +1,65 @@
+"""A booking and its lines.
+
+Inside the engine, pools, tariffs and seats go by their number within the event; codes and labels are for people. Ids
+of events, bookings and orgs are the 16 bytes of a UUID.
+"""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from holdfast.core.payment import Payment
+from holdfast.core.states import Status
+
+
+class Line(Struct, frozen=True, gc=False, array_like=True):
+    """One seat, or a quantity of a pool, at a tariff. Lines never change after the booking is placed."""
+
+    pool: int
+    tariff: int
+    seat: int | None
+    quantity: int
+    unit_price: int
+
+
+class Booking(Struct, frozen=True, kw_only=True):
+    """One buyer's claim on units of an event, in every status from hold to completion."""
+
+    id: bytes
+    event: bytes
+    org: bytes
+    user: str
+    status: Status
+    lines: tuple[Line, ...]
+    subtotal: int
+    tax: int
+    total: int
+    currency: str
+    created_at: datetime
+    expires_at: datetime | None
+    max_expires_at: datetime | None
+    request_key: bytes
+    fingerprint: bytes
+    cart_hash: bytes | None = None
+    details: str | None = None
+    email: str | None = None
+    language: str | None = None
+    reason: str | None = None
+    # Counts transfers. A transfer voids all tickets of earlier generations.
+    generation: int = 0
+    version: int = 0
+    payments: tuple[Payment, ...] = ()
+    # Hashes of the receipts that the buyer submitted.
+    receipts: tuple[bytes, ...] = ()
+
+    @property
+    def units(self) -> int:
+        return sum(line.quantity for line in self.lines)
+
+    def payment(self, id_: bytes) -> Payment | None:
+        return next((payment for payment in self.payments if payment.id == id_), None)
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether the deadline has passed, even if nobody has recorded the expiry yet."""
+        timed = self.status is Status.HELD or self.status is Status.PAYMENT_SUBMITTED
+        return timed and self.expires_at is not None and self.expires_at <= now

@@ -1,0 +1,34 @@
+"""The rules that an event sells by."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    hold_seconds: int = 600
+    extend_seconds: int = 300
+    max_hold_seconds: int = 1800
+    late_grace_seconds: int = 120
+    review: Literal["none", "manual"] = "none"
+    review_seconds: int = 86_400
+    max_units_per_user: int | None = None
+    one_booking_per_user: bool = False
+    confirm_at_once: bool = False
+    avoid_orphans: bool = False
+
+    @property
+    def limits_users(self) -> bool:
+        """Whether a user's live bookings restrict what else they can book."""
+        return self.one_booking_per_user or self.max_units_per_user is not None
+
+
+# A preset only supplies default values. The engine never sees its name.
+PRESETS: Mapping[str, Policy] = {
+    "shift": Policy(hold_seconds=180, max_hold_seconds=600, review="manual", one_booking_per_user=True),
+    "show": Policy(hold_seconds=600, max_units_per_user=10, avoid_orphans=True),
+    "arena": Policy(hold_seconds=900, extend_seconds=300, max_hold_seconds=2400, max_units_per_user=10),
+    "registration": Policy(confirm_at_once=True, one_booking_per_user=True),
+    "experience": Policy(hold_seconds=900),
+}
