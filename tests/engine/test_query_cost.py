@@ -33,7 +33,7 @@ from tests.support.harness import fresh_database, query, wait_until
 TINY, SMALL, LARGE = 28, 1_000, 100_000
 STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
 FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
-STATEMENTS = {text: name for name, text in vars(sql.engine).items()}
+STATEMENTS = {getattr(statement, "text", statement): name for name, statement in vars(sql.engine).items()}
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment that has its booking's id: of any four one is held, one confirmed, and two

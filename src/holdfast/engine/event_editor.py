@@ -37,9 +37,20 @@ async def create_event(connection: Connection, org: bytes, new: EventNew, actor:
     event = new_id()
     async with connection.transaction():
         await connection.execute(
-            sql.events.insert_event, event, org, new.title, new.preset, new.starts_at, new.ends_at,
-            new.timezone, new.currency, new.tax_bps, _json(policy), _json(new.details),
-        )  # fmt: skip
+            *sql.events.insert_event(
+                id=event,
+                org=org,
+                title=new.title,
+                preset=new.preset,
+                starts_at=new.starts_at,
+                ends_at=new.ends_at,
+                timezone=new.timezone,
+                currency=new.currency,
+                tax_bps=new.tax_bps,
+                policy=_json(policy),
+                details=_json(new.details),
+            )
+        )
         await connection.execute(sql.events.insert_first_entry, event, actor)
         await _insert_stock(connection, event, stock)
     return event
@@ -92,15 +103,16 @@ async def _change_event_row(connection: Connection, row: Any, change: EventChang
     ends_at = row["ends_at"] if change.ends_at is UNSET else change.ends_at
     check_end(starts_at, ends_at)
     await connection.execute(
-        sql.events.set_event,
-        row["id"],
-        row["title"] if change.title is UNSET else change.title,
-        starts_at,
-        ends_at,
-        row["timezone"] if change.timezone is UNSET else change.timezone,
-        row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
-        _json(policy),
-        row["details"] if change.details is UNSET else _json(change.details),
+        *sql.events.set_event(
+            id=row["id"],
+            title=row["title"] if change.title is UNSET else change.title,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            timezone=row["timezone"] if change.timezone is UNSET else change.timezone,
+            tax_bps=row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
+            policy=_json(policy),
+            details=row["details"] if change.details is UNSET else _json(change.details),
+        )
     )
 
 

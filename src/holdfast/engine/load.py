@@ -161,18 +161,32 @@ async def load_batch(
     plans = await layouts.get(connection, {row["id"]: row["revision"] for row in locked})
     asked = [command for event in versions for command in commands[event]]
     placing = [command for command in asked if isinstance(command, PlaceHold)]
+    request_events, request_keys = _columns((command.event, command.request_key) for command in placing)
+    booking_events, booking_ids = _columns((c.event, c.booking) for c in asked if not isinstance(c, PlaceHold))
+    user_events, users = _columns(_users_to_load(plans, asked))
+    pool_events, pools = _columns(_pools_to_load(plans, placing))
+    seat_events, first_seats, last_seats = _columns(_seats_to_load(plans, placing), 3)
+    revival_events, revivals = _columns((command.event, command.booking) for command in asked if _may_revive(command))
     document = await connection.fetchval(
-        sql.engine.load,
-        list(versions),
-        DUE_MAX,
-        *_columns([(command.event, command.request_key) for command in placing]),
-        *_columns([(command.event, command.booking) for command in asked if not isinstance(command, PlaceHold)]),
-        *_columns(_users_to_count(plans, asked)),
-        ending_max,
-        *_columns(_pools_to_load(plans, placing)),
-        *_columns(_seats_to_load(plans, placing), 3),
-        *_columns([(command.event, command.booking) for command in asked if _may_revive(command)]),
-        list({plan.org for plan in plans.values()}),
+        *sql.engine.load(
+            events=list(versions),
+            due_max=DUE_MAX,
+            request_events=request_events,
+            request_keys=request_keys,
+            booking_events=booking_events,
+            booking_ids=booking_ids,
+            user_events=user_events,
+            users=users,
+            ending_max=ending_max,
+            pool_events=pool_events,
+            pools=pools,
+            seat_events=seat_events,
+            first_seats=first_seats,
+            last_seats=last_seats,
+            revival_events=revival_events,
+            revivals=revivals,
+            orgs=list({plan.org for plan in plans.values()}),
+        )
     )
     return _build_batch(_decode_loaded(document), plans, versions)
 
@@ -200,7 +214,7 @@ def _build_batch(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[
     return LoadedBatch(loaded.now, states, versions, any(count >= DUE_MAX for count in due.values()), endpoints)
 
 
-def _users_to_count(plans: Mapping[bytes, Layout], asked: list[Command]) -> set[tuple[bytes, str]]:
+def _users_to_load(plans: Mapping[bytes, Layout], asked: list[Command]) -> set[tuple[bytes, str]]:
     return {
         (command.event, command.user)
         for command in asked

@@ -1,18 +1,53 @@
-"""Every statement of the product, by name, from the `.sql` files beside this one.
+"""All SQL statements by name, from the `.sql` files beside this one.
 
-A statement begins with `-- name: <name>`; comment lines after it say why it is as it is.
+A statement starts with `-- name: <name>`. Its parameters are either numbered (`$1`) or named (`:event`); a statement
+with named parameters is a `NamedStatement`, any other is a plain string.
 """
 
 import re
 from importlib import resources
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
+
+# Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
+_TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
+
+
+class NamedStatement:
+    """A statement with `:name` parameters. Call it with a value for each name to get the arguments of a fetch:
+
+    `await connection.fetchval(*sql.engine.load(events=events, due_max=500, ...))`
+    """
+
+    def __init__(self, text: str) -> None:
+        self.parameters = tuple(dict.fromkeys(name for name in _TOKEN.findall(text) if name))
+        self.text = _TOKEN.sub(self._number, text)
+        self._names = frozenset(self.parameters)
+        if re.search(r"\$\d", text):
+            raise ValueError("a statement cannot mix named and numbered parameters")
+
+    def __call__(self, **values: Any) -> tuple[Any, ...]:
+        if values.keys() != self._names:
+            missing, unknown = sorted(self._names - values.keys()), sorted(values.keys() - self._names)
+            raise TypeError(f"missing parameters: {missing}, unknown parameters: {unknown}")
+        return (self.text, *[values[name] for name in self.parameters])
+
+    def _number(self, token: re.Match[str]) -> str:
+        name = token.group(1)
+        return f"${self.parameters.index(name) + 1}" if name else token.group()
+
+
+def parse_statements(text: str) -> dict[str, str | NamedStatement]:
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
+    return {name: _parse(body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _parse(text: str) -> str | NamedStatement:
+    return NamedStatement(text) if any(_TOKEN.findall(text)) else text
 
 
 def _load(file: str) -> SimpleNamespace:
-    text = resources.files(__package__).joinpath(file).read_text()
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    return SimpleNamespace(**{name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)})
+    return SimpleNamespace(**parse_statements(resources.files(__package__).joinpath(file).read_text()))
 
 
 engine: Final = _load("engine.sql")

@@ -20,35 +20,36 @@ ORDER BY event.id
 FOR UPDATE SKIP LOCKED
 
 -- name: load
--- All that a batch needs, as one document: the time, read after the lock was granted; the bookings that it may touch,
--- namely the due holds of the events $1 (at most $2 each), those made under the request keys $3+$4, those named by $5+$6,
--- the live ones of the users $7+$8, of events that are over those that must end with them (at most $9 each), and for
--- bookings that late money may revive, $15+$16, what else their buyers have; the counters of the pools $10+$11 and of all
--- that these bookings have lines in; which seats are taken in the ranges of numbers $12+$13+$14: a seat asked for, a
--- row, or all of a pool, and of the seats that may be revived; and who is to be told of what happens in these events.
+-- Everything a batch needs, as one JSON document. It reads the clock after the lock was granted. It loads:
+-- - bookings: due holds of `:events` (up to `:due_max` each), bookings made under the request keys, bookings named by id,
+--   live bookings of the users, bookings that must end with their event (up to `:ending_max` each), and all live
+--   bookings of a user whose expired booking may be revived;
+-- - the counters of the given pools and of every pool that these bookings have lines in;
+-- - the taken seats within the given ranges, and those of bookings that may be revived;
+-- - the webhook endpoints of the orgs.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 wanted AS MATERIALIZED (
     SELECT due.event_id, due.id
-    FROM clock CROSS JOIN unnest($1::uuid[]) AS asked (event_id) CROSS JOIN LATERAL (
+    FROM clock CROSS JOIN unnest(:events::uuid[]) AS asked (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = asked.event_id
           AND booking.status IN ('held', 'payment_submitted')
           AND booking.expires_at <= clock.at
-        ORDER BY booking.event_id, booking.expires_at LIMIT $2
+        ORDER BY booking.event_id, booking.expires_at LIMIT :due_max
     ) AS due
     UNION
     SELECT made.event_id, made.id
-    FROM unnest($3::uuid[], $4::bytea[]) AS asked (event_id, request_key) CROSS JOIN LATERAL (
+    FROM unnest(:request_events::uuid[], :request_keys::bytea[]) AS asked (event_id, request_key) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = asked.event_id AND booking.request_key = asked.request_key
           AND booking.request_key > ''
         LIMIT 1
     ) AS made
     UNION
-    SELECT * FROM unnest($5::uuid[], $6::uuid[])
+    SELECT * FROM unnest(:booking_events::uuid[], :booking_ids::uuid[])
     UNION
     SELECT live.event_id, live.id
-    FROM unnest($7::uuid[], $8::text[]) AS asked (event_id, user_id) CROSS JOIN LATERAL (
+    FROM unnest(:user_events::uuid[], :users::text[]) AS asked (event_id, user_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = asked.event_id AND booking.user_id = asked.user_id
           AND booking.status IN ('held', 'payment_submitted', 'confirmed')
@@ -56,16 +57,16 @@ wanted AS MATERIALIZED (
     ) AS live
     UNION
     SELECT ending.event_id, ending.id
-    FROM unnest($1::uuid[]) AS asked (event_id) CROSS JOIN LATERAL (
+    FROM unnest(:events::uuid[]) AS asked (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM event JOIN booking ON booking.event_id = event.id
         WHERE event.id = asked.event_id AND event.status IN ('cancelled', 'completed')
           AND booking.status IN ('held', 'payment_submitted', 'confirmed')
           AND (event.status = 'cancelled' OR booking.status = 'confirmed')
-        LIMIT $9
+        LIMIT :ending_max
     ) AS ending
     UNION
     SELECT live.event_id, live.id
-    FROM unnest($15::uuid[], $16::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
+    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
         SELECT booking.user_id FROM booking
         WHERE booking.event_id = asked.event_id AND booking.id = asked.id LIMIT 1
     ) AS named CROSS JOIN LATERAL (
@@ -96,7 +97,7 @@ found AS MATERIALIZED (
 pools AS MATERIALIZED (
     SELECT pool.event_id, pool.number, pool.capacity, pool.held, pool.sold
     FROM (
-        SELECT * FROM unnest($10::uuid[], $11::integer[])
+        SELECT * FROM unnest(:pool_events::uuid[], :pools::integer[])
         UNION
         SELECT found.event_id, unnest(found.pools) FROM found
     ) AS asked (event_id, number) CROSS JOIN LATERAL (
@@ -105,7 +106,7 @@ pools AS MATERIALIZED (
 ),
 taken AS MATERIALIZED (
     SELECT line.event_id, line.seat, line.booking_id
-    FROM unnest($12::uuid[], $13::integer[], $14::integer[]) AS asked (event_id, first, last) CROSS JOIN LATERAL (
+    FROM unnest(:seat_events::uuid[], :first_seats::integer[], :last_seats::integer[]) AS asked (event_id, first, last) CROSS JOIN LATERAL (
         SELECT line.event_id, line.seat, line.booking_id FROM line
         WHERE line.event_id = asked.event_id AND line.live AND line.seat IS NOT NULL
           AND line.seat BETWEEN asked.first AND asked.last
@@ -113,7 +114,7 @@ taken AS MATERIALIZED (
     ) AS line
     UNION
     SELECT other.event_id, other.seat, other.booking_id
-    FROM unnest($15::uuid[], $16::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
+    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
         SELECT line.seat FROM line
         WHERE line.event_id = asked.event_id AND line.booking_id = asked.id AND line.seat IS NOT NULL LIMIT 10000
     ) AS own CROSS JOIN LATERAL (
@@ -124,7 +125,7 @@ taken AS MATERIALIZED (
 ),
 endpoints AS MATERIALIZED (
     SELECT endpoint.org_id, endpoint.id, endpoint.kinds
-    FROM unnest($17::uuid[]) AS asked (org_id) CROSS JOIN LATERAL (
+    FROM unnest(:orgs::uuid[]) AS asked (org_id) CROSS JOIN LATERAL (
         SELECT org_id, id, kinds FROM webhook_endpoint
         WHERE webhook_endpoint.org_id = asked.org_id AND webhook_endpoint.enabled LIMIT 100
     ) AS endpoint

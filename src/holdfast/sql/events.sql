@@ -3,7 +3,7 @@
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
                    policy, details)
-VALUES ($1, $2, 'draft', 1, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details)
 
 -- name: insert_pools
 INSERT INTO pool (event_id, number, code, name, seated, capacity)
@@ -22,8 +22,9 @@ SELECT id, status, version, title, starts_at, ends_at, timezone, tax_bps, policy
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
-UPDATE event SET title = $2, starts_at = $3, ends_at = $4, timezone = $5, tax_bps = $6, policy = $7, details = $8
-WHERE id = $1
+UPDATE event SET title = :title, starts_at = :starts_at, ends_at = :ends_at, timezone = :timezone, tax_bps = :tax_bps,
+                 policy = :policy, details = :details
+WHERE id = :id
 
 -- name: set_status
 UPDATE event SET status = $2, published_at = CASE WHEN $2 = 'active' THEN holdfast_now() ELSE published_at END
