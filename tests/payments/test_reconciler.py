@@ -187,6 +187,7 @@ async def test_a_provider_that_is_silent_is_asked_ever_more_seldom_and_after_a_d
         silence = await stage.now() - start
         assert SILENCE_MAX < silence <= SILENCE_MAX + timedelta(seconds=POLLS.waits_seconds[-1])
         assert await stage.payment_state(money) == ("review", "review")
+        assert (await stage.row(money))["reason"] == "provider_silent"
         assert (await stage.journal_kinds(booking))[-1] == "payment.review"
         assert (await audit_all(stage.connection))[1] == []
         await stage.advance_clock(DAY)

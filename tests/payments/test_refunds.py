@@ -97,6 +97,7 @@ async def test_the_provider_that_cannot_for_days_is_a_matter_for_a_person(databa
             await stage.advance_clock(WAITS_SECONDS[-1])
         assert logged == ["refund_needs_a_person"]
         assert await stage.payment_state(money) == ("review", "review")
+        assert (await stage.row(money))["reason"] == "provider_unreachable"
         assert await stage.refunds.run_once() == 0
         assert sum(WAITS_SECONDS) > 86_400
 
@@ -109,9 +110,14 @@ async def test_the_provider_that_will_not_is_a_matter_for_a_person_at_once(datab
         with capture_logs() as logs:
             assert await stage.refunds.run_once() == 1
         assert errors(logs) == ["refund_needs_a_person"]
-        assert [entry["payment"] for entry in logs if entry["log_level"] == "error"] == [stage.payment_text(money)]
+        (entry,) = [entry for entry in logs if entry["log_level"] == "error"]
+        assert (entry["payment"], entry["reason"], entry["detail"]) == (
+            stage.payment_text(money),
+            "refund_refused",
+            "too old",
+        )
         assert await stage.payment_state(money) == ("review", "review")
-        assert "too old" in (await stage.row(money))["reason"]
+        assert (await stage.row(money))["reason"] == "refund_refused"
         assert (await stage.journal_kinds(booking))[-1] == "payment.review"
         await stage.advance_clock(86_400)
         assert await stage.refunds.run_once() == 0
@@ -308,6 +314,7 @@ def test_the_payment_behind_a_receipt_is_refunded_by_hand_only(clerk: httpx.Clie
     expect_ok(clerk.post(f"/v1/bookings/{booking}/refund"))
     (payment,) = expect_ok(clerk.get(f"/v1/bookings/{booking}"))["payments"]
     wait_until(lambda: look(clerk, payment) == ("review", "review"), SECONDS)
+    assert expect_ok(clerk.get(f"/v1/payments/{payment['id']}"))["reason"] == "refund_by_hand"
     expect_error(refund(clerk, payment), 409, "not_refundable")
     expect_ok(refund(clerk, payment, by_hand=True))
     assert look(clerk, payment) == ("refunded", "refunded")

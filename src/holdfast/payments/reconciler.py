@@ -19,6 +19,10 @@ from holdfast.runtime.db import Database
 log = structlog.get_logger()
 
 ACTOR: Final = "reconciler"
+
+# The reason that a payment stores. Pages and e-mails put it into words.
+PROVIDER_SILENT: Final = "provider_silent"
+
 POLLS: Final = Backoff.exponential(2, 3600)
 # A request that has just started the payment may still wait for the provider's answer.
 START_TIMEOUT: Final = timedelta(seconds=30)
@@ -40,7 +44,7 @@ class Reconciler:
         try:
             status = await self._poll(payment)
         except (ProviderError, ProviderRefusedError) as error:
-            log.warning("provider_silent", provider=payment.provider, error=type(error).__name__)
+            log.warning("provider_poll_failed", provider=payment.provider, error=type(error).__name__)
             status = ProviderStatus(None)
         if status.result is None:
             await self._poll_later(payment)
@@ -60,13 +64,13 @@ class Reconciler:
     async def _poll_later(self, payment: DuePayment) -> None:
         ended_at = max(payment.created_at, payment.expires_at or payment.created_at)
         if payment.now - ended_at > SILENCE_MAX:
-            await self._escalate_to_review(payment, "The provider has not told what became of it.")
+            await self._escalate_to_review(payment)
         else:
             await self._due.postpone(payment, _next_poll_at(payment.now, ended_at, payment.attempts))
 
-    async def _escalate_to_review(self, payment: DuePayment, reason: str) -> None:
-        log.error("payment_needs_a_person", payment=payment.public_id)
-        await self._engine.submit(payment.escalate_to_review(ACTOR, reason))
+    async def _escalate_to_review(self, payment: DuePayment) -> None:
+        log.error("payment_needs_a_person", payment=payment.public_id, reason=PROVIDER_SILENT)
+        await self._engine.submit(payment.escalate_to_review(ACTOR, PROVIDER_SILENT))
 
 
 def _next_poll_at(now: datetime, ended_at: datetime, attempts: int) -> datetime:

@@ -17,7 +17,13 @@ from holdfast.runtime.db import Database
 log = structlog.get_logger()
 
 ACTOR: Final = "refunds"
-# About a day and a half in total; after the last wait a person decides.
+
+# Reasons that payments store. Pages and e-mails put them into words.
+REFUND_BY_HAND: Final = "refund_by_hand"
+REFUND_REFUSED: Final = "refund_refused"
+PROVIDER_UNREACHABLE: Final = "provider_unreachable"
+
+# More than a day in total; after the last attempt a person decides.
 RETRIES: Final = Backoff((2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800, 28_800))
 
 
@@ -33,13 +39,13 @@ class Refunds:
 
     async def _refund(self, payment: DuePayment) -> None:
         if payment.amount > 0 and (payment.provider == RECEIPT or payment.provider_ref is None):
-            await self._escalate_to_review(payment, "It was paid outside: pay it back by hand, and say so.")
+            await self._escalate_to_review(payment, REFUND_BY_HAND)
             return
         try:
             if payment.amount > 0:
                 await self._refund_at_provider(payment)
         except ProviderRefusedError as error:
-            await self._escalate_to_review(payment, f"The provider does not pay it back: {error}")
+            await self._escalate_to_review(payment, REFUND_REFUSED, str(error))
         except ProviderError as error:
             await self._retry_later(payment, error)
         else:
@@ -54,13 +60,14 @@ class Refunds:
 
     async def _retry_later(self, payment: DuePayment, error: ProviderError) -> None:
         if RETRIES.is_exhausted(payment.attempts):
-            await self._escalate_to_review(payment, "The provider could not be reached for days.")
+            await self._escalate_to_review(payment, PROVIDER_UNREACHABLE, str(error))
             return
         log.warning(
             "refund_postponed", provider=payment.provider, attempts=payment.attempts, error=type(error).__name__
         )
         await self._due.postpone(payment, payment.now + timedelta(seconds=RETRIES.seconds_after(payment.attempts)))
 
-    async def _escalate_to_review(self, payment: DuePayment, reason: str) -> None:
-        log.error("refund_needs_a_person", payment=payment.public_id)
+    async def _escalate_to_review(self, payment: DuePayment, reason: str, detail: str | None = None) -> None:
+        """`detail` is what the provider says. It names no buyer, and only the log has it."""
+        log.error("refund_needs_a_person", payment=payment.public_id, reason=reason, detail=detail)
         await self._engine.submit(payment.escalate_to_review(ACTOR, reason))
