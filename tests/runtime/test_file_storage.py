@@ -22,7 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.payments.receipt_files import FILE_MAX
-from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, storage_at
+from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, open_storage
 from tests.support.engine_helpers import async_test
 from tests.support.harness import free_port
 
@@ -165,10 +165,10 @@ def bucket() -> Iterator[Bucket]:
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     """What is promised of a storage is promised of each."""
     if request.param == "folder":
-        yield storage_at(None, tmp_path / "files")
+        yield open_storage(None, tmp_path / "files")
     else:
         with serving_bucket() as bucket:
-            yield storage_at(bucket.address, tmp_path / "unused")
+            yield open_storage(bucket.address, tmp_path / "unused")
             assert not (tmp_path / "unused").exists()
 
 
@@ -232,8 +232,8 @@ async def test_a_key_that_is_not_two_hexadecimal_numbers_is_refused(storage: Sto
 
 @async_test
 async def test_a_file_in_a_folder_outlasts_the_process(tmp_path: Path) -> None:
-    await storage_at(None, tmp_path).put(_key(b"one"), b"one")
-    assert await storage_at(None, tmp_path).get(_key(b"one")) == b"one"
+    await open_storage(None, tmp_path).put(_key(b"one"), b"one")
+    assert await open_storage(None, tmp_path).get(_key(b"one")) == b"one"
 
 
 @async_test
@@ -242,7 +242,7 @@ async def test_a_file_and_its_names_are_on_the_disk_before_put_returns(
 ) -> None:
     flushed: set[int] = set()
     monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
-    await storage_at(None, tmp_path).put(_key(b"one"), b"one")
+    await open_storage(None, tmp_path).put(_key(b"one"), b"one")
     file = tmp_path / _key(b"one")
     assert flushed == {path.stat().st_ino for path in (file, file.parent, tmp_path)}
 
@@ -268,7 +268,7 @@ async def test_nobody_reads_half_a_file_while_it_is_written(tmp_path: Path) -> N
     while -1 not in seen:
         await asyncio.sleep(0)
     for _ in range(10):
-        await storage_at(None, tmp_path).put(_key(data), data)
+        await open_storage(None, tmp_path).put(_key(data), data)
     done.set()
     await watching
     look()
@@ -277,7 +277,7 @@ async def test_nobody_reads_half_a_file_while_it_is_written(tmp_path: Path) -> N
 
 @async_test
 async def test_what_a_killed_writer_left_is_not_in_the_way(tmp_path: Path) -> None:
-    storage = storage_at(None, tmp_path)
+    storage = open_storage(None, tmp_path)
     await storage.put(_key(b"other"), b"other")
     (tmp_path / (_key(b"one") + "#1")).write_bytes(b"o")
     assert await storage.get(_key(b"one")) is None
@@ -286,7 +286,7 @@ async def test_what_a_killed_writer_left_is_not_in_the_way(tmp_path: Path) -> No
 
 
 def test_the_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    storage_at(None, tmp_path / "data" / "files")
+    open_storage(None, tmp_path / "data" / "files")
     assert stat.S_IMODE((tmp_path / "data" / "files").stat().st_mode) == 0o700
 
 
@@ -294,12 +294,12 @@ def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for folder in (tmp_path / "file", tmp_path / "file" / "files"):
         with pytest.raises(StorageError, match="folder"):
-            storage_at(None, folder)
+            open_storage(None, folder)
 
 
 @async_test
 async def test_a_folder_that_fails_is_told_in_plain_words(tmp_path: Path) -> None:
-    storage = storage_at(None, tmp_path)
+    storage = open_storage(None, tmp_path)
     (tmp_path / ORG).write_bytes(b"a file where a folder should be")
     for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
         with pytest.raises(StorageError) as told:
@@ -310,7 +310,7 @@ async def test_a_folder_that_fails_is_told_in_plain_words(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @async_test
 async def test_a_folder_that_may_not_be_read_is_told_in_plain_words(tmp_path: Path) -> None:
-    storage = storage_at(None, tmp_path)
+    storage = open_storage(None, tmp_path)
     await storage.put(_key(b"one"), b"one")
     (tmp_path / ORG).chmod(0)
     try:
@@ -324,8 +324,8 @@ async def test_a_folder_that_may_not_be_read_is_told_in_plain_words(tmp_path: Pa
 
 @async_test
 async def test_a_bucket_is_named_in_the_path_and_objects_are_below_the_prefix(bucket: Bucket, tmp_path: Path) -> None:
-    await storage_at(bucket.address, tmp_path).put(_key(b"one"), b"one")
-    await storage_at(f"s3://receipts?endpoint={bucket.endpoint}/&region={REGION}", tmp_path).put("ab/cd", b"two")
+    await open_storage(bucket.address, tmp_path).put(_key(b"one"), b"one")
+    await open_storage(f"s3://receipts?endpoint={bucket.endpoint}/&region={REGION}", tmp_path).put("ab/cd", b"two")
     assert bucket.objects == {f"/receipts/of/tests/{_key(b'one')}": b"one", "/receipts/ab/cd": b"two"}
 
 
@@ -335,7 +335,7 @@ async def test_wrong_credentials_are_told_without_telling_them(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "WRONG")
-    storage = storage_at(bucket.address, tmp_path)
+    storage = open_storage(bucket.address, tmp_path)
     for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
         with pytest.raises(StorageError, match="credentials") as told:
             await use
@@ -346,14 +346,14 @@ async def test_wrong_credentials_are_told_without_telling_them(
 
 @async_test
 async def test_a_bucket_that_is_not_there_takes_nothing(bucket: Bucket, tmp_path: Path) -> None:
-    storage = storage_at(f"s3://nowhere?endpoint={bucket.endpoint}&region={REGION}", tmp_path)
+    storage = open_storage(f"s3://nowhere?endpoint={bucket.endpoint}&region={REGION}", tmp_path)
     with pytest.raises(StorageError):
         await storage.put(_key(b"one"), b"one")
 
 
 @async_test
 async def test_a_bucket_that_stumbles_is_asked_again(bucket: Bucket, tmp_path: Path) -> None:
-    storage = storage_at(bucket.address, tmp_path)
+    storage = open_storage(bucket.address, tmp_path)
     bucket.failures = 1
     await storage.put(_key(b"one"), b"one")
     bucket.failures = 1
@@ -364,14 +364,14 @@ async def test_a_bucket_that_stumbles_is_asked_again(bucket: Bucket, tmp_path: P
 async def test_a_bucket_that_only_stumbles_is_given_up(bucket: Bucket, tmp_path: Path) -> None:
     bucket.failures = 1_000
     with pytest.raises(StorageError):
-        await storage_at(bucket.address, tmp_path).put(_key(b"one"), b"one")
+        await open_storage(bucket.address, tmp_path).put(_key(b"one"), b"one")
     assert 1 < bucket.requests < 10
 
 
 @async_test
 async def test_half_an_answer_is_not_a_file(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 2.0)
-    storage = storage_at(bucket.address, tmp_path)
+    monkeypatch.setattr("holdfast.runtime.storage.TIMEOUT_SECONDS", 2.0)
+    storage = open_storage(bucket.address, tmp_path)
     await storage.put(_key(b"one"), b"one")
     bucket.cuts_answers = True
     with pytest.raises(StorageError):
@@ -380,7 +380,7 @@ async def test_half_an_answer_is_not_a_file(bucket: Bucket, tmp_path: Path, monk
 
 @async_test
 async def test_a_server_that_is_down_is_told(tmp_path: Path) -> None:
-    storage = storage_at(f"s3://receipts?endpoint=http://127.0.0.1:{free_port()}&region={REGION}", tmp_path)
+    storage = open_storage(f"s3://receipts?endpoint=http://127.0.0.1:{free_port()}&region={REGION}", tmp_path)
     for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
         with pytest.raises(StorageError):
             await use
@@ -388,10 +388,10 @@ async def test_a_server_that_is_down_is_told(tmp_path: Path) -> None:
 
 @async_test
 async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("holdfast.runtime.storage.TIMEOUT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        storage = storage_at(f"s3://receipts?endpoint=http://127.0.0.1:{port}&region={REGION}", tmp_path)
+        storage = open_storage(f"s3://receipts?endpoint=http://127.0.0.1:{port}&region={REGION}", tmp_path)
         for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
             with pytest.raises(StorageError):
                 await use
@@ -404,7 +404,7 @@ async def test_nothing_goes_out_in_the_open_unless_the_address_says_so(
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     with pytest.raises(StorageError):
-        await storage_at(f"s3://receipts?region={REGION}", tmp_path).put(_key(b"one"), b"one")
+        await open_storage(f"s3://receipts?region={REGION}", tmp_path).put(_key(b"one"), b"one")
     assert bucket.requests == 0
 
 
@@ -415,11 +415,11 @@ async def test_the_endpoint_in_the_address_is_the_one_that_is_asked(
     with serving_bucket() as other:
         monkeypatch.setenv("AWS_ENDPOINT_URL", other.endpoint)
         monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
-        await storage_at(bucket.address, tmp_path).put(_key(b"one"), b"one")
+        await open_storage(bucket.address, tmp_path).put(_key(b"one"), b"one")
         assert (bucket.requests, other.requests) == (1, 0)
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", other.endpoint)
         with pytest.raises(StorageAddressError, match="AWS_ENDPOINT_URL_S3"):
-            storage_at(bucket.address, tmp_path)
+            open_storage(bucket.address, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ async def test_the_endpoint_in_the_address_is_the_one_that_is_asked(
 )
 def test_an_address_that_cannot_be_used_is_told_without_repeating_it(url: str, tmp_path: Path) -> None:
     with pytest.raises(StorageAddressError) as told:
-        storage_at(url, tmp_path / "files")
+        open_storage(url, tmp_path / "files")
     assert "hunter2" not in "".join(traceback.format_exception(told.value))
     assert not (tmp_path / "files").exists()
 
@@ -471,7 +471,7 @@ def test_an_address_that_cannot_be_used_is_told_without_repeating_it(url: str, t
     ],
 )
 def test_an_address_that_can_be_used_is_taken(url: str, tmp_path: Path) -> None:
-    storage_at(url, tmp_path / "files")
+    open_storage(url, tmp_path / "files")
     assert not (tmp_path / "files").exists()
 
 
@@ -480,4 +480,4 @@ def test_an_address_that_can_be_used_is_taken(url: str, tmp_path: Path) -> None:
 def test_whatever_stands_in_an_address_is_taken_or_refused(text: str) -> None:
     for url in (text, f"s3://receipts{text}", f"s3://receipts?endpoint=http://{text}"):
         with suppress(StorageAddressError):
-            storage_at(url, Path("/nowhere"))
+            open_storage(url, Path("/nowhere"))

@@ -28,7 +28,7 @@ from holdfast.payments.registry import make_providers
 from holdfast.runtime import db
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.storage import storage_at
+from holdfast.runtime.storage import open_storage
 
 READ_CONNECTIONS: Final = 8
 CLOSE_SECONDS: Final = 5
@@ -140,7 +140,7 @@ def _services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
         callers=Callers(pool),
         providers=providers,
         inbox=Inbox(database, engine, providers),
-        storage=storage_at(settings.receipts_url, settings.data_dir / "receipts"),
+        storage=open_storage(settings.receipts_url, settings.data_dir / "receipts"),
         live_events=LiveEvents(db.Database(pool)),
     )
 

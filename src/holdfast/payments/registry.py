@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from holdfast.payments.provider import Provider
 from holdfast.payments.sandbox import Sandbox
 from holdfast.runtime.db import Database
+from holdfast.runtime.extras import optional_import
 from holdfast.runtime.settings import Settings
 
 
@@ -13,8 +14,12 @@ def make_providers(settings: Settings, database: Database) -> Mapping[str, Provi
     if settings.sandbox_webhook_secret:
         providers["sandbox"] = Sandbox(database, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
     if settings.stripe_key:
-        # The library is large, and optional.
-        from holdfast.payments.stripe import Stripe
-
-        providers["stripe"] = Stripe(settings.stripe_key, settings.stripe_webhook_secret, settings.stripe_api)
+        providers["stripe"] = make_stripe(settings.stripe_key, settings)
     return providers
+
+
+def make_stripe(key: str, settings: Settings) -> Provider:
+    """Stripe's library is large, so only installations that use it import it."""
+    with optional_import("stripe", extra="stripe"):
+        from holdfast.payments.stripe import Stripe
+    return Stripe(key, settings.stripe_webhook_secret, settings.stripe_api)

@@ -297,12 +297,16 @@ def _database(data: Path | None) -> str:
 def _check_parts() -> None:
     """Tell of settings that cannot be used before anything is started with them."""
     from holdfast.notifications.smtp import Smtp
-    from holdfast.runtime.storage import storage_at
+    from holdfast.payments.registry import make_stripe
+    from holdfast.runtime.storage import open_storage
 
     settings = Settings.from_environment()
     parts: dict[str, Callable[[], object]] = {
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
-        "HOLDFAST_RECEIPTS_URL": lambda: settings.receipts_url and storage_at(settings.receipts_url, settings.data_dir),
+        "HOLDFAST_RECEIPTS_URL": lambda: (
+            settings.receipts_url and open_storage(settings.receipts_url, settings.data_dir)
+        ),
+        "HOLDFAST_STRIPE_KEY": lambda: settings.stripe_key and make_stripe(settings.stripe_key, settings),
         "HOLDFAST_SANDBOX_WEBHOOK_SECRET": lambda: (
             settings.sandbox_webhook_secret and Webhook(settings.sandbox_webhook_secret)
         ),

@@ -1,29 +1,25 @@
-"""Where files are kept: a folder, or a bucket that speaks S3.
+"""Stores files in a folder or in an S3 bucket.
 
-A key is the org and the hash of the content, both in hexadecimal. So a file never changes, and putting it twice is the
-same as putting it once.
+A key is two hexadecimal numbers: the owner, and the hash of the content. So a file never changes, and storing it again
+changes nothing.
 """
 
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, ParamSpec, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import LocalStore, S3Store
 
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig, S3Config
+from holdfast.runtime.extras import optional_import
 
-# All that a put or a get may take, with its retries.
-PATIENCE_SECONDS: Final = 10.0
-RETRIES_MAX: Final = 3
+# For a put or a get, including its retries.
+TIMEOUT_SECONDS: Final = 10.0
 
 _KEY: Final = re.compile(r"[0-9a-f]{1,128}/[0-9a-f]{1,128}")
 _ADDRESS: Final = re.compile(
@@ -33,114 +29,129 @@ _PARAMETERS: Final = {
     "endpoint": re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?"),
     "region": re.compile(r"[A-Za-z0-9-]{1,64}"),
 }
-# The library follows this variable even where it was told of an endpoint.
-_STRONGER: Final = "AWS_ENDPOINT_URL_S3"
 _EXAMPLE: Final = "s3://bucket/prefix?endpoint=https://storage.example&region=eu-1"
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 class StorageError(Exception):
-    """The storage cannot be reached or does not do what it should. The same call may work later."""
+    """The storage is unreachable or fails. A retry may succeed."""
 
 
 class StorageAddressError(ValueError):
-    """The address of a storage cannot be used. The text does not repeat it: somebody may have put a secret there."""
+    """The address of the storage is invalid. The text does not repeat it, because it may contain a secret."""
 
 
 class Storage(Protocol):
     async def put(self, key: str, data: bytes) -> None:
-        """Returns once the file will outlast a power failure. Nobody ever reads half of it."""
+        """Returns once the file survives a power failure. Readers never see half of it."""
 
     async def get(self, key: str) -> bytes | None:
-        """The file, or None if there is none of this key."""
+        """The file, or None if there is none with this key."""
 
 
-def storage_at(url: str | None, folder: Path) -> Storage:
-    """The storage at this address, or in the folder if there is no address."""
-    return _Folder(folder) if url is None else _Objects(_bucket_at(_read_address(url)))
-
-
-class _Objects:
-    def __init__(self, store: LocalStore | S3Store) -> None:
-        self._store = store
-
-    async def put(self, key: str, data: bytes) -> None:
-        _check_key(key)
-        async with _in_plain_words():
-            # In one request, because the parts of an upload that was broken off would stay in the bucket.
-            await self._store.put_async(key, data, use_multipart=False)
-
-    async def get(self, key: str) -> bytes | None:
-        _check_key(key)
-        async with _in_plain_words():
-            try:
-                found = await self._store.get_async(key)
-            except FileNotFoundError:
-                return None
-            return bytes(await found.bytes_async())
-
-
-class _Folder(_Objects):
-    """The store writes to a file of another name and renames it, but it does not wait for the disk."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            super().__init__(LocalStore(folder))
-        except (OSError, BaseError) as error:
-            raise StorageError(f"The folder for files cannot be used: {type(error).__name__}.") from None
-        self._folder = folder
-
-    async def put(self, key: str, data: bytes) -> None:
-        await super().put(key, data)
-        async with _in_plain_words():
-            await asyncio.to_thread(_flush, self._folder / key, self._folder)
-
-
-def _check_key(key: str) -> None:
-    if not _KEY.fullmatch(key):
-        raise ValueError("A key is two hexadecimal numbers with a slash between them.")
-
-
-def _flush(file: Path, root: Path) -> None:
-    """Make the file, its name and the name of its folder outlast a power failure."""
-    for path in (file, file.parent, root):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@asynccontextmanager
-async def _in_plain_words() -> AsyncIterator[None]:
-    """Errors of the library tell the request and the answer, which is more than a log should know."""
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield
-    except TimeoutError:
-        raise StorageError(f"The storage did not answer within {PATIENCE_SECONDS:g} seconds.") from None
-    except (PermissionDeniedError, UnauthenticatedError):
-        raise StorageError("The storage denied access: look at the credentials and what they permit.") from None
-    except (BaseError, OSError) as error:
-        raise StorageError(f"The storage failed: {type(error).__name__}.") from None
-
-
-class _Address(Struct, frozen=True):
+class S3Address(Struct, frozen=True):
     bucket: str
     prefix: str | None
     endpoint: str | None
     region: str | None
 
 
-def _read_address(url: str) -> _Address:
+def open_storage(url: str | None, folder: Path) -> Storage:
+    """The bucket at this address, or the folder if there is no address."""
+    if url is None:
+        return FolderStorage(folder)
+    address = _parse_address(url)
+    with optional_import("obstore", extra="s3"):
+        from holdfast.runtime.s3_storage import S3Storage
+    return S3Storage(address, TIMEOUT_SECONDS)
+
+
+def check_key(key: str) -> None:
+    if not _KEY.fullmatch(key):
+        raise ValueError("A key is two hexadecimal numbers with a slash between them.")
+
+
+@asynccontextmanager
+async def limit_time(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise StorageError(f"The storage did not answer within {seconds:g} seconds.") from None
+
+
+class FolderStorage:
+    """A folder that only its owner may read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"The folder for files cannot be used: {type(error).__name__}.") from None
+
+    async def put(self, key: str, data: bytes) -> None:
+        check_key(key)
+        await self._run(_write, self._folder / key, data)
+
+    async def get(self, key: str) -> bytes | None:
+        check_key(key)
+        return await self._run(_read, self._folder / key)
+
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The error of the system names the file, which is more than a log should know."""
+        async with limit_time(TIMEOUT_SECONDS):
+            try:
+                return await asyncio.to_thread(function, *args, **kwargs)
+            except OSError as error:
+                raise StorageError(f"The storage failed: {type(error).__name__}.") from None
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Under another name first, so that nobody reads half a file."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(descriptor)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    for folder in (file.parent, file.parent.parent):
+        _flush_folder(folder)
+
+
+def _flush_folder(folder: Path) -> None:
+    """The names of new files survive a power failure only if their folder is flushed too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _parse_address(url: str) -> S3Address:
     if not (found := _ADDRESS.fullmatch(url)):
-        raise StorageAddressError(f"The address of the storage cannot be read. It looks like this: {_EXAMPLE}")
+        raise StorageAddressError(f"The address of the storage is invalid. An example: {_EXAMPLE}")
     bucket, prefix, query = found.groups(default="")
-    endpoint, region = _read_query(query)
-    return _Address(bucket, prefix.strip("/") or None, endpoint, region)
+    endpoint, region = _parse_query(query)
+    return S3Address(bucket, prefix.strip("/") or None, endpoint, region)
 
 
-def _read_query(query: str) -> tuple[str | None, str | None]:
+def _parse_query(query: str) -> tuple[str | None, str | None]:
     """The endpoint and the region."""
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
@@ -148,27 +159,5 @@ def _read_query(query: str) -> tuple[str | None, str | None]:
         raise StorageAddressError(f"The address of the storage may have {' and '.join(_PARAMETERS)}, each once.")
     for name, value in given.items():
         if not _PARAMETERS[name].fullmatch(value):
-            raise StorageAddressError(f"The {name} in the address of the storage cannot be used.")
+            raise StorageAddressError(f"The {name} in the address of the storage is invalid.")
     return given.get("endpoint"), given.get("region")
-
-
-def _bucket_at(address: _Address) -> S3Store:
-    """Credentials are not part of the address: the library takes them from where all tools for S3 do."""
-    if address.endpoint and os.environ.get(_STRONGER, address.endpoint) != address.endpoint:
-        raise StorageAddressError(f"{_STRONGER} names another endpoint than the address of the storage.")
-    config: S3Config = {}
-    if address.region:
-        config["region"] = address.region
-    if address.endpoint:
-        config["endpoint"] = address.endpoint
-        config["virtual_hosted_style_request"] = False
-    is_plain = address.endpoint is not None and address.endpoint.startswith("http://")
-    patience = timedelta(seconds=PATIENCE_SECONDS)
-    client: ClientConfig = {"allow_http": is_plain, "connect_timeout": patience / 3, "timeout": patience}
-    retries: RetryConfig = {"max_retries": RETRIES_MAX, "retry_timeout": patience}
-    try:
-        return S3Store(
-            address.bucket, prefix=address.prefix, config=config, client_options=client, retry_config=retries
-        )
-    except BaseError as error:
-        raise StorageAddressError(f"The storage cannot be set up: {type(error).__name__}.") from None
