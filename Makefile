@@ -4,19 +4,24 @@ BIN := .venv/bin
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-13s %s\n", $$1, $$2}'
+
+# Two runs of make at once take turns, so that they do not install into the same folder.
+LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".setup.lock", "w"); fcntl.flock(lock, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
 .PHONY: setup
-setup: .venv/.done ## Make the virtual environment .venv with everything
+setup: ## Create the virtual environment .venv with every extra
+	@$(LOCKED) $(MAKE) --silent --no-print-directory .venv/.done
 
 .venv/.done: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer." if sys.version_info < (3, 11) else 0)'
+	@echo "Installing Holdfast and its tools into .venv"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 .PHONY: run
-run: setup ## Run the product with demo data on http://127.0.0.1:8000
+run: setup ## Serve demo data on http://127.0.0.1:8000
 	$(BIN)/holdfast demo
 	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
 
@@ -25,8 +30,12 @@ test: setup check ## Run all tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 .PHONY: test-long
-test-long: setup ## Run all tests, those of crowds and crashes in full
+test-long: setup ## Run all tests, with load and crash tests at full length
 	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: test-wheel
+test-wheel: setup ## Install the wheel into an empty environment and serve the demo from it (needs PyPI)
+	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest tests/runtime/test_wheel.py
 
 .PHONY: check
 check: setup ## Lint and check types
@@ -35,7 +44,7 @@ check: setup ## Lint and check types
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: setup ## Measure, as ratios in one run (needs wrk; installs it where it can)
+bench: setup ## Compare Holdfast with two baselines in one run (needs wrk; installs it if it can)
 	$(BIN)/python -m bench
 
 .PHONY: bench-live
@@ -43,9 +52,9 @@ bench-live: setup ## Measure the live feed with 5,000 sockets on one event
 	$(BIN)/python -m bench.live
 
 .PHONY: stampede
-stampede: setup ## Let 5,000 buyers rush the demo hall of a running `make run`
+stampede: setup ## Send 5,000 simulated buyers to the concert of a running `make run`
 	$(BIN)/holdfast stampede --event $$($(BIN)/holdfast demo | awk '/ show /{print $$1}')
 
 .PHONY: screenshots
-screenshots: setup ## Take the pictures of docs/screenshots anew (needs Chromium)
+screenshots: setup ## Retake the pictures in docs/screenshots (needs Chromium)
 	$(BIN)/python -m scripts.screenshots

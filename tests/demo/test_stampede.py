@@ -14,12 +14,12 @@ from typing import Any, Final
 import httpx
 import psutil
 import pytest
+from holdfast.demo.stampede.hall import Hall, HallPool, HallSeat, HallTariff, Offer
 
 from holdfast.core.policy import Policy
 from holdfast.core.seating import find_orphans
 from holdfast.demo.stampede.buyers import Buyer, Shop
 from holdfast.demo.stampede.client import Client
-from holdfast.demo.stampede.hall import Hall, HallPool, HallSeat, HallTariff, Offer
 from holdfast.demo.stampede.launch import launch
 from holdfast.demo.stampede.record import SILENT_SECONDS, StampedeError, latest
 from holdfast.demo.stampede.report import Report, SoldItem, State, Tally, Told, percentile_ms, total

