@@ -272,7 +272,7 @@ def test_a_command_that_cannot_do_all_of_it_says_why_and_does_nothing(database: 
         ("is none of PNG, JPEG and WebP", ("--logo", str(text))),
         ("is none of PNG, JPEG and WebP", ("--logo", str(empty))),
         ("at most 256 KiB", ("--logo", str(large))),
-        ("cannot be read", ("--logo", str(tmp_path / "nothing.png"))),
+        ("Cannot read the logo", ("--logo", str(tmp_path / "nothing.png"))),
         ("colour", ("--colour", "red")),
         ("frame_origins", ("--frame-origin", "https://shop.example/")),
         ("There is no org", ()),

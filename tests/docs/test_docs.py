@@ -14,7 +14,9 @@ from holdfast.api.call import Operation
 from holdfast.api.operations import OPERATIONS
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
-from holdfast.runtime.cli import app, keys, orgs
+from holdfast.runtime.cli import app
+from holdfast.runtime.cli_keys import keys
+from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.settings import Settings
 from holdfast.web.api_docs import docs_page
 from tests.support.harness import Server, query, running_server

@@ -77,7 +77,7 @@ def test_a_part_that_cannot_be_set_up_is_named_without_its_secrets(
 def test_a_database_that_is_not_there_is_told() -> None:
     done = call_holdfast("postgresql://postgres@127.0.0.1:1/none", "audit")
     assert done.returncode == 2
-    assert "cannot be reached" in done.stderr
+    assert "Cannot reach the database" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -93,11 +93,11 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(database: str) -> N
         taken.listen()
         done = run_installed_holdfast(database, "serve", "--port", str(taken.getsockname()[1]))
     assert done.returncode == 2
-    assert "Another program listens" in done.stderr
+    assert "is already in use" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_two_servers_do_not_share_a_port(database: str, server: Server) -> None:
     done = run_installed_holdfast(database, "serve", "--port", str(server.port))
     assert done.returncode == 2
-    assert "Another program listens" in done.stderr
+    assert "is already in use" in done.stderr

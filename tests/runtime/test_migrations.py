@@ -26,7 +26,7 @@ OLDEST = Path("/usr/lib/postgresql/15/bin")
 STARTER = """
 import sys, time
 from pathlib import Path
-from holdfast import embedded
+from holdfast.runtime import embedded
 print(embedded.start(Path(sys.argv[1])), flush=True)
 time.sleep(60)
 """
@@ -42,7 +42,7 @@ def unmigrated(postgres: str) -> Iterator[str]:
 
 MIGRATOR = """
 import asyncio, sys
-from holdfast import db
+from holdfast.runtime import db
 print("ready", flush=True)
 input()
 print(asyncio.run(db.migrate(sys.argv[1])))
@@ -95,7 +95,7 @@ def test_a_newer_schema_is_refused_with_advice(database: str, command: list[str]
 def test_a_database_that_is_not_there_is_told_in_a_sentence() -> None:
     done = call_holdfast("postgresql://postgres@127.0.0.1:1/none", "migrate")
     assert done.returncode == 2
-    assert done.stderr.startswith("The database cannot be reached: ")
+    assert done.stderr.startswith("Cannot reach the database: ")
     assert "Traceback" not in done.stderr
 
 

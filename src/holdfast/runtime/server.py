@@ -1,4 +1,4 @@
-"""`holdfast serve`: API processes behind one port, and a worker beside them, on one machine."""
+"""`holdfast serve`: API processes that share one port, and a background worker beside them."""
 
 import contextlib
 import os
@@ -20,12 +20,12 @@ BACKLOG: Final = 16_384
 DRAIN_SECONDS: Final = 17
 KILL_SECONDS: Final = 3
 RESTART_SECONDS: Final = 0.2
-INSIST_SECONDS: Final = 0.5
-LOOK_SECONDS: Final = 0.01
+INTERRUPT_INTERVAL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.01
 
 
-def is_free(host: str, port: int) -> bool:
-    """Whether nobody listens there yet. Granian shares its port with its like, so it would not notice."""
+def is_port_free(host: str, port: int) -> bool:
+    """Granian binds with SO_REUSEPORT, so a second server on the port would start without an error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -39,36 +39,36 @@ def is_free(host: str, port: int) -> bool:
 def serve(
     host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.runtime.application:create_app"
 ) -> None:
-    """Serve until asked to stop. The settings are in the environment, where child processes find them."""
+    """Serve until SIGINT or SIGTERM. Child processes read the settings from the environment."""
     set_parent_pid()
-    _allow_many_files()
-    background = _Background() if with_worker else None
+    _raise_open_file_limit()
+    worker = _WorkerProcess() if with_worker else None
     try:
-        while not _Server.was_asked_to_stop:
-            _serve_once(host, port, workers, app)
-            if not _Server.was_asked_to_stop:
+        while not _Server.stop_requested:
+            _run_server(host, port, workers, app)
+            if not _Server.stop_requested:
                 time.sleep(RESTART_SECONDS)
     finally:
-        if background:
-            background.stop()
+        if worker:
+            worker.stop()
 
 
-def _allow_many_files() -> None:
-    """Every watcher of the live feed is an open file, and the limit to start with is often 1024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _raise_open_file_limit() -> None:
+    """Every WebSocket of the live feed is an open file, and the soft limit is often 1024."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 class _Server(MPServer):
-    """A process of Granian's that is asked to stop while it still starts may hang, and one that serves cuts off those
-    who watch the live feed. So we interrupt it first, which our application hears at any time, and stops in order."""
+    """Interrupts its processes before Granian terminates them. SIGTERM may hang a process that is starting, and it cuts
+    off live feeds. Our application handles SIGINT at any time and shuts down in order."""
 
-    # Of all of them: a signal may come after one has given up and before the next has begun.
-    was_asked_to_stop = False
+    # Shared by all instances: a signal may arrive after one has given up and before the next has started.
+    stop_requested = False
 
     def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
-        _Server.was_asked_to_stop = True
+        _Server.stop_requested = True
         super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _stop_workers(self) -> None:
@@ -76,22 +76,22 @@ class _Server(MPServer):
         super()._stop_workers()  # type: ignore[no-untyped-call]
 
     def _interrupt_workers(self) -> None:
-        """Again and again, because nothing is heard before there is an application."""
-        give_up_at = time.monotonic() + DRAIN_SECONDS
-        ask_at = 0.0
+        """Send SIGINT repeatedly, because a process ignores it until it has loaded the application."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        interrupt_at = 0.0
         for worker in self.wrks:
             worker.interrupt_by_parent = True
-        while (running := [w.inner for w in self.wrks if w.inner.is_alive()]) and time.monotonic() < give_up_at:
-            if time.monotonic() >= ask_at:
-                ask_at = time.monotonic() + INSIST_SECONDS
+        while (running := [w.inner for w in self.wrks if w.inner.is_alive()]) and time.monotonic() < deadline:
+            if time.monotonic() >= interrupt_at:
+                interrupt_at = time.monotonic() + INTERRUPT_INTERVAL_SECONDS
                 for process in running:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid, signal.SIGINT)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
-def _serve_once(host: str, port: int, workers: int, app: str) -> None:
-    """Until it is asked to stop. Granian also gives up when a process dies soon after its start."""
+def _run_server(host: str, port: int, workers: int, app: str) -> None:
+    """Returns when a signal stops the server, and when Granian gives up because a process died soon after its start."""
     server = _Server(
         app,
         factory=True,
@@ -101,7 +101,7 @@ def _serve_once(host: str, port: int, workers: int, app: str) -> None:
         workers=workers,
         loop=Loops.uvloop,
         backlog=BACKLOG,
-        # Requests over this would wait unseen; the lanes have a bounded queue of their own, and say when it is full.
+        # Granian would queue requests above this number silently. The lanes have a bounded queue and answer "busy".
         backpressure=BACKLOG,
         respawn_failed_workers=True,
         workers_kill_timeout=KILL_SECONDS,
@@ -114,13 +114,13 @@ def _serve_once(host: str, port: int, workers: int, app: str) -> None:
             raise
 
 
-class _Background:
-    """The worker process, started again whenever it ends."""
+class _WorkerProcess:
+    """Runs `holdfast worker` and restarts it whenever it exits."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._process = self._start()
-        self._thread = threading.Thread(target=self._keep_running, daemon=True)
+        self._thread = threading.Thread(target=self._restart_on_exit, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -134,9 +134,8 @@ class _Background:
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen([sys.executable, "-m", "holdfast", "worker", "--child"], env=os.environ)
 
-    def _keep_running(self) -> None:
+    def _restart_on_exit(self) -> None:
         while not self._stopping.is_set():
             self._process.wait()
-            if not self._stopping.is_set():
-                time.sleep(RESTART_SECONDS)
+            if not self._stopping.wait(RESTART_SECONDS):
                 self._process = self._start()

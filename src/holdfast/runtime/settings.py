@@ -1,19 +1,21 @@
-"""Settings, all from environment variables named HOLDFAST_…, with defaults that work on one machine."""
+"""Settings from environment variables named HOLDFAST_…, with defaults that work on one machine."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct, ValidationError, convert
 
+_PREFIX: Final = "HOLDFAST_"
+
 
 class SettingError(ValueError):
-    """A setting has a value that cannot be used."""
+    """A setting has an invalid value. The message names the setting."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """`docs/settings.md` says what each is for."""
+    """The field `lanes` is the variable HOLDFAST_LANES, and so on. `docs/settings.md` describes every setting."""
 
     database_url: str | None = None
     data_dir: Path = Path(".holdfast")
@@ -36,11 +38,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        prefix = "HOLDFAST_"
-        names = cls.__struct_fields__
-        given = {name: text for name in names if (text := environment.get(prefix + name.upper()))}
+        values = {name: text for name in cls.__struct_fields__ if (text := environment.get(_PREFIX + name.upper()))}
         try:
-            return convert(given, cls, strict=False, dec_hook=lambda kind, text: kind(text))
+            return convert(values, cls, strict=False, dec_hook=lambda kind, text: kind(text))
         except ValidationError as error:
             message, _, name = str(error).partition(" - at `$.")
-            raise SettingError(f"{prefix}{name.rstrip('`').upper()}: {message}.") from None
+            raise SettingError(f"Cannot use {_PREFIX}{name.rstrip('`').upper()}: {message}.") from None

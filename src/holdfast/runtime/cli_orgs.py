@@ -1,0 +1,114 @@
+"""`holdfast orgs`: the tenants of a database."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from holdfast import sql
+from holdfast.api.branding import LOGO_MAX
+from holdfast.api.requests import OrgChange
+from holdfast.core.refusals import RefusedError
+from holdfast.runtime.cli_database import DataFolder, fail, read_settings, run_with_connection
+from holdfast.runtime.credentials import create_org
+from holdfast.runtime.db import Connection, Database
+
+orgs = typer.Typer(no_args_is_help=True, help="Manage orgs, the tenants of this database.")
+
+OrgSlug = Annotated[str, typer.Argument(help="Short name of the org in URLs and commands.")]
+
+
+class _Org(msgspec.Struct, frozen=True):
+    id: bytes
+    slug: str
+    name: str
+
+
+@orgs.command("create")
+def create(
+    slug: OrgSlug,
+    name: Annotated[str | None, typer.Option(help="Name that buyers see. The slug, by default.")] = None,
+    data: DataFolder = None,
+) -> None:
+    """Create an org and print its slug."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", slug):
+        fail("A slug has 1 to 63 lower-case letters, digits and hyphens, and starts with a letter or a digit.")
+    if run_with_connection(data, lambda connection: create_org(connection, slug, name)) is None:
+        fail(f"The org {slug} already exists.")
+    typer.echo(slug)
+
+
+@orgs.command("set")
+def set_(
+    slug: OrgSlug,
+    name: Annotated[str | None, typer.Option(help="Name that buyers see.")] = None,
+    colour: Annotated[str | None, typer.Option(help="Colour such as '#1f6feb'. '' restores the default.")] = None,
+    logo: Annotated[str | None, typer.Option(help="PNG, JPEG or WebP file. '' removes the logo.")] = None,
+    frame_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Site that may show your pages in a frame. Repeat it for several; '' allows none."),
+    ] = None,
+    data: DataFolder = None,
+) -> None:
+    """Change how buyers see an org, and print the result. Options that you leave out keep their value."""
+    from holdfast.api.org_handlers import drop_logo, read_org, save_logo, save_org
+
+    async def save(connection: Connection) -> msgspec.Struct:
+        org = await find_org(connection, slug)
+        async with connection.transaction():
+            await save_org(connection, org, change)
+            if logo_file is not None:
+                await save_logo(connection, org, logo_file)
+            elif logo is not None:
+                await drop_logo(connection, org)
+        return await read_org(connection, org, read_settings().public_url)
+
+    try:
+        change, logo_file = _read_change(name, colour, frame_origin), _read_logo(logo) if logo else None
+        saved = run_with_connection(data, save)
+    except (RefusedError, msgspec.ValidationError) as error:
+        fail(str(error))
+    typer.echo(msgspec.json.format(msgspec.json.encode(saved)))
+
+
+@orgs.command("list")
+def list_(data: DataFolder = None) -> None:
+    """List all orgs: the slug and the name."""
+
+    async def read(connection: Connection) -> list[_Org]:
+        return await Database(connection).shared.rows(_Org, sql.credentials.orgs)
+
+    for org in run_with_connection(data, read):
+        typer.echo(f"{org.slug}\t{org.name}")
+
+
+async def find_org(connection: Connection, slug: str) -> bytes:
+    org = await Database(connection).shared.row(_Org, sql.credentials.org_by_slug, slug)
+    if org is None:
+        fail(f"There is no org {slug} in this database. Create it: holdfast orgs create {slug}")
+    return org.id
+
+
+def _read_change(name: str | None, colour: str | None, origins: list[str] | None) -> OrgChange:
+    """Validate the options with the rules of the API. An empty option removes what was set."""
+    given: dict[str, object] = {}
+    if name is not None:
+        given["name"] = name
+    if colour is not None:
+        given["colour"] = colour or None
+    if origins:
+        given["frame_origins"] = [origin for origin in origins if origin]
+    try:
+        return msgspec.json.decode(msgspec.json.encode(given), type=OrgChange)
+    except UnicodeEncodeError:
+        fail("The options are not valid UTF-8.")
+
+
+def _read_logo(file: str) -> bytes:
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(LOGO_MAX + 1)
+    except OSError as error:
+        fail(f"Cannot read the logo {file}: {error.strerror}.")
