@@ -14,16 +14,16 @@ from typing import Any, Final
 import httpx
 import psutil
 import pytest
-from holdfast.demo.stampede.hall import Hall, HallPool, HallSeat, HallTariff, Offer
 
 from holdfast.core.policy import Policy
 from holdfast.core.seating import find_orphans
-from holdfast.demo.stampede.buyers import Buyer, Shop
+from holdfast.demo.stampede.buyers import Buyer, SharedState
 from holdfast.demo.stampede.client import Client
+from holdfast.demo.stampede.event_map import EventMap, EventResponse, MapPool, MapSeat, MapTariff
 from holdfast.demo.stampede.launch import launch
-from holdfast.demo.stampede.record import SILENT_SECONDS, StampedeError, latest
-from holdfast.demo.stampede.report import Report, SoldItem, State, Tally, Told, percentile_ms, total
-from holdfast.demo.stampede.verdict import CountedClaim, CountedStock, Recount, judge
+from holdfast.demo.stampede.record import SILENT_SECONDS, StampedeError, read_latest_report
+from holdfast.demo.stampede.report import GrantedHold, GrantedItem, Report, State, Tally, add_tallies, percentile_ms
+from holdfast.demo.stampede.verdict import ClaimedItem, PoolCount, Recount, reach_verdict
 from holdfast.engine.auditor import Finding
 from holdfast.runtime import db, ids
 from holdfast.runtime.settings import Settings
@@ -92,7 +92,9 @@ def has_come(server: Server, event: str) -> bool:
 def herds_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """The processes of its buyers."""
     return [
-        child for child in psutil.Process(process.pid).children() if "holdfast.demo.stampede.rush" in child.cmdline()
+        child
+        for child in psutil.Process(process.pid).children()
+        if "holdfast.demo.stampede.load_generator" in child.cmdline()
     ]
 
 
@@ -161,7 +163,7 @@ def test_a_killed_process_of_buyers_fails_the_stampede(server: Server, admin: ht
     assert code == 1
     assert report["state"] == "failed"
     assert not report["verdict"]["ok"]
-    assert report["verdict"]["findings"] == ["A process of buyers died or fell silent before its end."]
+    assert report["verdict"]["findings"] == ["A load generator died or hung before its buyers were done."]
 
 
 def test_whoever_stops_it_stops_all_of_it(server: Server, admin: httpx.Client) -> None:
@@ -183,11 +185,11 @@ def test_whoever_stops_it_stops_all_of_it(server: Server, admin: httpx.Client) -
 @pytest.mark.parametrize(
     ("event", "url", "told"),
     [
-        ("the concert", None, "not the id of an event"),
+        ("the concert", None, "not an event id"),
         (ids.format_event_id(bytes(16)), None, "no such event"),
         ("draft", None, "The event is draft"),
         ("published", f"http://127.0.0.1:{free_port()}", "No server answers"),
-        ("published", "ftp://127.0.0.1", "begin with http://"),
+        ("published", "ftp://127.0.0.1", "start with http://"),
     ],
     ids=["not an id", "unknown", "not on sale", "no server", "not HTTP"],
 )
@@ -227,13 +229,15 @@ def launched(settings: Settings, event: str, url: str, buyers: int = 20, seconds
     async def with_pool() -> bytes:
         assert settings.database_url is not None
         async with await db.create_pool(settings.database_url, 1) as pool:
-            return await launch(pool, settings, parsed(event), buyers=buyers, seconds=seconds, url=url)
+            return await launch(db.Database(pool), settings, parsed(event), buyers=buyers, seconds=seconds, url=url)
 
     return asyncio.run(with_pool())
 
 
 def last(server: Server, event: str) -> Report:
-    found = run_with_connection(lambda connection: latest(connection, parsed(event)), server.database_url)
+    found = run_with_connection(
+        lambda connection: read_latest_report(db.Database(connection), parsed(event)), server.database_url
+    )
     assert found is not None
     return found
 
@@ -242,11 +246,16 @@ def test_a_page_starts_one_at_a_time_and_sees_it_to_its_end(
     server: Server, admin: httpx.Client, demo: Settings
 ) -> None:
     event = publish_event(admin, house_of())
-    assert run_with_connection(lambda connection: latest(connection, parsed(event)), server.database_url) is None
+    assert (
+        run_with_connection(
+            lambda connection: read_latest_report(db.Database(connection), parsed(event)), server.database_url
+        )
+        is None
+    )
     stampede = launched(demo, event, server.url, seconds=3)
     assert row_of(server, event)["id"] == stampede
     assert last(server, event).state is State.RUNNING
-    with pytest.raises(StampedeError, match="is running"):
+    with pytest.raises(StampedeError, match="is running on this event"):
         launched(demo, event, server.url)
     wait_until(lambda: last(server, event).state is not State.RUNNING, PATIENCE_SECONDS)
     report = last(server, event)
@@ -267,7 +276,7 @@ def test_one_that_cannot_begin_says_so_in_its_row(server: Server, admin: httpx.C
     event = publish_event(admin, house_of())
     launched(demo, event, f"http://127.0.0.1:{free_port()}")
     wait_until(lambda: last(server, event).state is State.FAILED, PATIENCE_SECONDS)
-    assert "No server answers" in str(last(server, event).trouble)
+    assert "No server answers" in str(last(server, event).failure)
 
 
 def test_one_that_was_killed_stands_in_nobodys_way(server: Server, admin: httpx.Client) -> None:
@@ -305,7 +314,7 @@ time.sleep(600)
         process.wait()
     assert len(family) == 3
     wait_until(lambda: not any(child.is_running() for child in family), PATIENCE_SECONDS)
-    assert "stopped" in str(last(server, event).trouble)
+    assert "stopped" in str(last(server, event).failure)
 
 
 # What a buyer does.
@@ -349,85 +358,89 @@ async def test_a_buyer_asks_again_with_the_same_key_until_there_is_an_answer() -
     moody = MoodyServer()
     async with await asyncio.start_server(moody.answer, "127.0.0.1") as server:
         client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        hall = Hall(Offer((HallPool("standing", 10, False, (HallTariff("full"),)),)))
-        shop = Shop(client, asyncio.Semaphore(1), "ev_1", hall, Tally(), [], [])
-        await Buyer("somebody", "token", shop).buy()
+        event_map = EventMap(EventResponse((MapPool("standing", 10, False, (MapTariff("full"),)),)))
+        shared = SharedState(client, asyncio.Semaphore(1), "ev_1", event_map, Tally(), [], [])
+        await Buyer("somebody", "token", shared).buy()
         client.close()
         await moody.is_left.wait()
     assert moody.keys == ["somebody-1"] * 3
-    assert (shop.tally.errors, shop.tally.refusals, shop.tally.winners) == (1, {"busy": 1}, 1)
-    assert [told.id for told in shop.told] == ["bk_1"]
+    assert (shared.tally.errors, shared.tally.refusals, shared.tally.winners) == (1, {"busy": 1}, 1)
+    assert [hold.id for hold in shared.granted] == ["bk_1"]
 
 
 @pytest.mark.parametrize("attempt", range(30))
 def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: int) -> None:
     layout = seated_layout(seat_grid("ABC", 12), policy=Policy(avoid_orphans=True))
-    hall = Hall(Offer((HallPool("stalls", 36, True, (HallTariff("full"),)),)))
+    event_map = EventMap(EventResponse((MapPool("stalls", 36, True, (MapTariff("full"),)),)))
     free = [True] * len(layout.seats)
     while any(free):
         seats = zip(layout.seats, free, strict=True)
-        hall.look([HallSeat(s.label, "stalls", s.row, s.place, "free" if is_free else "held") for s, is_free in seats])
+        event_map.update(
+            [MapSeat(s.label, "stalls", s.row, s.place, "free" if is_free else "held") for s, is_free in seats]
+        )
         quantity = random.randint(1, 4)
-        while (picked := hall.pick(quantity, careful=True)) is None:
+        while (picked := event_map.choose_seats(quantity, careful=True)) is None:
             quantity -= 1
         chosen = [layout.seat_by_label[seat.label].number for seat in picked]
         assert len(chosen) == quantity
         assert not find_orphans(layout, chosen, free.__getitem__)
         for seat in chosen:
             free[seat] = False
-    hall.note_taken(tuple(seat.label for seat in layout.seats))
-    assert hall.pick(1, careful=False) is None
+    event_map.mark_taken(tuple(seat.label for seat in layout.seats))
+    assert event_map.choose_seats(1, careful=False) is None
 
 
 # What is made of it.
 
 
-def told(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> Told:
+def told(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> GrantedHold:
     ends_at = None if until is None else NOW + timedelta(minutes=until)
-    return Told(id_, (SoldItem("stalls", seat, 1),), NOW + timedelta(minutes=minute), ends_at)
+    return GrantedHold(id_, (GrantedItem("stalls", seat, 1),), NOW + timedelta(minutes=minute), ends_at)
 
 
 def found(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -> Recount:
     """What is there, of ten seats."""
-    lines = tuple(CountedClaim(booking, f"buyer of {booking}", SoldItem("stalls", seat, 1)) for booking, seat in claims)
+    lines = tuple(
+        ClaimedItem(booking, f"buyer of {booking}", GrantedItem("stalls", seat, 1)) for booking, seat in claims
+    )
     return Recount(
-        NOW + timedelta(minutes=minute), (CountedStock("stalls", len(claims) if taken is None else taken, 10),), lines
+        NOW + timedelta(minutes=minute), (PoolCount("stalls", len(claims) if taken is None else taken, 10),), lines
     )
 
 
 def test_what_was_told_and_is_there_is_fine() -> None:
-    verdict = judge([told("b1", "A-1"), told("b2", "A-2", until=None)], found(("b1", "A-1"), ("b2", "A-2")), [])
+    verdict = reach_verdict([told("b1", "A-1"), told("b2", "A-2", until=None)], found(("b1", "A-1"), ("b2", "A-2")), [])
     assert verdict.ok
-    assert verdict.text == "2 of 10 taken, 0 twice, 0 lost. The auditor finds nothing wrong."
+    assert verdict.text == "2 of 10 units taken, 0 seats sold twice, 0 units lost. The auditor finds nothing wrong."
 
 
 def test_a_seat_given_to_two_is_seen_even_if_the_database_shows_one() -> None:
-    verdict = judge([told("b1", "A-1"), told("b2", "A-1", minute=1)], found(("b2", "A-1")), [])
+    verdict = reach_verdict([told("b1", "A-1"), told("b2", "A-1", minute=1)], found(("b2", "A-1")), [])
     assert not verdict.ok
     assert (verdict.twice, verdict.lost) == (1, 1)
 
 
 def test_a_seat_may_be_given_again_once_its_hold_has_run_out() -> None:
-    verdict = judge([told("b1", "A-1", until=2), told("b2", "A-1", minute=2)], found(("b2", "A-1")), [])
+    verdict = reach_verdict([told("b1", "A-1", until=2), told("b2", "A-1", minute=2)], found(("b2", "A-1")), [])
     assert verdict.ok, verdict.findings
 
 
 def test_the_same_answer_heard_twice_is_one_answer() -> None:
-    assert judge([told("b1", "A-1"), told("b1", "A-1")], found(("b1", "A-1")), []).ok
+    assert reach_verdict([told("b1", "A-1"), told("b1", "A-1")], found(("b1", "A-1")), []).ok
 
 
 def test_units_that_nobody_was_told_of_are_seen_unless_their_buyer_got_no_answer() -> None:
     stray = found(("b1", "A-1"))
-    assert not judge([], stray, []).ok
-    assert judge([], stray, [], unanswered=["buyer of b1"]).ok
+    assert not reach_verdict([], stray, []).ok
+    assert reach_verdict([], stray, [], unanswered=["buyer of b1"]).ok
 
 
 def test_more_taken_than_there_is_is_seen() -> None:
-    assert not judge([], found(taken=11), []).ok
+    assert not reach_verdict([], found(taken=11), []).ok
 
 
 def test_what_the_auditor_finds_is_in_the_verdict() -> None:
-    verdict = judge([], found(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
+    verdict = reach_verdict([], found(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
     assert verdict.findings == ("Auditor: pool_counts of stalls: held 2.",)
     assert not verdict.ok
 
@@ -435,8 +448,8 @@ def test_what_the_auditor_finds_is_in_the_verdict() -> None:
 def test_the_figures_of_processes_add_up() -> None:
     one, other = Tally(arrived=2, refusals={"sold_out": 1}), Tally(arrived=3, refusals={"sold_out": 2, "busy": 1})
     for latency_ms in range(1, 101):
-        (one if latency_ms % 2 else other).answer_after(latency_ms / 1000)
-    both = total([one, other])
+        (one if latency_ms % 2 else other).count_answer(latency_ms / 1000)
+    both = add_tallies([one, other])
     assert (both.arrived, both.requests, both.refusals) == (5, 100, {"sold_out": 3, "busy": 1})
     assert percentile_ms(both.latencies, 0.5) == pytest.approx(50, rel=0.06)
     assert percentile_ms(both.latencies, 0.99) == pytest.approx(99, rel=0.06)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.credentials import KEY_PREFIX, InvalidTokenError, Role, hash_key, read_customer_token
-from holdfast.runtime.db import Pool
+from holdfast.runtime.db import Database, Pool
 
 # A revoked key is refused at the latest after this time.
 REMEMBER_SECONDS: Final = 5.0
@@ -52,7 +52,7 @@ class Callers:
 
     async def _by_customer_token(self, token: str) -> tuple[Caller, float]:
         try:
-            customer = await read_customer_token(self._pool, token)
+            customer = await read_customer_token(Database(self._pool), token)
         except InvalidTokenError:
             raise RefusedError(Refusal.UNAUTHORIZED, "The token is not valid or has expired.") from None
         caller = Caller(customer.org, Role.CUSTOMER, f"user:{customer.user}", customer.user)

@@ -3,34 +3,53 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from msgspec import Struct
+
 from holdfast import sql
 from holdfast.core.event_schemas import EventNew, PolicyChange, PoolNew, SeatGrid, SeatNew, TariffNew
 from holdfast.core.states import EventStatus
 from holdfast.engine.event_editor import create_event, set_status
 from holdfast.runtime import ids
 from holdfast.runtime.credentials import create_org
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Connection, Database
 
 ORG: Final = "demo"
 ACTOR: Final = "demo"
 
 
+class _OrgRow(Struct, frozen=True):
+    id: bytes
+
+
+class _EventRow(Struct, frozen=True):
+    id: bytes
+    title: str
+
+
 async def fill_demo(connection: Connection) -> list[str]:
-    """Make what is missing. Returns one line for each event: its id, preset and title."""
+    """Create the missing events. Returns one line per event: its id, preset and title."""
     await create_org(connection, ORG, "Holdfast Demo")
-    org = (await connection.fetchrow(sql.credentials.org_by_slug, ORG))["id"]
-    known = {row["title"]: row["id"] for row in await connection.fetch(sql.reads.events, org, False, None, None, 200)}
+    database = Database(connection)
+    org = await database.shared.row(_OrgRow, sql.credentials.org_by_slug, ORG)
+    assert org is not None
+    existing = {
+        row.title: row.id
+        for row in await database.org(org.id).rows(_EventRow, sql.reads.events, org.id, False, None, None, 200)
+    }
     lines = []
-    for offer in _offers(datetime.now(UTC)):
-        event = known.get(offer.title)
-        if event is None:
-            event = await create_event(connection, org, offer, ACTOR)
-            await set_status(connection, org, event, EventStatus.ACTIVE, ACTOR)
-        lines.append(f"{ids.format_event_id(event)}  {offer.preset:<12}  {offer.title}")
+    for new in _new_events(datetime.now(UTC)):
+        event = existing.get(new.title) or await _publish(connection, org.id, new)
+        lines.append(f"{ids.format_event_id(event)}  {new.preset:<12}  {new.title}")
     return lines
 
 
-def _offers(now: datetime) -> list[EventNew]:
+async def _publish(connection: Connection, org: bytes, new: EventNew) -> bytes:
+    event = await create_event(connection, org, new, ACTOR)
+    await set_status(connection, org, event, EventStatus.ACTIVE, ACTOR)
+    return event
+
+
+def _new_events(now: datetime) -> list[EventNew]:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return [
         EventNew(
@@ -55,7 +74,7 @@ def _offers(now: datetime) -> list[EventNew]:
             timezone="Europe/Madrid",
             currency="EUR",
             tax_bps=700,
-            pools=_hall(),
+            pools=_concert_hall(),
             details={"address": "Great Hall, Museum Square 1"},
         ),
         EventNew(
@@ -110,8 +129,8 @@ def _offers(now: datetime) -> list[EventNew]:
     ]
 
 
-def _hall() -> list[PoolNew]:
-    """2,000 seats: stalls before a dress circle before a gallery, rows curved around the stage."""
+def _concert_hall() -> list[PoolNew]:
+    """2,000 seats in stalls, dress circle and gallery, in rows that curve around the stage."""
     sections = [
         ("stalls", "Stalls", 9000, 20, 50, 6.0),
         ("circle", "Dress circle", 6500, 12, 50, 30.0),
@@ -125,13 +144,13 @@ def _hall() -> list[PoolNew]:
                 TariffNew(code="full", name="Full price", price=price),
                 TariffNew(code="student", name="Student", price=price // 2),
             ],
-            seats=[_seat(code, row, place, width, depth) for row in range(rows) for place in range(1, width + 1)],
+            seats=[_seat(code, row, number, width, depth) for row in range(rows) for number in range(1, width + 1)],
         )
         for code, name, price, rows, width, depth in sections
     ]
 
 
-def _seat(section: str, row: int, place: int, width: int, depth: float) -> SeatNew:
-    offset = place - (width + 1) / 2
+def _seat(section: str, row: int, number: int, width: int, depth: float) -> SeatNew:
+    x = number - (width + 1) / 2
     name = f"{section[0].upper()}{row + 1}"
-    return SeatNew(label=f"{name}-{place}", row=name, number=place, x=offset, y=depth + row - offset * offset / 120)
+    return SeatNew(label=f"{name}-{number}", row=name, number=number, x=x, y=depth + row - x * x / 120)

@@ -1,9 +1,9 @@
-"""Ids: the 16 bytes of a UUID inside, the same in hexadecimal behind a prefix outside.
+"""Ids. Inside Holdfast an id is the 16 bytes of a UUID; outside it is a prefix and the same bytes in hexadecimal.
 
-They are of version 7, so that new rows land at the end of an index.
+UUIDs are of version 7, so that new rows land at the end of an index.
 
-The public id of a booking carries its event's id, so that it is found, and sent to its lane, without a second look-up.
-So do those of payments, receipts and tickets; a ticket is a unit of a line of a booking.
+The public id of a booking contains the id of its event, so that the API finds booking and lane without a lookup.
+The ids of payments, receipts and tickets do the same. A ticket is one unit of one line of a booking.
 """
 
 import os
@@ -21,43 +21,43 @@ _ENDPOINT: Final = "we_"
 
 def new_id() -> bytes:
     millis = (time.time_ns() // 1_000_000).to_bytes(6, "big")
-    noise = bytearray(os.urandom(10))
-    noise[0] = noise[0] & 0x0F | 0x70
-    noise[2] = noise[2] & 0x3F | 0x80
-    return millis + noise
+    random_bits = bytearray(os.urandom(10))
+    random_bits[0] = random_bits[0] & 0x0F | 0x70
+    random_bits[2] = random_bits[2] & 0x3F | 0x80
+    return millis + random_bits
 
 
 def format_event_id(event: bytes) -> str:
-    return _text(_EVENT, event)
+    return _format(_EVENT, event)
 
 
 def format_booking_id(event: bytes, booking: bytes) -> str:
-    return _text(_BOOKING, event + booking)
+    return _format(_BOOKING, event + booking)
 
 
 def booking_reference(booking: bytes) -> str:
-    """What people read to each other: enough of the id to find it among an org's bookings."""
+    """The end of the id, short enough to read aloud and long enough to find one of an org's bookings."""
     return booking.hex()[-10:].upper()
 
 
 def format_payment_id(event: bytes, payment: bytes) -> str:
-    return _text(_PAYMENT, event + payment)
+    return _format(_PAYMENT, event + payment)
 
 
 def format_receipt_id(event: bytes, receipt: bytes) -> str:
-    return _text(_RECEIPT, event + receipt)
+    return _format(_RECEIPT, event + receipt)
 
 
 def format_ticket_id(event: bytes, booking: bytes, line: int, unit: int) -> str:
-    return _text(_TICKET, event + booking + line.to_bytes(2, "big") + unit.to_bytes(2, "big"))
+    return _format(_TICKET, event + booking + line.to_bytes(2, "big") + unit.to_bytes(2, "big"))
 
 
 def format_endpoint_id(endpoint: bytes) -> str:
-    return _text(_ENDPOINT, endpoint)
+    return _format(_ENDPOINT, endpoint)
 
 
 def format_org_id(org: bytes) -> str:
-    return _text(_ORG, org)
+    return _format(_ORG, org)
 
 
 def parse_org_id(text: str) -> bytes | None:
@@ -69,15 +69,15 @@ def parse_event_id(text: str) -> bytes | None:
 
 
 def parse_booking_id(text: str) -> tuple[bytes, bytes] | None:
-    return _pair(_parse(_BOOKING, text, 32))
+    return _split(_parse(_BOOKING, text, 32))
 
 
 def parse_payment_id(text: str) -> tuple[bytes, bytes] | None:
-    return _pair(_parse(_PAYMENT, text, 32))
+    return _split(_parse(_PAYMENT, text, 32))
 
 
 def parse_receipt_id(text: str) -> tuple[bytes, bytes] | None:
-    return _pair(_parse(_RECEIPT, text, 32))
+    return _split(_parse(_RECEIPT, text, 32))
 
 
 def parse_ticket_id(text: str) -> tuple[bytes, bytes, int, int] | None:
@@ -91,16 +91,16 @@ def parse_endpoint_id(text: str) -> bytes | None:
     return _parse(_ENDPOINT, text, 16)
 
 
-def _pair(both: bytes | None) -> tuple[bytes, bytes] | None:
-    return (both[:16], both[16:]) if both else None
+def _split(raw: bytes | None) -> tuple[bytes, bytes] | None:
+    return (raw[:16], raw[16:]) if raw else None
 
 
-def _text(prefix: str, raw: bytes) -> str:
+def _format(prefix: str, raw: bytes) -> str:
     return prefix + raw.hex()
 
 
 def _parse(prefix: str, text: str, length: int) -> bytes | None:
-    """The bytes, if this is the one way to write them."""
+    """The bytes, if the text is their canonical form."""
     if len(text) != len(prefix) + 2 * length:
         return None
     try:

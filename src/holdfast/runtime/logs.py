@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on standard error, without anything about buyers."""
+"""Logs: one JSON object per line on standard error, without personal data of buyers."""
 
 import logging
 import re
@@ -8,16 +8,16 @@ from typing import Any, Final
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-# PostgreSQL and its driver quote the row or the value that they did not like.
-_VALUES: Final = re.compile(r"(\n(DETAIL|CONTEXT):|(?<=query argument \$)\d+:).*", re.DOTALL)
+# PostgreSQL and asyncpg quote the row or the value that caused an error.
+_QUOTED_VALUES: Final = re.compile(r"(\n(DETAIL|CONTEXT):|(?<=query argument \$)\d+:).*", re.DOTALL)
 
 
-def _without_values(_logger: object, _method: str, event: Any) -> Any:
-    """Errors without what they quote, which may be about a buyer."""
+def _remove_quoted_values(_logger: object, _method: str, event: Any) -> Any:
+    """Drop values from error messages, because they may be about a buyer."""
     if isinstance(event.get("detail"), str):
-        event["detail"] = _VALUES.sub("", event["detail"])
+        event["detail"] = _QUOTED_VALUES.sub("", event["detail"])
     for error in event.get("exception", ()):
-        error["exc_value"] = _VALUES.sub("", error["exc_value"])
+        error["exc_value"] = _QUOTED_VALUES.sub("", error["exc_value"])
     return event
 
 
@@ -27,7 +27,7 @@ def configure_logs() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            _without_values,
+            _remove_quoted_values,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

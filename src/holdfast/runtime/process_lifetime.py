@@ -1,4 +1,4 @@
-"""Child processes that end when their parent has died, however it died."""
+"""Child processes that exit when their parent dies, even if it was killed."""
 
 import asyncio
 import os
@@ -7,26 +7,26 @@ from typing import Final
 
 CHECK_SECONDS: Final = 0.5
 
-# The process to end with. Whoever starts children says so before, because a child may look for its parent too late.
-_PARENT: Final = "HOLDFAST_PARENT_PID"
+# A parent sets this before it starts children. A child that asked for its parent's pid might ask after it has died.
+_PARENT_PID: Final = "HOLDFAST_PARENT_PID"
 
 _tasks: set[asyncio.Task[None]] = set()
 
 
 def set_parent_pid() -> None:
-    """Children started from now on end with this process."""
-    os.environ[_PARENT] = str(os.getpid())
+    """Make this process the parent of all children that it starts from now on."""
+    os.environ[_PARENT_PID] = str(os.getpid())
 
 
 def end_with_parent() -> None:
-    """Watch over the parent from the running loop; without it, stop as if asked to."""
-    task = asyncio.create_task(_watch(int(os.environ.get(_PARENT, os.getppid()))))
+    """Watch the parent from the running event loop, and send SIGTERM to this process once the parent is gone."""
+    task = asyncio.create_task(_watch(int(os.environ.get(_PARENT_PID, os.getppid()))))
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 
 
-async def _watch(parent: int) -> None:
-    while os.getppid() == parent:
+async def _watch(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
         await asyncio.sleep(CHECK_SECONDS)
     while True:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,16 +1,16 @@
--- Rushes of simulated buyers: how far they are, and what is true when they are over.
+-- Stampedes of simulated buyers: their reports, and the recount at the end.
 
 -- name: event
 SELECT event.org_id, event.status,
-       (SELECT coalesce(sum(capacity), 0) FROM pool WHERE pool.event_id = event.id) AS capacity
+       (SELECT coalesce(sum(capacity), 0)::bigint FROM pool WHERE pool.event_id = event.id) AS capacity
 FROM event WHERE event.id = $1
 
--- name: lock
--- Of two that want to begin at once, one waits until the other has.
+-- name: lock_event
+-- Two stampedes that start at once take turns, so that the second sees the first.
 SELECT pg_advisory_xact_lock(hashtextextended('stampede' || $1::uuid::text, 0))
 
--- name: begin
--- Unless another one runs. One that has told nothing for $4 seconds does not run any more.
+-- name: insert_record
+-- Inserts nothing while another stampede runs. One that has saved no report for $4 seconds no longer runs.
 INSERT INTO stampede (event_id, id, report)
 SELECT $1, $2, ($3::jsonb || jsonb_build_object('updated_at', holdfast_now()))::json
 WHERE NOT EXISTS (
@@ -19,25 +19,25 @@ WHERE NOT EXISTS (
 )
 RETURNING id
 
--- name: keep
--- The time of a report is the database's, so that every process can tell how old it is.
+-- name: save_report
+-- The report carries the database's time, so that every process can compute its age.
 UPDATE stampede SET report = ($3::jsonb || jsonb_build_object('updated_at', holdfast_now()))::json,
                     ended_at = CASE WHEN $4 THEN holdfast_now() END
 WHERE event_id = $1 AND id = $2
 
--- name: latest
+-- name: latest_report
 SELECT report, ended_at IS NULL
        AND (report ->> 'updated_at')::timestamptz <= holdfast_now() - make_interval(secs => $2) AS is_silent
 FROM stampede WHERE event_id = $1 ORDER BY started_at DESC, id DESC LIMIT 1
 
--- name: left
+-- name: units_left
 SELECT coalesce(sum(capacity - held - sold), 0)::bigint FROM pool WHERE event_id = $1
 
 -- name: now
 SELECT holdfast_now()
 
--- name: pools
--- What is taken of each pool by the lines alone, and how much there is of it by its seats or its number.
+-- name: pool_counts
+-- Counts units from live lines and capacity from seats, and ignores the counters that the engine keeps.
 SELECT pool.code, coalesce(taken.units, 0)::bigint AS taken,
        CASE WHEN pool.seated THEN seats.count ELSE pool.capacity END AS capacity
 FROM pool LEFT JOIN (
@@ -49,7 +49,7 @@ CROSS JOIN LATERAL (
 WHERE pool.event_id = $1 ORDER BY pool.number
 
 -- name: claims
--- What the buyers whose names begin with $2 have: live lines.
+-- The live lines of buyers whose names start with $2.
 SELECT booking.id AS booking, booking.user_id AS user, pool.code AS pool, seat.label AS seat, line.quantity
 FROM booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
      JOIN pool ON pool.event_id = line.event_id AND pool.number = line.pool

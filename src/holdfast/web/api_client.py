@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import httpx
 from msgspec import ValidationError, json
 
-from holdfast.runtime.credentials import customer_token
-from holdfast.runtime.db import Pool
+from holdfast.runtime.credentials import sign_customer_token
+from holdfast.runtime.db import Database, Pool
 from holdfast.web.api_types import Problem
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class ApiClient:
 
     async def speaking_for(self, pool: Pool, org: bytes, user: str) -> "ApiClient":
         """The same, as a customer of the org."""
-        token, _ = await customer_token(pool, org, user, TOKEN_SECONDS)
+        token, _ = await sign_customer_token(Database(pool), org, user, TOKEN_SECONDS)
         return ApiClient(self._transport, {**self._headers, "authorization": f"Bearer {token}"})
 
     async def get(self, path: str, kind: type[T], **query: str | int) -> T:

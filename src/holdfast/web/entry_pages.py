@@ -7,6 +7,7 @@ from starlette.routing import Route
 from holdfast import sql
 from holdfast.api.branding import palette, stylesheet
 from holdfast.runtime.credentials import InvalidTokenError, read_customer_token
+from holdfast.runtime.db import Database
 from holdfast.web.api_client import ApiError
 from holdfast.web.api_types import Problem
 from holdfast.web.assets import FOREVER
@@ -48,7 +49,7 @@ def entry_routes(site: Site) -> list[Route]:
 async def enter(page: PageRequest) -> Response:
     """A customer of the merchant's own site comes with a token, which does not stay in the address."""
     try:
-        customer = await read_customer_token(page.site.pool, page.request.query_params.get("token", ""))
+        customer = await read_customer_token(Database(page.site.pool), page.request.query_params.get("token", ""))
     except InvalidTokenError:
         raise ApiError(Problem(401, "unauthorized")) from None
     page.session = page.session.handed_over(customer.org, customer.user)

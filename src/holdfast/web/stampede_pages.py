@@ -6,9 +6,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.demo.stampede.launch import launch
-from holdfast.demo.stampede.record import StampedeError, latest
+from holdfast.demo.stampede.record import StampedeError, read_latest_report
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
+from holdfast.runtime.db import Database
 from holdfast.web.api_types import Availability, Event
 from holdfast.web.event_pages import event_data, find_event
 from holdfast.web.site import PageRequest, Site, answer_json
@@ -39,7 +40,7 @@ async def start(page: PageRequest) -> Response:
     try:
         buyers, seconds = int(form.get("buyers", "")), float(form.get("seconds", ""))
         url = settings.public_url
-        await launch(page.site.pool, settings, _id(event), buyers=buyers, seconds=seconds, url=url)
+        await launch(Database(page.site.pool), settings, _id(event), buyers=buyers, seconds=seconds, url=url)
     except (StampedeError, ValueError) as error:
         told = str(error) if isinstance(error, StampedeError) else None
         return await _page(page, event, revision, 409, told)
@@ -48,13 +49,13 @@ async def start(page: PageRequest) -> Response:
 
 async def report(page: PageRequest) -> Response:
     event, _ = await find_event(page)
-    return answer_json(await latest(page.site.pool, _id(event)))
+    return answer_json(await read_latest_report(Database(page.site.pool), _id(event)))
 
 
 async def _page(
     page: PageRequest, event: Event, revision: int, status: int = 200, problem: str | None = None
 ) -> Response:
-    found = await latest(page.site.pool, _id(event))
+    found = await read_latest_report(Database(page.site.pool), _id(event))
     left = await page.api.get(f"/v1/events/{event.id}/availability", Availability)
     return page.show(
         "stampede.html",

@@ -1,1 +1,1 @@
-"""A stampede: thousands of simulated buyers rush an event over HTTP, and then everything is recounted."""
+"""A stampede: load generators send thousands of simulated buyers to an event over HTTP, then Holdfast recounts it."""

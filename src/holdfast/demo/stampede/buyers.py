@@ -1,4 +1,4 @@
-"""What one buyer does: looks at the map, takes what it likes, and is content with less before it goes home."""
+"""A simulated buyer chooses seats on the map, settles for fewer or other units, and gives up when nothing is left."""
 
 import asyncio
 import random
@@ -10,40 +10,40 @@ from typing import Final
 from msgspec import DecodeError, Struct, json
 
 from holdfast.demo.stampede.client import Client, ClientResponse, ConnectionLostError
-from holdfast.demo.stampede.hall import QUANTITIES, Hall, HallPool, HallSeat
-from holdfast.demo.stampede.report import Tally, Told
+from holdfast.demo.stampede.event_map import QUANTITIES, EventMap, MapPool, MapSeat
+from holdfast.demo.stampede.report import GrantedHold, Tally
 
 HELD: Final = "held"
-LIMIT: Final = "limit_reached"
+LIMIT_REACHED: Final = "limit_reached"
 SOLD_OUT: Final = "sold_out"
-# Two are asked for most.
-WEIGHTS: Final = (2, 5, 2, 3)
-# After this many choices on the map a buyer leaves the choice to the server.
-PICKS_MAX: Final = 6
-# Longer than a server may need to come back; then the buyer goes home without an answer.
-PATIENCE_SECONDS: Final = 60.0
-PAUSE_SECONDS: Final = 0.2
-BUSY: Final = (429, 503)
+# Most buyers want two.
+QUANTITY_WEIGHTS: Final = (2, 5, 2, 3)
+# After this many choices on the map, a buyer lets the server choose.
+CHOICES_MAX: Final = 6
+# Longer than a server needs to restart. Then the buyer gives up without an answer.
+RETRY_FOR_SECONDS: Final = 60.0
+RETRY_PAUSE_SECONDS: Final = 0.2
+RETRY_STATUSES: Final = (429, 503)
 
 
-class WishItem(Struct, frozen=True, omit_defaults=True):
+class HoldItem(Struct, frozen=True, omit_defaults=True):
     tariff: str
     seat: str | None = None
     pool: str | None = None
     quantity: int = 1
 
 
-class BestWish(Struct, frozen=True):
+class BestAvailableRequest(Struct, frozen=True):
     pool: str
     tariff: str
     quantity: int
 
 
-class Wish(Struct, frozen=True, omit_defaults=True):
+class HoldRequest(Struct, frozen=True, omit_defaults=True):
     """The body of `POST …/holds`."""
 
-    items: tuple[WishItem, ...] = ()
-    best_available: BestWish | None = None
+    items: tuple[HoldItem, ...] = ()
+    best_available: BestAvailableRequest | None = None
 
 
 class ProblemCode(Struct, frozen=True):
@@ -51,159 +51,162 @@ class ProblemCode(Struct, frozen=True):
     conflicts: tuple[str, ...] = ()
 
 
-class Shop(Struct, frozen=True):
-    """What the buyers of a process share. So many `turns` there are, so many of them ask at once."""
+class SharedState(Struct, frozen=True):
+    """What all buyers of a process share. `connections` limits how many of them send a request at once."""
 
     client: Client
-    turns: asyncio.Semaphore
+    connections: asyncio.Semaphore
     event: str
-    hall: Hall
+    map: EventMap
     tally: Tally
-    told: list[Told]
+    granted: list[GrantedHold]
     unanswered: list[str]
 
 
-class GoneHomeError(Exception):
-    """The buyer gives up."""
+class GaveUpError(Exception):
+    """The buyer leaves without a hold."""
 
 
 class Buyer:
-    def __init__(self, name: str, token: str, shop: Shop) -> None:
+    def __init__(self, name: str, token: str, shared: SharedState) -> None:
         self._name = name
         self._headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        self._shop = shop
-        self._hall = shop.hall
-        self._quantity = random.choices(QUANTITIES, WEIGHTS)[0]  # noqa: S311
-        self._wishes = 0
-        self._waits_since = 0.0
+        self._shared = shared
+        self._map = shared.map
+        self._quantity = random.choices(QUANTITIES, QUANTITY_WEIGHTS)[0]  # noqa: S311
+        self._holds_requested = 0
+        self._waiting_since = 0.0
 
     async def buy(self) -> None:
-        tally = self._shop.tally
+        tally = self._shared.tally
         tally.arrived += 1
         try:
-            if await self._has_bought():
+            if await self._get_hold():
                 tally.winners += 1
-        except GoneHomeError:
+        except GaveUpError:
             pass
         tally.done += 1
 
-    async def _has_bought(self) -> bool:
-        """Nobody goes home while a pool may have a unit left, or without having asked."""
-        favourite = self._hall.favourite()
-        if favourite.seated and await self._pick():
+    async def _get_hold(self) -> bool:
+        """Try every pool that may have a unit left, and send at least one request."""
+        favourite = self._map.choose_pool()
+        if favourite.seated and await self._hold_chosen_seats():
             return True
-        others = [pool for pool in self._hall.pools if pool is not favourite]
+        others = [pool for pool in self._map.pools if pool is not favourite]
         random.shuffle(others)
         for pool in (favourite, *others):
-            may_have_some = not self._wishes or not self._hall.is_sold_out(pool)
-            if may_have_some and await self._take(pool):
+            is_worth_a_try = not self._holds_requested or not self._map.is_sold_out(pool)
+            if is_worth_a_try and await self._hold_any(pool):
                 return True
         return False
 
-    async def _pick(self) -> bool:
-        """Choose on the map, and choose again where somebody was faster."""
-        for attempt in range(PICKS_MAX):
-            async with self._turn():
-                seats = self._choose(careful=attempt > 0)
+    async def _hold_chosen_seats(self) -> bool:
+        """Choose on the map, and choose again if somebody was faster."""
+        for attempt in range(CHOICES_MAX):
+            async with self._connection():
+                seats = self._choose_seats(careful=attempt > 0)
                 if seats is None:
                     return False
-                outcome = await self._checkout_request(self._seats(seats))
+                outcome = await self._request_hold(self._request_seats(seats))
             if outcome == HELD:
                 return True
-            if outcome == LIMIT:
-                self._want_less()
+            if outcome == LIMIT_REACHED:
+                self._want_fewer()
         return False
 
-    async def _take(self, pool: HallPool) -> bool:
-        """Whatever the pool has left, as many as can be had."""
+    async def _hold_any(self, pool: MapPool) -> bool:
+        """Let the server choose in the pool, and want fewer until it grants the hold."""
         while True:
-            async with self._turn():
-                if self._hall.is_sold_out(pool):
+            async with self._connection():
+                if self._map.is_sold_out(pool):
                     self._quantity = 1
-                outcome = await self._checkout_request(self._any(pool, self._quantity))
+                outcome = await self._request_hold(_request_any(pool, self._quantity))
             if outcome == HELD:
                 return True
             if outcome == SOLD_OUT and self._quantity == 1:
-                self._hall.note_sold_out(pool)
+                self._map.mark_sold_out(pool)
                 return False
-            self._want_less()
+            self._want_fewer()
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Buyers choose when it is their turn, on the map as it is then. Waiting for it counts as waiting."""
-        self._waits_since = time.monotonic()
-        async with self._shop.turns:
+    async def _connection(self) -> AsyncIterator[None]:
+        """Buyers choose once they have a connection, on the map as it is then. The latency includes the wait."""
+        self._waiting_since = time.monotonic()
+        async with self._shared.connections:
             yield
 
-    def _choose(self, *, careful: bool) -> list[HallSeat] | None:
-        while (seats := self._hall.pick(self._quantity, careful=careful)) is None and self._quantity > 1:
+    def _choose_seats(self, *, careful: bool) -> list[MapSeat] | None:
+        while (seats := self._map.choose_seats(self._quantity, careful=careful)) is None and self._quantity > 1:
             self._quantity -= 1
         return seats
 
-    def _want_less(self) -> None:
+    def _want_fewer(self) -> None:
         if self._quantity == 1:
-            raise GoneHomeError
+            raise GaveUpError
         self._quantity -= 1
 
-    def _seats(self, seats: list[HallSeat]) -> Wish:
-        pools = {pool.code: pool for pool in self._hall.pools}
-        return Wish(items=tuple(WishItem(tariff=_tariff(pools[seat.pool]), seat=seat.label) for seat in seats))
+    def _request_seats(self, seats: list[MapSeat]) -> HoldRequest:
+        pools = {pool.code: pool for pool in self._map.pools}
+        return HoldRequest(
+            items=tuple(HoldItem(tariff=_choose_tariff(pools[seat.pool]), seat=seat.label) for seat in seats)
+        )
 
-    def _any(self, pool: HallPool, quantity: int) -> Wish:
-        if pool.seated:
-            return Wish(best_available=BestWish(pool.code, _tariff(pool), quantity))
-        return Wish(items=(WishItem(tariff=_tariff(pool), pool=pool.code, quantity=quantity),))
-
-    async def _checkout_request(self, wish: Wish) -> str:
-        """`held`, or why not."""
-        self._wishes += 1
-        answer = await self._insist(json.encode(wish), f"{self._name}-{self._wishes}")
-        if answer.status == 201:
-            self._keep(json.decode(answer.body, type=Told))
+    async def _request_hold(self, request: HoldRequest) -> str:
+        """Returns `held`, or the code of the refusal."""
+        self._holds_requested += 1
+        response = await self._send_until_answered(json.encode(request), f"{self._name}-{self._holds_requested}")
+        if response.status == 201:
+            self._record_hold(json.decode(response.body, type=GrantedHold))
             return HELD
-        problem = _problem(answer)
-        self._shop.tally.refuse(problem.code)
+        problem = _read_problem(response)
+        self._shared.tally.count_refusal(problem.code)
         if problem.code == "seat_taken":
-            self._hall.note_taken(problem.conflicts)
-        elif problem.code not in ("orphan_seat", SOLD_OUT, LIMIT):
-            raise GoneHomeError
+            self._map.mark_taken(problem.conflicts)
+        elif problem.code not in ("orphan_seat", SOLD_OUT, LIMIT_REACHED):
+            raise GaveUpError
         return problem.code
 
-    def _keep(self, told: Told) -> None:
-        self._shop.told.append(told)
-        self._shop.tally.units += sum(item.quantity for item in told.items)
-        self._hall.note_taken(tuple(item.seat for item in told.items if item.seat is not None))
+    def _record_hold(self, hold: GrantedHold) -> None:
+        self._shared.granted.append(hold)
+        self._shared.tally.units += sum(item.quantity for item in hold.items)
+        self._map.mark_taken(tuple(item.seat for item in hold.items if item.seat is not None))
 
-    async def _insist(self, body: bytes, key: str) -> ClientResponse:
-        """The same request under the same key until it is answered, whatever became of earlier ones."""
-        tally = self._shop.tally
-        path = f"/v1/events/{self._shop.event}/holds"
+    async def _send_until_answered(self, body: bytes, key: str) -> ClientResponse:
+        """Retry with the same idempotency key, whether or not the server carried out an earlier attempt."""
+        tally = self._shared.tally
+        path = f"/v1/events/{self._shared.event}/holds"
         headers = {**self._headers, "idempotency-key": key}
-        give_up_at = time.monotonic() + PATIENCE_SECONDS
+        give_up_at = time.monotonic() + RETRY_FOR_SECONDS
         while time.monotonic() < give_up_at:
-            pause_seconds = PAUSE_SECONDS
+            pause_seconds = RETRY_PAUSE_SECONDS
             try:
-                answer = await self._shop.client.send("POST", path, headers, body)
-                tally.answer_after(time.monotonic() - self._waits_since)
-                if answer.status < 500 and answer.status not in BUSY:
-                    return answer
-                tally.refuse(_problem(answer).code)
-                pause_seconds = float(answer.headers.get("retry-after", PAUSE_SECONDS))
+                response = await self._shared.client.send("POST", path, headers, body)
+                tally.count_answer(time.monotonic() - self._waiting_since)
+                if response.status < 500 and response.status not in RETRY_STATUSES:
+                    return response
+                tally.count_refusal(_read_problem(response).code)
+                pause_seconds = float(response.headers.get("retry-after", RETRY_PAUSE_SECONDS))
             except ConnectionLostError:
                 tally.errors += 1
             await asyncio.sleep(pause_seconds * random.uniform(1, 1.5))  # noqa: S311
-            self._waits_since = time.monotonic()
-        self._shop.unanswered.append(self._name)
-        raise GoneHomeError
+            self._waiting_since = time.monotonic()
+        self._shared.unanswered.append(self._name)
+        raise GaveUpError
 
 
-def _problem(answer: ClientResponse) -> ProblemCode:
-    """A proxy in between may have an error page of its own."""
+def _request_any(pool: MapPool, quantity: int) -> HoldRequest:
+    if pool.seated:
+        return HoldRequest(best_available=BestAvailableRequest(pool.code, _choose_tariff(pool), quantity))
+    return HoldRequest(items=(HoldItem(tariff=_choose_tariff(pool), pool=pool.code, quantity=quantity),))
+
+
+def _read_problem(response: ClientResponse) -> ProblemCode:
+    """A proxy in between may answer with an error page of its own."""
     try:
-        return json.decode(answer.body, type=ProblemCode)
+        return json.decode(response.body, type=ProblemCode)
     except DecodeError:
-        return ProblemCode(f"http_{answer.status}")
+        return ProblemCode(f"http_{response.status}")
 
 
-def _tariff(pool: HallPool) -> str:
+def _choose_tariff(pool: MapPool) -> str:
     return random.choice(pool.tariffs).code  # noqa: S311

@@ -1,8 +1,8 @@
-"""HTTP over connections that are kept open: as many as there were requests under way at once.
+"""A small HTTP client that keeps its connections open.
 
-With 60 requests under way httpx takes some 4 ms of a core for each, and this 0.1 ms. The buyers share the machine with
-the server: with httpx they would mostly measure themselves. This speaks only what the API does: the length of a body is
-stated.
+With 60 requests in flight, httpx needs about 4 ms of a core per request and this client 0.1 ms. Buyers and server often
+share a machine, so with httpx the buyers would mostly measure themselves. The client supports only what the API sends:
+every response states the length of its body.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-ANSWER_SECONDS: Final = 30.0
+RESPONSE_SECONDS: Final = 30.0
 PORTS: Final = {"http": 80, "https": 443}
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ConnectionLostError(Exception):
-    """No answer came. Whether the request was carried out is not known."""
+    """No response arrived. The server may have carried out the request."""
 
 
 class ClientResponse(Struct, frozen=True):
-    """The names of headers are in lower case."""
+    """Header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class Client:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in PORTS or parts.hostname is None:
-            raise ValueError("it has to begin with http:// or https:// and name a host")
+            raise ValueError("it must start with http:// or https:// and name a host")
         self._host = parts.hostname
         self._port = parts.port or PORTS[parts.scheme]
         self._is_secure = parts.scheme == "https"
@@ -45,7 +45,7 @@ class Client:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         head = f"{method} {self._base}{path}{self._head}{lines}content-length: {len(body)}\r\n\r\n"
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 return await self._exchange(head.encode() + body)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             raise ConnectionLostError(type(error).__name__) from error
@@ -56,30 +56,30 @@ class Client:
         self._idle.clear()
 
     async def _exchange(self, request: bytes) -> ClientResponse:
-        """A connection on which anything went wrong is not used again."""
+        """Reuse the connection unless something went wrong on it."""
         connection = self._idle.pop() if self._idle else await self._connect()
         reader, writer = connection
         try:
             writer.write(request)
-            answer = await _read(reader)
+            response = await _read_response(reader)
         except BaseException:
             writer.close()
             raise
-        if answer.headers.get("connection") == "close":
+        if response.headers.get("connection") == "close":
             writer.close()
         else:
             self._idle.append(connection)
-        return answer
+        return response
 
     async def _connect(self) -> Connection:
         return await asyncio.open_connection(self._host, self._port, ssl=self._is_secure or None)
 
 
-async def _read(reader: asyncio.StreamReader) -> ClientResponse:
+async def _read_response(reader: asyncio.StreamReader) -> ClientResponse:
     status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
     pairs = (line.partition(":") for line in lines)
     headers = {name.lower(): value.strip() for name, _, value in pairs}
     if "transfer-encoding" in headers:
-        raise ValueError("the length of the body is not stated")
+        raise ValueError("the response does not state the length of its body")
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return ClientResponse(int(status.split(" ", 2)[1]), headers, body)

@@ -1,29 +1,29 @@
-"""The event as the buyers of one process see it: its pools, and which seats were free when they last looked."""
+"""The event as the buyers of one process see it: its pools, and the seats that were free in the last snapshot."""
 
 import random
 from typing import Final, Literal
 
 from msgspec import Struct
 
-# Buyers take one of the best places that are free, seldom the very best: this many are as good to most of them.
+# Buyers choose among the best free places, seldom the very best. To most of them, this many are equally good.
 GOOD_PLACES: Final = 25
-# A row further back is as bad as one and a half seats further from the middle.
-ROW_WIDTH: Final = 1.5
+# One row further back costs a buyer as much as one and a half seats further from the middle.
+ROW_COST: Final = 1.5
 QUANTITIES: Final = (1, 2, 3, 4)
 
 
-class HallTariff(Struct, frozen=True):
+class MapTariff(Struct, frozen=True):
     code: str
 
 
-class HallPool(Struct, frozen=True):
+class MapPool(Struct, frozen=True):
     code: str
     capacity: int
     seated: bool
-    tariffs: tuple[HallTariff, ...]
+    tariffs: tuple[MapTariff, ...]
 
 
-class HallSeat(Struct, frozen=True):
+class MapSeat(Struct, frozen=True):
     label: str
     pool: str
     row: str
@@ -31,117 +31,119 @@ class HallSeat(Struct, frozen=True):
     state: Literal["free", "held", "sold", "blocked"]
 
 
-class Offer(Struct, frozen=True):
-    """What is read of `GET /v1/events/{id}`."""
+class EventResponse(Struct, frozen=True):
+    """The fields that buyers read from `GET /v1/events/{id}`."""
 
-    pools: tuple[HallPool, ...]
-
-
-class HallMap(Struct, frozen=True):
-    """What is read of `GET /v1/events/{id}/seats`."""
-
-    seats: list[HallSeat]
+    pools: tuple[MapPool, ...]
 
 
-class Hall:
-    def __init__(self, offer: Offer) -> None:
-        self.pools = offer.pools
-        self._seats: list[HallSeat] = []
-        self._number: dict[str, int] = {}
-        self._free: list[bool] = []
-        self._run_of: list[range] = []
+class SeatsResponse(Struct, frozen=True):
+    """The fields that buyers read from `GET /v1/events/{id}/seats`."""
+
+    seats: list[MapSeat]
+
+
+class EventMap:
+    """A place is a range of neighbouring seats, by their positions in the snapshot."""
+
+    def __init__(self, event: EventResponse) -> None:
+        self.pools = event.pools
+        self._seats: list[MapSeat] = []
+        self._position: dict[str, int] = {}
+        self._is_free: list[bool] = []
+        self._run_at: list[range] = []
         self._places: dict[int, list[range]] = {}
-        self._open: dict[tuple[int, bool], list[range]] = {}
+        self._free_places: dict[tuple[int, bool], list[range]] = {}
         self._sold_out: set[str] = set()
 
-    def look(self, seats: list[HallSeat]) -> None:
-        """See the map as it is now. A pool with a free seat is not sold out, whatever it said before."""
+    def update(self, seats: list[MapSeat]) -> None:
+        """Take over a new snapshot. A pool with a free seat is no longer sold out."""
         if len(seats) != len(self._seats):
-            self._arrange(seats)
-        self._free = [seat.state == "free" for seat in seats]
+            self._index(seats)
+        self._is_free = [seat.state == "free" for seat in seats]
         self._sold_out -= {seat.pool for seat in seats if seat.state == "free"}
-        self._open.clear()
+        self._free_places.clear()
 
-    def note_taken(self, labels: tuple[str, ...]) -> None:
-        """What one buyer is told, the others on this map see at once, as they would with the live feed."""
+    def mark_taken(self, labels: tuple[str, ...]) -> None:
+        """All buyers of the process see at once what one of them learns, as they would with the live feed."""
         for label in labels:
-            if label in self._number:
-                self._free[self._number[label]] = False
+            if label in self._position:
+                self._is_free[self._position[label]] = False
 
-    def note_sold_out(self, pool: HallPool) -> None:
+    def mark_sold_out(self, pool: MapPool) -> None:
         self._sold_out.add(pool.code)
 
-    def is_sold_out(self, pool: HallPool) -> bool:
+    def is_sold_out(self, pool: MapPool) -> bool:
         return pool.code in self._sold_out
 
-    def favourite(self) -> HallPool:
-        """Where a buyer looks first: more look where there is more."""
+    def choose_pool(self) -> MapPool:
+        """Larger pools attract more buyers."""
         return random.choices(self.pools, [pool.capacity for pool in self.pools])[0]  # noqa: S311
 
-    def pick(self, quantity: int, *, careful: bool) -> list[HallSeat] | None:
-        """Neighbouring seats, rather near the middle of the front. The careful leave no gap on one side of them, and
-        so no seat alone."""
-        places = self._open_places(quantity, careful)
+    def choose_seats(self, quantity: int, *, careful: bool) -> list[MapSeat] | None:
+        """Choose neighbouring seats, preferably near the middle of the front. A careful buyer takes the end of a gap,
+        which leaves no single seat."""
+        places = self._find_free_places(quantity, careful)
         if not places:
             return None
         first = min(int(random.expovariate(1 / GOOD_PLACES)), len(places) - 1)
         for at in range(first, first + len(places)):
             place = places[at % len(places)]
-            if self._is_free(place):
-                return [self._seats[seat] for seat in place]
+            if self._is_place_free(place):
+                return [self._seats[position] for position in place]
         return None
 
-    def _open_places(self, quantity: int, careful: bool) -> list[range]:
-        """Kept until the next look."""
+    def _find_free_places(self, quantity: int, careful: bool) -> list[range]:
+        """Cached until the next snapshot."""
         key = (quantity, careful)
-        if key not in self._open:
-            places = [place for place in self._places.get(quantity, []) if self._is_free(place)]
-            self._open[key] = [place for place in places if self._ends_a_gap(place)] if careful else places
-        return self._open[key]
+        if key not in self._free_places:
+            places = [place for place in self._places.get(quantity, []) if self._is_place_free(place)]
+            self._free_places[key] = [place for place in places if self._is_end_of_gap(place)] if careful else places
+        return self._free_places[key]
 
-    def _is_free(self, place: range) -> bool:
-        return all(self._free[place.start : place.stop])
+    def _is_place_free(self, place: range) -> bool:
+        return all(self._is_free[place.start : place.stop])
 
-    def _ends_a_gap(self, place: range) -> bool:
-        run = self._run_of[place.start]
+    def _is_end_of_gap(self, place: range) -> bool:
+        run = self._run_at[place.start]
         before, after = place.start - 1, place.stop
-        return not (before in run and self._free[before] and after in run and self._free[after])
+        return not (before in run and self._is_free[before] and after in run and self._is_free[after])
 
-    def _arrange(self, seats: list[HallSeat]) -> None:
+    def _index(self, seats: list[MapSeat]) -> None:
         self._seats = seats
-        self._number = {seat.label: number for number, seat in enumerate(seats)}
-        runs = _runs(seats)
-        self._run_of = [run for run in runs for _ in run]
-        distances = _distances(seats)
-        self._places = {quantity: _places(runs, quantity, distances) for quantity in QUANTITIES}
+        self._position = {seat.label: position for position, seat in enumerate(seats)}
+        runs = _find_runs(seats)
+        self._run_at = [run for run in runs for _ in run]
+        distances = _measure_distances(seats)
+        self._places = {quantity: _rank_places(runs, quantity, distances) for quantity in QUANTITIES}
 
 
-def _runs(seats: list[HallSeat]) -> list[range]:
-    """Neighbours stand in one row of one pool and have numbers that follow each other."""
+def _find_runs(seats: list[MapSeat]) -> list[range]:
+    """A run is a series of seats in one row of one pool whose numbers follow each other."""
     starts = [at for at in range(len(seats)) if at == 0 or not _are_neighbours(seats[at - 1], seats[at])]
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(seats)], strict=True)]
 
 
-def _are_neighbours(left: HallSeat, right: HallSeat) -> bool:
+def _are_neighbours(left: MapSeat, right: MapSeat) -> bool:
     if left.number is None or right.number is None:
         return False
     return left.pool == right.pool and left.row == right.row and right.number - left.number == 1
 
 
-def _distances(seats: list[HallSeat]) -> list[float]:
-    """For each seat how far it is from the middle of the front of its pool."""
+def _measure_distances(seats: list[MapSeat]) -> list[float]:
+    """The distance of each seat from the middle of the front of its pool."""
     rows: dict[str, dict[str, list[int]]] = {}
-    for at, seat in enumerate(seats):
-        rows.setdefault(seat.pool, {}).setdefault(seat.row, []).append(at)
-    found = [0.0] * len(seats)
+    for position, seat in enumerate(seats):
+        rows.setdefault(seat.pool, {}).setdefault(seat.row, []).append(position)
+    distances = [0.0] * len(seats)
     for pool in rows.values():
         for depth, row in enumerate(pool.values()):
-            for offset, at in enumerate(row):
-                found[at] = abs(offset - (len(row) - 1) / 2) + ROW_WIDTH * depth
-    return found
+            for offset, position in enumerate(row):
+                distances[position] = abs(offset - (len(row) - 1) / 2) + ROW_COST * depth
+    return distances
 
 
-def _places(runs: list[range], quantity: int, distances: list[float]) -> list[range]:
-    """All places for so many next to each other, the best first."""
+def _rank_places(runs: list[range], quantity: int, distances: list[float]) -> list[range]:
+    """All places of this size, best first."""
     places = [range(at, at + quantity) for run in runs for at in run[: len(run) - quantity + 1]]
-    return sorted(places, key=lambda place: sum(distances[seat] for seat in place))
+    return sorted(places, key=lambda place: sum(distances[position] for position in place))

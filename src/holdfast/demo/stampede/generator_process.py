@@ -1,4 +1,4 @@
-"""One process of buyers as it is seen by the process that started it."""
+"""A load generator as the process that started it sees it."""
 
 import asyncio
 import sys
@@ -6,59 +6,63 @@ from typing import Final
 
 from msgspec import json
 
-from holdfast.demo.stampede.report import Tally, Tidings, Told
-from holdfast.demo.stampede.rush import Orders
+from holdfast.demo.stampede.load_generator import Assignment
+from holdfast.demo.stampede.report import GrantedHold, ProgressMessage, Tally
 
-# A process tells something four times a second. One that is silent for so long hangs.
+# A load generator sends four messages a second. One that stays silent for this long hangs.
 SILENT_SECONDS: Final = 30.0
-LINE_MAX: Final = 1 << 24
+MESSAGE_BYTES_MAX: Final = 1 << 24
 
 
-class Herd:
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
+class GeneratorProcess:
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
         self.tally = Tally()
-        self.told: list[Told] = []
+        self.granted: list[GrantedHold] = []
         self.unanswered: list[str] = []
-        self.trouble: str | None = None
+        self.failure: str | None = None
 
     async def run(self) -> None:
-        """It is over when the process says so, or has died: then nobody knows what its buyers have got."""
-        # A session of its own: what is typed at the terminal reaches the parent alone, which ends its children.
+        """Run the process until its last message. If it dies earlier, nobody knows what its buyers were granted."""
+        # In a session of its own, it gets no Ctrl-C from the terminal. The parent does, and ends its children.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "holdfast.demo.stampede.rush"),
+            *(sys.executable, "-m", "holdfast.demo.stampede.load_generator"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=LINE_MAX,
+            limit=MESSAGE_BYTES_MAX,
             start_new_session=True,
         )
         try:
-            if not await self._converse(process):
-                self.trouble = "A process of buyers died or fell silent before its end."
-                self.unanswered = [visitor.name for visitor in self._orders.visitors]
+            if not await self._has_finished(process):
+                self.failure = "A load generator died or hung before its buyers were done."
+                self.unanswered = [buyer.name for buyer in self._assignment.buyers]
         finally:
             if process.returncode is None:
                 process.kill()
             await process.wait()
 
-    async def _converse(self, process: asyncio.subprocess.Process) -> bool:
+    async def _has_finished(self, process: asyncio.subprocess.Process) -> bool:
+        """Send the assignment and read messages. False if the process ends or hangs before its last one."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.encode(self._orders))
+            process.stdin.write(json.encode(self._assignment))
             await process.stdin.drain()
             process.stdin.close()
             while True:
                 async with asyncio.timeout(SILENT_SECONDS):
                     line = await process.stdout.readline()
-                if not line.endswith(b"\n") or self._is_over(line):
-                    return bool(line)
+                if not line.endswith(b"\n"):
+                    return False
+                if self._record_progress(line):
+                    return True
         except OSError:
             return False
 
-    def _is_over(self, line: bytes) -> bool:
-        tidings = json.decode(line, type=Tidings)
-        self.tally = tidings.tally
-        self.told += tidings.told
-        self.unanswered += tidings.unanswered
-        return tidings.is_over
+    def _record_progress(self, line: bytes) -> bool:
+        """Returns whether this was the last message."""
+        progress = json.decode(line, type=ProgressMessage)
+        self.tally = progress.tally
+        self.granted += progress.granted
+        self.unanswered += progress.unanswered
+        return progress.is_last

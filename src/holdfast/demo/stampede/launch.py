@@ -1,4 +1,4 @@
-"""Starts a stampede beside a server, for a page. The page's process does not wait for it; it ends with that process."""
+"""Starts a stampede for a page. It runs in separate processes, which end with the API process that started them."""
 
 import os
 import subprocess
@@ -6,11 +6,12 @@ import sys
 import threading
 from typing import Final
 
-from holdfast import sql
-from holdfast.demo.stampede.record import StampedeError, begin
+from holdfast.core.states import EventStatus
+from holdfast.demo.stampede.event_stock import count_units_left, find_event
+from holdfast.demo.stampede.record import StampedeError, create_record
 from holdfast.demo.stampede.report import Report, State
 from holdfast.runtime import ids
-from holdfast.runtime.db import Pool
+from holdfast.runtime.db import Database
 from holdfast.runtime.process_lifetime import set_parent_pid
 from holdfast.runtime.settings import Settings
 
@@ -18,28 +19,29 @@ BUYERS_MAX: Final = 20_000
 SECONDS_MAX: Final = 60.0
 
 
-async def launch(pool: Pool, settings: Settings, event: bytes, *, buyers: int, seconds: float, url: str) -> bytes:
-    """The id of the stampede. Its row is there when this returns."""
+async def launch(
+    database: Database, settings: Settings, event: bytes, *, buyers: int, seconds: float, url: str
+) -> bytes:
+    """Returns the id of the stampede. Its row exists when this returns."""
     if not settings.demo:
-        raise StampedeError("Stampedes are started from pages in demo mode only: HOLDFAST_DEMO=true.")
+        raise StampedeError("Pages can start a stampede only in demo mode. Set HOLDFAST_DEMO=true.")
     if not (1 <= buyers <= BUYERS_MAX and 0 <= seconds <= SECONDS_MAX):
-        raise StampedeError(f"At most {BUYERS_MAX:,} buyers in at most {SECONDS_MAX:g} seconds.")
+        raise StampedeError(f"Choose 1 to {BUYERS_MAX:,} buyers and 0 to {SECONDS_MAX:g} seconds.")
+    found = await find_event(database, event)
+    if found is None or found.status is not EventStatus.ACTIVE:
+        raise StampedeError("The event is not on sale.")
+    left = await count_units_left(database, event)
+    report = Report(state=State.RUNNING, buyers=buyers, seconds=seconds, capacity=found.capacity, left=left)
     stampede = ids.new_id()
-    async with pool.acquire() as connection:
-        found = await connection.fetchrow(sql.stampede.event, event)
-        if found is None or found["status"] != "active":
-            raise StampedeError("The event is not on sale.")
-        left = await connection.fetchval(sql.stampede.left, event)
-        report = Report(state=State.RUNNING, buyers=buyers, seconds=seconds, capacity=int(found["capacity"]), left=left)
-        await begin(connection, event, stampede, report)
-    _start(settings, [f"--event={ids.format_event_id(event)}", f"--row={stampede.hex()}", f"--url={url}"], report)
+    await create_record(database, event, stampede, report)
+    _start(settings, [f"--event={ids.format_event_id(event)}", f"--id={stampede.hex()}", f"--url={url}"], report)
     return stampede
 
 
 def _start(settings: Settings, options: list[str], report: Report) -> None:
     assert settings.database_url is not None
     set_parent_pid()
-    process = subprocess.Popen(  # noqa: S603 (nothing of it is a text that somebody sent)
+    process = subprocess.Popen(  # noqa: S603 (no argument contains text from a request)
         [
             *(sys.executable, "-m", "holdfast", "stampede", "--json", *options),
             *(f"--buyers={report.buyers}", f"--seconds={report.seconds}"),
@@ -48,5 +50,5 @@ def _start(settings: Settings, options: list[str], report: Report) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-    # Somebody has to take note of its end.
+    # Without a wait the process would stay a zombie after its end.
     threading.Thread(target=process.wait, daemon=True).start()

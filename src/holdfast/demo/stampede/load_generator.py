@@ -1,4 +1,5 @@
-"""One process of buyers. It gets its orders on standard input, and tells on standard output how far it is."""
+"""A load generator: a process that runs some of the buyers. It reads its assignment from standard input and writes
+progress messages to standard output."""
 
 import asyncio
 import signal
@@ -8,92 +9,91 @@ from typing import Final
 import uvloop
 from msgspec import Struct, json
 
-from holdfast.demo.stampede.buyers import Buyer, Shop
+from holdfast.demo.stampede.buyers import Buyer, SharedState
 from holdfast.demo.stampede.client import Client, ConnectionLostError
-from holdfast.demo.stampede.hall import Hall, HallMap, Offer
-from holdfast.demo.stampede.report import Tally, Tidings
+from holdfast.demo.stampede.event_map import EventMap, EventResponse, SeatsResponse
+from holdfast.demo.stampede.report import ProgressMessage, Tally
 from holdfast.runtime.process_lifetime import end_with_parent
 
-LOOK_SECONDS: Final = 0.2
-TELL_SECONDS: Final = 0.25
+MAP_SECONDS: Final = 0.2
+PROGRESS_SECONDS: Final = 0.25
 
 
-class Visitor(Struct, frozen=True):
-    """A buyer to be: who it is, and when it comes."""
-
+class BuyerArrival(Struct, frozen=True):
     name: str
     token: str
     after_seconds: float
 
 
-class Orders(Struct, frozen=True):
+class Assignment(Struct, frozen=True):
     url: str
     event: str
     connections_max: int
-    visitors: list[Visitor]
+    buyers: list[BuyerArrival]
 
 
-async def rush(orders: Orders) -> None:
+async def run_buyers(assignment: Assignment) -> None:
     end_with_parent()
-    client = Client(orders.url)
-    path = f"/v1/events/{orders.event}"
-    hall = Hall(json.decode((await client.send("GET", path, {})).body, type=Offer))
-    watch = Watch(client, f"{path}/seats", hall)
-    await watch.look()
-    shop = Shop(client, asyncio.Semaphore(orders.connections_max), orders.event, hall, Tally(), [], [])
-    beside = [asyncio.create_task(work) for work in (watch.run(), _tell_often(shop))]
-    await asyncio.gather(*(_visit(visitor, shop) for visitor in orders.visitors))
-    for task in beside:
+    client = Client(assignment.url)
+    path = f"/v1/events/{assignment.event}"
+    event_map = EventMap(json.decode((await client.send("GET", path, {})).body, type=EventResponse))
+    poller = MapPoller(client, f"{path}/seats", event_map)
+    await poller.poll()
+    connections = asyncio.Semaphore(assignment.connections_max)
+    shared = SharedState(client, connections, assignment.event, event_map, Tally(), [], [])
+    background = [asyncio.create_task(work) for work in (poller.run(), _report_progress(shared))]
+    await asyncio.gather(*(_run_buyer(buyer, shared) for buyer in assignment.buyers))
+    for task in background:
         task.cancel()
-    await asyncio.wait(beside)
-    _tell(shop, is_over=True)
+    await asyncio.wait(background)
+    _send_progress(shared, is_last=True)
     client.close()
 
 
-async def _visit(visitor: Visitor, shop: Shop) -> None:
-    await asyncio.sleep(visitor.after_seconds)
-    await Buyer(visitor.name, visitor.token, shop).buy()
+async def _run_buyer(arrival: BuyerArrival, shared: SharedState) -> None:
+    await asyncio.sleep(arrival.after_seconds)
+    await Buyer(arrival.name, arrival.token, shared).buy()
 
 
-class Watch:
-    """All buyers of a process look at one map, a fifth of a second old at most while the server keeps up."""
+class MapPoller:
+    """Keeps the one map that all buyers of a process share up to date."""
 
-    def __init__(self, client: Client, path: str, hall: Hall) -> None:
+    def __init__(self, client: Client, path: str, event_map: EventMap) -> None:
         self._client = client
         self._path = path
-        self._hall = hall
-        self._decoder = json.Decoder(HallMap)
-        self._tag = ""
+        self._map = event_map
+        self._decoder = json.Decoder(SeatsResponse)
+        self._etag = ""
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(MAP_SECONDS)
             try:
-                await self.look()
+                await self.poll()
             except ConnectionLostError:
                 continue
 
-    async def look(self) -> None:
-        answer = await self._client.send("GET", self._path, {"if-none-match": self._tag} if self._tag else {})
-        if answer.status == 200:
-            self._tag = answer.headers.get("etag", "")
-            self._hall.look(self._decoder.decode(answer.body).seats)
+    async def poll(self) -> None:
+        response = await self._client.send("GET", self._path, {"if-none-match": self._etag} if self._etag else {})
+        if response.status == 200:
+            self._etag = response.headers.get("etag", "")
+            self._map.update(self._decoder.decode(response.body).seats)
 
 
-async def _tell_often(shop: Shop) -> None:
+async def _report_progress(shared: SharedState) -> None:
     while True:
-        _tell(shop)
-        await asyncio.sleep(TELL_SECONDS)
+        _send_progress(shared)
+        await asyncio.sleep(PROGRESS_SECONDS)
 
 
-def _tell(shop: Shop, *, is_over: bool = False) -> None:
-    tidings = Tidings(shop.tally, shop.told, shop.unanswered, is_over)
-    sys.stdout.buffer.write(json.encode(tidings) + b"\n")
+def _send_progress(shared: SharedState, *, is_last: bool = False) -> None:
+    progress = ProgressMessage(shared.tally, shared.granted, shared.unanswered, is_last)
+    sys.stdout.buffer.write(json.encode(progress) + b"\n")
     sys.stdout.buffer.flush()
-    shop.told.clear()
-    shop.unanswered.clear()
+    shared.granted.clear()
+    shared.unanswered.clear()
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    uvloop.run(rush(json.decode(sys.stdin.buffer.read(), type=Orders)))
+    uvloop.run(run_buyers(json.decode(sys.stdin.buffer.read(), type=Assignment)))

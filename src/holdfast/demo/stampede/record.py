@@ -1,40 +1,47 @@
-"""The row of a stampede, through which every process can see how far it is."""
+"""The database row of a stampede, through which every process reads its report."""
 
 from typing import Final
 
-from msgspec import json, structs
+from msgspec import Struct, json, structs
 
 from holdfast import sql
 from holdfast.demo.stampede.report import Report, State
-from holdfast.runtime.db import Connection, Pool
+from holdfast.runtime.db import Database
 
-# A stampede keeps its report twice a second. One that has been silent for so long was killed.
+# A running stampede saves its report twice a second. One that stays silent for this long was killed.
 SILENT_SECONDS: Final = 20.0
 
 
 class StampedeError(Exception):
-    """The stampede cannot be carried out, and why, for people to read."""
+    """The stampede cannot run. The message is for people."""
 
 
-async def begin(connection: Connection, event: bytes, stampede: bytes, report: Report) -> None:
-    async with connection.transaction():
-        await connection.execute(sql.stampede.lock, event)
+class _LatestRow(Struct, frozen=True):
+    report: str
+    is_silent: bool
+
+
+async def create_record(database: Database, event: bytes, stampede: bytes, report: Report) -> None:
+    async with database.event(event).transaction() as connection:
+        await connection.execute(sql.stampede.lock_event, event)
         values = (event, stampede, json.encode(report).decode(), SILENT_SECONDS)
-        if await connection.fetchval(sql.stampede.begin, *values) is None:
-            raise StampedeError("Another stampede on this event is running. Wait until it has ended.")
+        if await connection.fetchval(sql.stampede.insert_record, *values) is None:
+            raise StampedeError("Another stampede is running on this event. Wait until it ends.")
 
 
-async def keep(connection: Connection, event: bytes, stampede: bytes, report: Report) -> None:
-    is_over = report.state is not State.RUNNING
-    await connection.execute(sql.stampede.keep, event, stampede, json.encode(report).decode(), is_over)
+async def save_report(database: Database, event: bytes, stampede: bytes, report: Report) -> None:
+    has_ended = report.state is not State.RUNNING
+    await database.event(event).execute(
+        sql.stampede.save_report, event, stampede, json.encode(report).decode(), has_ended
+    )
 
 
-async def latest(pool: Pool | Connection, event: bytes) -> Report | None:
-    """How far the last stampede on the event is, or what came of it."""
-    row = await pool.fetchrow(sql.stampede.latest, event, SILENT_SECONDS)
+async def read_latest_report(database: Database, event: bytes) -> Report | None:
+    """The report of the last stampede on the event, which may still be running."""
+    row = await database.event(event).row(_LatestRow, sql.stampede.latest_report, event, SILENT_SECONDS)
     if row is None:
         return None
-    report = json.decode(row["report"], type=Report)
-    if row["is_silent"]:
-        return structs.replace(report, state=State.FAILED, trouble="The stampede was killed.")
+    report = json.decode(row.report, type=Report)
+    if row.is_silent:
+        return structs.replace(report, state=State.FAILED, failure="The stampede was killed.")
     return report

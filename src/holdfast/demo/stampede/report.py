@@ -1,4 +1,4 @@
-"""What is told of a stampede: by its processes to the one that started them, and by that one to whoever looks."""
+"""The messages of a stampede: progress from its load generators, and the report that people and pages read."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,10 @@ from typing import Final
 
 from msgspec import Struct, field
 
-# Latencies are counted in classes, each 5 % wider than the one before: those of processes can be added up, and a
-# percentile is off by 5 % at most.
-FINEST_MS: Final = 0.1
-GROWTH: Final = 1.05
-CLASSES: Final = 280
+# A histogram whose buckets grow by 5 %: histograms of several processes add up, and a percentile is at most 5 % off.
+SMALLEST_BUCKET_MS: Final = 0.1
+BUCKET_GROWTH: Final = 1.05
+BUCKETS: Final = 280
 
 
 class State(Enum):
@@ -22,25 +21,25 @@ class State(Enum):
     FAILED = "failed"
 
 
-class SoldItem(Struct, frozen=True):
-    """A seat, or so many units of a pool."""
+class GrantedItem(Struct, frozen=True):
+    """A seat, or a quantity of a pool without seats."""
 
     pool: str
     seat: str | None
     quantity: int
 
 
-class Told(Struct, frozen=True):
-    """A hold as the server acknowledged it to a buyer."""
+class GrantedHold(Struct, frozen=True):
+    """A hold as the server confirmed it to a buyer."""
 
     id: str
-    items: tuple[SoldItem, ...]
+    items: tuple[GrantedItem, ...]
     created_at: datetime
     expires_at: datetime | None
 
 
 class Tally(Struct):
-    """What the buyers of a process have done so far. `latencies` are of the answers to holds, by class."""
+    """Counters of the buyers of one process. `latencies` is the histogram of answers to hold requests."""
 
     arrived: int = 0
     done: int = 0
@@ -49,29 +48,29 @@ class Tally(Struct):
     requests: int = 0
     errors: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
-    latencies: list[int] = field(default_factory=lambda: [0] * CLASSES)
+    latencies: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
-    def refuse(self, code: str) -> None:
+    def count_refusal(self, code: str) -> None:
         self.refusals[code] = self.refusals.get(code, 0) + 1
 
-    def answer_after(self, seconds: float) -> None:
+    def count_answer(self, latency_seconds: float) -> None:
         self.requests += 1
-        self.latencies[class_of(seconds * 1000)] += 1
+        self.latencies[find_bucket(latency_seconds * 1000)] += 1
 
 
-class Tidings(Struct, frozen=True):
-    """What a process tells: how far it is, which holds its buyers were told of since it told last, and which buyers
-    never got an answer."""
+class ProgressMessage(Struct, frozen=True):
+    """A progress message of a load generator: its tally, the holds granted since the previous message, and the names of
+    buyers who gave up without an answer."""
 
     tally: Tally
-    told: list[Told]
+    granted: list[GrantedHold]
     unanswered: list[str]
-    is_over: bool = False
+    is_last: bool = False
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What is, against what buyers were told. `twice` are seats that two buyers were given for the same time, `lost`
-    units that a buyer was given and does not have."""
+    """The database compared with the answers that buyers got. `twice` counts seats that two buyers were granted for the
+    same time, `lost` counts units that a buyer was granted and does not have."""
 
     ok: bool
     taken: int
@@ -83,7 +82,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`rate` is of the last second. `updated_at` is set by the database when it keeps the report."""
+    """`rate` is requests per second over the last second. The database sets `updated_at`."""
 
     state: State
     buyers: int
@@ -102,36 +101,36 @@ class Report(Struct, frozen=True, kw_only=True):
     p95_ms: float | None = None
     p99_ms: float | None = None
     elapsed_seconds: float = 0.0
-    trouble: str | None = None
+    failure: str | None = None
     verdict: Verdict | None = None
     updated_at: datetime | None = None
 
 
-def class_of(latency_ms: float) -> int:
-    if latency_ms <= FINEST_MS:
+def find_bucket(latency_ms: float) -> int:
+    if latency_ms <= SMALLEST_BUCKET_MS:
         return 0
-    return min(math.ceil(math.log(latency_ms / FINEST_MS, GROWTH)), CLASSES - 1)
+    return min(math.ceil(math.log(latency_ms / SMALLEST_BUCKET_MS, BUCKET_GROWTH)), BUCKETS - 1)
 
 
 def percentile_ms(latencies: Sequence[int], share: float) -> float | None:
     """The latency that this share of the answers did not exceed."""
-    enough = share * sum(latencies)
-    if not enough:
+    wanted = share * sum(latencies)
+    if not wanted:
         return None
-    number = next(number for number, so_far in enumerate(accumulate(latencies)) if so_far >= enough)
-    return round(FINEST_MS * GROWTH**number, 1)
+    bucket = next(bucket for bucket, count in enumerate(accumulate(latencies)) if count >= wanted)
+    return round(SMALLEST_BUCKET_MS * BUCKET_GROWTH**bucket, 1)
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
-    found = Tally()
+def add_tallies(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
     for tally in tallies:
-        found.arrived += tally.arrived
-        found.done += tally.done
-        found.winners += tally.winners
-        found.units += tally.units
-        found.requests += tally.requests
-        found.errors += tally.errors
-        found.latencies = [a + b for a, b in zip(found.latencies, tally.latencies, strict=True)]
+        total.arrived += tally.arrived
+        total.done += tally.done
+        total.winners += tally.winners
+        total.units += tally.units
+        total.requests += tally.requests
+        total.errors += tally.errors
+        total.latencies = [a + b for a, b in zip(total.latencies, tally.latencies, strict=True)]
         for code, count in tally.refusals.items():
-            found.refusals[code] = found.refusals.get(code, 0) + count
-    return found
+            total.refusals[code] = total.refusals.get(code, 0) + count
+    return total

@@ -1,4 +1,4 @@
-"""Carries out a stampede: starts its processes, adds up what they tell, and asks for the verdict."""
+"""Runs a stampede: starts the load generators, adds up their progress, and reaches the verdict."""
 
 import asyncio
 import random
@@ -10,47 +10,48 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from holdfast import sql
-from holdfast.demo.stampede import record
+from holdfast.core.states import EventStatus
 from holdfast.demo.stampede.client import Client, ConnectionLostError
-from holdfast.demo.stampede.herd import Herd
-from holdfast.demo.stampede.record import StampedeError
-from holdfast.demo.stampede.report import Report, State, Verdict, percentile_ms, total
-from holdfast.demo.stampede.rush import Orders, Visitor
-from holdfast.demo.stampede.verdict import audit, judge, recount
+from holdfast.demo.stampede.event_stock import StampedeEvent, count_units_left, find_event
+from holdfast.demo.stampede.generator_process import GeneratorProcess
+from holdfast.demo.stampede.load_generator import Assignment, BuyerArrival
+from holdfast.demo.stampede.record import StampedeError, create_record, save_report
+from holdfast.demo.stampede.report import Report, State, Verdict, add_tallies, percentile_ms
+from holdfast.demo.stampede.verdict import reach_verdict, recount
+from holdfast.engine.auditor import audit_event
 from holdfast.runtime import ids
-from holdfast.runtime.credentials import customer_token
-from holdfast.runtime.db import Connection
+from holdfast.runtime.credentials import sign_customer_token
+from holdfast.runtime.db import Connection, Database
 from holdfast.runtime.process_lifetime import end_with_parent, set_parent_pid
 
-# Of each process. Buyers over this wait for their turn.
+# Per load generator. Further buyers wait for a free connection.
 CONNECTIONS_MAX: Final = 128
 SHOW_SECONDS: Final = 0.25
-KEEP_SECONDS: Final = 0.5
+SAVE_SECONDS: Final = 0.5
 TOKEN_SECONDS: Final = 3600
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-Show = Callable[[Report], None]
+ReportListener = Callable[[Report], None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """`row` is that of a stampede which another process has begun, and which ends with that process."""
+    """`id` is set if another process has already created the record. The stampede ends with that process."""
 
     event: bytes
     buyers: int
     seconds: float
     processes: int
     url: str
-    row: bytes | None = None
+    id: bytes | None = None
 
 
-async def carry_out(connection: Connection, plan: Plan, show: Show) -> Report:
-    """The last report, which has the verdict. Asked to stop, it ends its processes and says so in the row."""
-    if plan.row is not None:
+async def run_stampede(connection: Connection, plan: Plan, on_report: ReportListener) -> Report:
+    """Returns the last report, which has the verdict. SIGINT and SIGTERM stop the stampede and mark it as failed."""
+    if plan.id is not None:
         end_with_parent()
-    stampede = Stampede(connection, plan, show)
+    stampede = Stampede(connection, plan, on_report)
     running = asyncio.create_task(stampede.run())
-    _stop_when_asked(running)
+    _cancel_on_signal(running)
     try:
         return await running
     except asyncio.CancelledError:
@@ -61,153 +62,152 @@ async def carry_out(connection: Connection, plan: Plan, show: Show) -> Report:
         raise
 
 
-def _stop_when_asked(running: "asyncio.Task[Report]") -> None:
+def _cancel_on_signal(running: "asyncio.Task[Report]") -> None:
     loop = asyncio.get_running_loop()
 
-    def stop() -> None:
-        """Once: what ends in good order is not to be disturbed."""
-        for number in SIGNALS:
+    def cancel() -> None:
+        """Ignore further signals, which would interrupt the cleanup."""
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, lambda: None)
         running.cancel()
 
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, cancel)
 
 
 class Stampede:
-    def __init__(self, connection: Connection, plan: Plan, show: Show) -> None:
+    def __init__(self, connection: Connection, plan: Plan, on_report: ReportListener) -> None:
         self._connection = connection
+        self._database = Database(connection)
         self._plan = plan
-        self._show = show
-        self._id = plan.row or ids.new_id()
-        self._names = f"stampede-{self._id.hex()[-10:]}-"
-        self._is_begun = plan.row is not None
-        self._herds: list[Herd] = []
-        self._first_at: float | None = None
-        self._requests: deque[tuple[float, int]] = deque()
+        self._on_report = on_report
+        self._id = plan.id or ids.new_id()
+        self._name_prefix = f"stampede-{self._id.hex()[-10:]}-"
+        self._has_record = plan.id is not None
+        self._generators: list[GeneratorProcess] = []
+        self._first_arrival_at: float | None = None
+        self._request_counts: deque[tuple[float, int]] = deque()
         self._report = Report(state=State.RUNNING, buyers=plan.buyers, seconds=plan.seconds, capacity=0, left=0)
 
     async def run(self) -> Report:
-        org = await self._check_event()
+        event = await self._check_event()
         await self._check_server()
-        await self._begin()
-        self._herds = [Herd(orders) for orders in await self._orders(org)]
-        await self._rush()
-        await self._tell(State.RUNNING)
-        verdict = await self._judge()
-        is_whole = not any(herd.trouble for herd in self._herds)
-        await self._tell(State.DONE if is_whole else State.FAILED, verdict)
+        await self._create_record()
+        self._generators = [GeneratorProcess(assignment) for assignment in await self._assign_buyers(event.org_id)]
+        await self._run_generators()
+        await self._publish(State.RUNNING)
+        verdict = await self._reach_verdict()
+        has_failed = any(generator.failure for generator in self._generators)
+        await self._publish(State.FAILED if has_failed else State.DONE, verdict)
         return self._report
 
-    async def fail(self, trouble: str) -> None:
-        self._report = structs.replace(self._report, state=State.FAILED, trouble=trouble)
-        if self._is_begun:
-            await self._keep()
+    async def fail(self, failure: str) -> None:
+        self._report = structs.replace(self._report, state=State.FAILED, failure=failure)
+        if self._has_record:
+            await self._save()
 
-    async def _check_event(self) -> bytes:
-        found = await self._connection.fetchrow(sql.stampede.event, self._plan.event)
-        if found is None:
-            raise StampedeError("There is no such event in this database. `holdfast demo` lists those of the demo.")
-        if found["status"] != "active":
-            raise StampedeError(f"The event is {found['status']}; only one that is on sale can be rushed.")
-        self._report = structs.replace(self._report, capacity=int(found["capacity"]), left=await self._left())
-        org: bytes = found["org_id"]
-        return org
+    async def _check_event(self) -> StampedeEvent:
+        event = await find_event(self._database, self._plan.event)
+        if event is None:
+            raise StampedeError("There is no such event in this database. `holdfast demo` lists the demo events.")
+        if event.status is not EventStatus.ACTIVE:
+            raise StampedeError(f"The event is {event.status}. Choose an event that is on sale.")
+        left = await count_units_left(self._database, self._plan.event)
+        self._report = structs.replace(self._report, capacity=event.capacity, left=left)
+        return event
 
     async def _check_server(self) -> None:
         url = self._plan.url
         try:
             client = Client(url)
-            answer = await client.send("GET", f"/v1/events/{ids.format_event_id(self._plan.event)}", {})
+            response = await client.send("GET", f"/v1/events/{ids.format_event_id(self._plan.event)}", {})
         except ValueError as error:
-            raise StampedeError(f"The address {url} cannot be used: {error}.") from None
+            raise StampedeError(f"Cannot use the address {url}: {error}.") from None
         except ConnectionLostError:
-            raise StampedeError(f"No server answers at {url}. Start one with: holdfast serve") from None
+            raise StampedeError(f"No server answers at {url}. Start one: holdfast serve") from None
         client.close()
-        if answer.status != 200:
-            raise StampedeError(f"The server at {url} does not know the event. Does it use another database?")
+        if response.status != 200:
+            raise StampedeError(f"The server at {url} does not have the event. Check that it uses the same database.")
 
-    async def _begin(self) -> None:
-        if not self._is_begun:
-            await record.begin(self._connection, self._plan.event, self._id, self._report)
-            self._is_begun = True
+    async def _create_record(self) -> None:
+        if not self._has_record:
+            await create_record(self._database, self._plan.event, self._id, self._report)
+            self._has_record = True
 
-    async def _orders(self, org: bytes) -> list[Orders]:
-        """Each buyer is somebody else, and comes at a moment of their own."""
-        visitors = []
+    async def _assign_buyers(self, org: bytes) -> list[Assignment]:
+        """Every buyer is a different user who arrives at a random moment."""
+        buyers = []
         for number in range(self._plan.buyers):
-            name = f"{self._names}{number}"
-            token, _ = await customer_token(self._connection, org, name, TOKEN_SECONDS)
-            visitors.append(Visitor(name, token, random.uniform(0, self._plan.seconds)))  # noqa: S311
+            name = f"{self._name_prefix}{number}"
+            token, _ = await sign_customer_token(self._database, org, name, TOKEN_SECONDS)
+            buyers.append(BuyerArrival(name, token, random.uniform(0, self._plan.seconds)))  # noqa: S311
         event, count = ids.format_event_id(self._plan.event), self._plan.processes
-        return [Orders(self._plan.url, event, CONNECTIONS_MAX, visitors[at::count]) for at in range(count)]
+        return [Assignment(self._plan.url, event, CONNECTIONS_MAX, buyers[at::count]) for at in range(count)]
 
-    async def _rush(self) -> None:
+    async def _run_generators(self) -> None:
         set_parent_pid()
-        kept_at = 0.0
+        saved_at = 0.0
         async with asyncio.TaskGroup() as group:
-            running = {group.create_task(herd.run()) for herd in self._herds}
+            running = {group.create_task(generator.run()) for generator in self._generators}
             while running:
                 _, running = await asyncio.wait(running, timeout=SHOW_SECONDS)
                 self._update(State.RUNNING)
-                if time.monotonic() >= kept_at + KEEP_SECONDS:
-                    kept_at = time.monotonic()
-                    await self._keep()
-                self._show(self._report)
+                if time.monotonic() >= saved_at + SAVE_SECONDS:
+                    saved_at = time.monotonic()
+                    await self._save()
+                self._on_report(self._report)
 
-    async def _tell(self, state: State, verdict: Verdict | None = None) -> None:
+    async def _publish(self, state: State, verdict: Verdict | None = None) -> None:
         self._update(state, verdict)
-        await self._keep()
-        self._show(self._report)
+        await self._save()
+        self._on_report(self._report)
 
     def _update(self, state: State, verdict: Verdict | None = None) -> None:
-        done = total(herd.tally for herd in self._herds)
+        total = add_tallies(generator.tally for generator in self._generators)
         self._report = structs.replace(
             self._report,
             state=state,
-            arrived=done.arrived,
-            done=done.done,
-            winners=done.winners,
-            units=done.units,
-            requests=done.requests,
-            errors=done.errors,
-            refusals=done.refusals,
-            rate=self._rate(done.requests),
-            p50_ms=percentile_ms(done.latencies, 0.50),
-            p95_ms=percentile_ms(done.latencies, 0.95),
-            p99_ms=percentile_ms(done.latencies, 0.99),
-            elapsed_seconds=self._elapsed_seconds(done.arrived),
-            trouble=next((herd.trouble for herd in self._herds if herd.trouble), None),
+            arrived=total.arrived,
+            done=total.done,
+            winners=total.winners,
+            units=total.units,
+            requests=total.requests,
+            errors=total.errors,
+            refusals=total.refusals,
+            rate=self._measure_rate(total.requests),
+            p50_ms=percentile_ms(total.latencies, 0.50),
+            p95_ms=percentile_ms(total.latencies, 0.95),
+            p99_ms=percentile_ms(total.latencies, 0.99),
+            elapsed_seconds=self._elapsed_seconds(total.arrived),
+            failure=next((generator.failure for generator in self._generators if generator.failure), None),
             verdict=verdict,
         )
 
-    def _rate(self, requests: int) -> float:
-        """Requests a second, over the last second or so."""
+    def _measure_rate(self, requests: int) -> float:
+        """Requests per second, over about the last second."""
         now = time.monotonic()
-        self._requests.append((now, requests))
-        while len(self._requests) > 2 and self._requests[1][0] <= now - 1:
-            self._requests.popleft()
-        then, before = self._requests[0]
+        self._request_counts.append((now, requests))
+        while len(self._request_counts) > 2 and self._request_counts[1][0] <= now - 1:
+            self._request_counts.popleft()
+        then, before = self._request_counts[0]
         return round((requests - before) / (now - then), 1) if now > then else 0.0
 
     def _elapsed_seconds(self, arrived: int) -> float:
-        """Since the first buyer came, until the last has gone."""
+        """From the arrival of the first buyer until the last one is done."""
         if not arrived or self._report.done == self._report.buyers:
             return self._report.elapsed_seconds
-        self._first_at = self._first_at or time.monotonic()
-        return round(time.monotonic() - self._first_at, 2)
+        self._first_arrival_at = self._first_arrival_at or time.monotonic()
+        return round(time.monotonic() - self._first_arrival_at, 2)
 
-    async def _keep(self) -> None:
-        self._report = structs.replace(self._report, left=await self._left())
-        await record.keep(self._connection, self._plan.event, self._id, self._report)
+    async def _save(self) -> None:
+        left = await count_units_left(self._database, self._plan.event)
+        self._report = structs.replace(self._report, left=left)
+        await save_report(self._database, self._plan.event, self._id, self._report)
 
-    async def _left(self) -> int:
-        left: int = await self._connection.fetchval(sql.stampede.left, self._plan.event)
-        return left
-
-    async def _judge(self) -> Verdict:
-        told = [told for herd in self._herds for told in herd.told]
-        unanswered = {name for herd in self._herds for name in herd.unanswered}
-        troubles = [herd.trouble for herd in self._herds if herd.trouble]
-        found = await recount(self._connection, self._plan.event, self._names)
-        return judge(told, found, await audit(self._connection, self._plan.event), unanswered, troubles)
+    async def _reach_verdict(self) -> Verdict:
+        granted = [hold for generator in self._generators for hold in generator.granted]
+        unanswered = {name for generator in self._generators for name in generator.unanswered}
+        failures = [generator.failure for generator in self._generators if generator.failure]
+        recounted = await recount(self._database, self._plan.event, self._name_prefix)
+        audit_findings, _ = await audit_event(self._connection, self._plan.event)
+        return reach_verdict(granted, recounted, audit_findings, unanswered, failures)

@@ -1,6 +1,6 @@
-"""The verdict: what the buyers were told, against what the database has, and the auditor's word on both.
+"""The verdict: compares the holds that buyers were granted with the database, and asks the auditor.
 
-Nothing here asks the server. A hold that has run out meanwhile is no longer owed to its buyer.
+Nothing here asks the server. A hold that has expired by the time of the recount is no longer owed to its buyer.
 """
 
 from collections import Counter, defaultdict
@@ -12,86 +12,91 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.demo.stampede.report import SoldItem, Told, Verdict
-from holdfast.engine.auditor import Finding, audit_event
+from holdfast.demo.stampede.report import GrantedHold, GrantedItem, Verdict
+from holdfast.engine.auditor import Finding
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Database, read_row
 
-# A verdict is for people to read; the auditor tells all.
+# A verdict is for people. `holdfast audit` prints all findings.
 FINDINGS_MAX: Final = 20
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
-class CountedStock(Struct, frozen=True):
-    pool: str
+class PoolCount(Struct, frozen=True):
+    code: str
     taken: int
     capacity: int
 
 
-class CountedClaim(Struct, frozen=True):
+class ClaimedItem(Struct, frozen=True):
     """A live line of one of the stampede's buyers."""
 
     booking: str
     user: str
-    item: SoldItem
+    item: GrantedItem
 
 
 class Recount(Struct, frozen=True):
-    """What the database has, at one instant."""
+    """What the database has at one instant."""
 
     at: datetime
-    pools: tuple[CountedStock, ...]
-    claims: tuple[CountedClaim, ...]
+    pools: tuple[PoolCount, ...]
+    claims: tuple[ClaimedItem, ...]
 
 
-async def recount(connection: Connection, event: bytes, names: str) -> Recount:
-    """`names` is what the names of the stampede's buyers begin with."""
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+class _ClaimRow(Struct, frozen=True):
+    booking: bytes
+    user: str
+    pool: str
+    seat: str | None
+    quantity: int
+
+
+async def recount(database: Database, event: bytes, name_prefix: str) -> Recount:
+    """Count the pools of the event, and the claims of buyers whose names start with the prefix."""
+    async with database.event(event).transaction("repeatable_read", readonly=True) as connection:
         at = await connection.fetchval(sql.stampede.now)
-        pools = await connection.fetch(sql.stampede.pools, event)
-        claims = await connection.fetch(sql.stampede.claims, event, names)
+        pools = await connection.fetch(sql.stampede.pool_counts, event)
+        claims = await connection.fetch(sql.stampede.claims, event, name_prefix)
     return Recount(
         at,
-        tuple(CountedStock(row["code"], row["taken"], row["capacity"]) for row in pools),
-        tuple(
-            CountedClaim(
-                ids.format_booking_id(event, row["booking"]),
-                row["user"],
-                SoldItem(row["pool"], row["seat"], row["quantity"]),
-            )
-            for row in claims
-        ),
+        tuple(read_row(PoolCount, record) for record in pools),
+        tuple(_read_claim(event, read_row(_ClaimRow, record)) for record in claims),
     )
 
 
-async def audit(connection: Connection, event: bytes) -> list[Finding]:
-    found, _ = await audit_event(connection, event)
-    return found
+def _read_claim(event: bytes, row: _ClaimRow) -> ClaimedItem:
+    return ClaimedItem(
+        ids.format_booking_id(event, row.booking), row.user, GrantedItem(row.pool, row.seat, row.quantity)
+    )
 
 
-def judge(
-    told: Sequence[Told],
-    is_: Recount,
-    audited: Iterable[Finding],
+def reach_verdict(
+    granted: Sequence[GrantedHold],
+    recounted: Recount,
+    audit_findings: Iterable[Finding],
     unanswered: Collection[str] = (),
-    troubles: Iterable[str] = (),
+    failures: Iterable[str] = (),
 ) -> Verdict:
-    """`unanswered` are buyers who may have got something without being told of it."""
-    twice = seats_told_twice(told)
-    lost = units_lost(told, is_)
-    known = {each.id for each in told}
-    untold = {claim.booking for claim in is_.claims if claim.booking not in known and claim.user not in unanswered}
+    """`unanswered` names buyers who may have a hold although they got no answer."""
+    twice = find_seats_granted_twice(granted)
+    lost = find_lost_items(granted, recounted)
+    known = {hold.id for hold in granted}
+    unknown = {c.booking for c in recounted.claims if c.booking not in known and c.user not in unanswered}
     findings = [
-        *troubles,
-        *(f"Two buyers were given {seat} for the same time." for seat in twice),
-        *(f"{booking} was promised {_words(item)} and does not have it." for booking, item in lost),
-        *(f"{booking} has units that no buyer was told of." for booking in sorted(untold)),
-        *(f"{s.pool} has {s.capacity} units, and {s.taken} are taken." for s in is_.pools if s.taken > s.capacity),
-        *(f"Auditor: {finding.what} of {finding.subject}: {finding.detail}." for finding in audited),
+        *failures,
+        *(f"Two buyers were granted seat {seat} for the same time." for seat in twice),
+        *(f"{booking} was granted {_describe(item)} and does not have it." for booking, item in lost),
+        *(f"{booking} has units that no buyer was granted." for booking in sorted(unknown)),
+        *(
+            f"{p.code} has {p.capacity} units, and {p.taken} are taken."
+            for p in recounted.pools
+            if p.taken > p.capacity
+        ),
+        *(f"Auditor: {finding.what} of {finding.subject}: {finding.detail}." for finding in audit_findings),
     ]
-    taken, capacity = sum(stock.taken for stock in is_.pools), sum(stock.capacity for stock in is_.pools)
+    taken, capacity = sum(pool.taken for pool in recounted.pools), sum(pool.capacity for pool in recounted.pools)
     lost_units = sum(item.quantity for _, item in lost)
-    summary = f"{taken:,} of {capacity:,} taken, {len(twice):,} twice, {lost_units:,} lost."
     return Verdict(
         ok=not findings,
         taken=taken,
@@ -99,38 +104,37 @@ def judge(
         twice=len(twice),
         lost=lost_units,
         findings=tuple(findings[:FINDINGS_MAX]),
-        text=f"{summary} The auditor finds nothing wrong."
-        if not findings
-        else f"{summary} {len(findings):,} findings.",
+        text=f"{taken:,} of {capacity:,} units taken, {len(twice):,} seats sold twice, {lost_units:,} units lost. "
+        + (f"Findings: {len(findings):,}." if findings else "The auditor finds nothing wrong."),
     )
 
 
-def seats_told_twice(told: Sequence[Told]) -> list[str]:
-    """A seat may be given again once the first hold on it has run out, and not before."""
-    times: dict[str, set[tuple[datetime, datetime, str]]] = defaultdict(set)
-    for each in told:
-        for item in each.items:
+def find_seats_granted_twice(granted: Sequence[GrantedHold]) -> list[str]:
+    """The server may grant a seat again only after the first hold on it has expired."""
+    spans: dict[str, set[tuple[datetime, datetime, str]]] = defaultdict(set)
+    for hold in granted:
+        for item in hold.items:
             if item.seat is not None:
-                times[item.seat].add((each.created_at, each.expires_at or _NEVER, each.id))
-    return sorted(seat for seat, spans in times.items() if _overlap(sorted(spans)))
+                spans[item.seat].add((hold.created_at, hold.expires_at or _NEVER, hold.id))
+    return sorted(seat for seat, spans_of_seat in spans.items() if _overlap(sorted(spans_of_seat)))
 
 
 def _overlap(spans: list[tuple[datetime, datetime, str]]) -> bool:
     return any(following[0] < span[1] for span, following in pairwise(spans))
 
 
-def units_lost(told: Sequence[Told], is_: Recount) -> list[tuple[str, SoldItem]]:
+def find_lost_items(granted: Sequence[GrantedHold], recounted: Recount) -> list[tuple[str, GrantedItem]]:
     has: dict[str, Counter[tuple[str, str | None]]] = defaultdict(Counter)
-    for claim in is_.claims:
+    for claim in recounted.claims:
         has[claim.booking][claim.item.pool, claim.item.seat] += claim.item.quantity
-    owed = {each.id: each for each in told if (each.expires_at or _NEVER) > is_.at}
+    owed = {hold.id: hold for hold in granted if (hold.expires_at or _NEVER) > recounted.at}
     return [
-        (each.id, item)
-        for each in owed.values()
-        for item in each.items
-        if has[each.id][item.pool, item.seat] < item.quantity
+        (hold.id, item)
+        for hold in owed.values()
+        for item in hold.items
+        if has[hold.id][item.pool, item.seat] < item.quantity
     ]
 
 
-def _words(item: SoldItem) -> str:
+def _describe(item: GrantedItem) -> str:
     return item.seat or f"{item.quantity} of {item.pool}"

@@ -78,7 +78,7 @@ function showVerdict(report) {
   verdict.querySelector("[data-title]").textContent = titleOf(report, isGood);
   verdict.querySelector("[data-text]").textContent = isGood
     ? say("verdict_ok_text")
-    : [report.verdict?.text, report.trouble].filter(Boolean).join(" ");
+    : [report.verdict?.text, report.failure].filter(Boolean).join(" ");
 }
 
 function titleOf(report, isGood) {
