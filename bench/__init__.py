@@ -1,1 +1,1 @@
-"""Measurements, as ratios in one run. Machines are noisy: a figure alone says little."""
+"""Benchmarks. Machines are noisy, so every figure is compared with a baseline from the same run."""

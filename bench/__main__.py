@@ -1,4 +1,4 @@
-"""`python -m bench`: one run, one table, ratios; the same in `bench/results.json`."""
+"""`python -m bench`: runs all scenarios, prints a table and writes `bench/results.json`."""
 
 import argparse
 import json
@@ -10,43 +10,48 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.cost import costs
-from bench.rows import ROWS, Hall, measure
-from bench.table import table
+from bench.cost import measure_costs
+from bench.scenarios import SCENARIOS, BenchServer, measure
+from bench.table import format_table
 
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("--seconds", type=int, default=8, help="how long each row is measured")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each row is measured; the best counts")
-    parser.add_argument("--connections", type=int, default=256)
-    parser.add_argument("--bookings", type=int, default=1_000_000, help="size of the large event")
-    names = [row.name for row in ROWS]
-    parser.add_argument("--rows", nargs="+", choices=names, default=names, help="what is measured")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    find_wrk()
-    with tempfile.TemporaryDirectory() as folder, Hall(Path(folder)) as hall:
-        rows: dict[str, Any] = {}
+    options = read_options()
+    install_wrk()
+    with tempfile.TemporaryDirectory() as folder, BenchServer(Path(folder)) as server:
+        results: dict[str, Any] = {}
         for _ in range(options.rounds):
-            for row in (row for row in ROWS if row.name in options.rows):
-                found = measure(hall, row, options.seconds, options.connections)
-                if row.name not in rows or found["done_per_second"] > rows[row.name]["done_per_second"]:
-                    rows[row.name] = found
-        cost = costs(hall.database_url, options.bookings)
-    for line in table(rows, cost):
+            for scenario in (scenario for scenario in SCENARIOS if scenario.name in options.scenarios):
+                result = measure(server, scenario, options.seconds, options.connections)
+                best = results.get(scenario.name)
+                if best is None or result["done_per_second"] > best["done_per_second"]:
+                    results[scenario.name] = result
+        costs = measure_costs(server.database_url, options.bookings)
+    for line in format_table(results, costs):
         print(line)
-    options.output.write_text(json.dumps({"rows": rows, "costs": cost}, indent=2) + "\n")
+    options.output.write_text(json.dumps({"scenarios": results, "costs": costs}, indent=2) + "\n")
 
 
-def find_wrk() -> None:
+def read_options() -> argparse.Namespace:
+    names = [scenario.name for scenario in SCENARIOS]
+    parser = argparse.ArgumentParser(prog="python -m bench", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=8, help="duration of each measurement")
+    parser.add_argument("--rounds", type=int, default=2, help="measurements per scenario; the best one counts")
+    parser.add_argument("--connections", type=int, default=256, help="connections that wrk keeps open")
+    parser.add_argument("--bookings", type=int, default=1_000_000, help="bookings in the large event")
+    parser.add_argument("--scenarios", nargs="+", choices=names, default=names, help="scenarios to run")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="file for the results")
+    return parser.parse_args()
+
+
+def install_wrk() -> None:
     if shutil.which("wrk") is None and shutil.which("apt-get") and os.geteuid() == 0:
         subprocess.run(["apt-get", "update", "-qq"], check=False)
         subprocess.run(["apt-get", "install", "-y", "-qq", "wrk"], check=False, stdout=subprocess.DEVNULL)
     if shutil.which("wrk") is None:
-        sys.exit("The load comes from wrk. Install it first: apt-get install wrk")
+        sys.exit("The benchmark needs wrk to generate load. Install it: apt-get install wrk")
 
 
 main()

@@ -1,6 +1,6 @@
-"""What the lanes are measured against, behind the same HTTP stack, with the same tables and the same answer.
+"""Baselines for the lanes, behind the same HTTP stack, with the same tables and the same response.
 
-Both are correct: neither oversells. They are how a careful engineer would write it, one request at a time.
+`for_update` and `guarded` never oversell. They are what a careful engineer writes who handles one request at a time.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ from holdfast.core.states import Status
 from holdfast.runtime import db, ids
 
 CONNECTIONS = 16
-MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+ANY_TIME = datetime(2030, 1, 1, tzinfo=UTC)
 
-_INSERTS = """
+_INSERT_BOOKING = """
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at,
                          expires_at, max_expires_at, request_key, fingerprint, version)
     VALUES ($1, $2, $3, $4, 'held', $5, 0, $5, 'EUR', $6, $7, $7, $8, $8, $9)
 """
-_LINE = """
+_INSERT_LINE = """
     INSERT INTO line (event_id, booking_id, number, pool, tariff, seat, quantity, unit_price, live)
     VALUES ($1, $2, 0, 0, 0, NULL, 1, $3, true)
 """
-_FACT = """
+_INSERT_JOURNAL_ENTRY = """
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data) VALUES ($1, $2, $3, 'held', $4, $5, '{}')
 """
-_GUARDED = """
+_GUARDED_HOLD = """
     WITH pool AS (
         UPDATE pool SET held = held + 1
         WHERE event_id = $1 AND number = 0 AND held + sold + 1 <= capacity RETURNING 1
@@ -49,7 +49,7 @@ _GUARDED = """
     ), line AS (
         INSERT INTO line (event_id, booking_id, number, pool, tariff, seat, quantity, unit_price, live)
         SELECT $1, $2, 0, 0, 0, NULL, 1, $5, true FROM event
-    ), fact AS (
+    ), journal_entry AS (
         INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
         SELECT $1, version, now(), 'held', $2, $7, '{}' FROM event
     )
@@ -61,31 +61,31 @@ _pools: dict[str, asyncio.Task[Any]] = {}
 
 
 async def bare(call: Call) -> ApiResponse:
-    """Neither token nor body: what the server can do at all."""
+    """Reads neither token nor body: the upper limit of the server."""
     return ApiResponse(Health(status="ok"), 201)
 
 
 async def no_op(call: Call) -> ApiResponse:
-    """The same request and the same answer as a hold, with nothing in between."""
-    return await _answer(call, _event(call), MOMENT, MOMENT, 1)
+    """The request and the response of a hold with no work in between: the upper limit of a hold."""
+    return await _respond(call, _event_id(call), ANY_TIME, ANY_TIME, 1)
 
 
 async def for_update(call: Call) -> ApiResponse:
-    """One transaction for each request, which locks the event's row."""
-    event, booking, key = _event(call), ids.new_id(), request_key(call)
+    """One transaction per request, which locks the row of the event."""
+    event, booking, key = _event_id(call), ids.new_id(), request_key(call)
     pool = await _pool(call)
     async with pool.acquire() as connection, connection.transaction():
         row = await connection.fetchrow("SELECT version FROM event WHERE id = $1 FOR UPDATE", event)
-        left = await connection.fetchrow(
+        stock = await connection.fetchrow(
             """SELECT clock_timestamp() AS now, capacity - held - sold AS left FROM pool
                WHERE event_id = $1 AND number = 0""",
             event,
         )
-        if left["left"] < 1:
+        if stock["left"] < 1:
             raise RefusedError(Refusal.SOLD_OUT)
-        now, version = left["now"], row["version"] + 1
+        now, version = stock["now"], row["version"] + 1
         await connection.execute(
-            _INSERTS,
+            _INSERT_BOOKING,
             event,
             booking,
             call.caller.org,
@@ -96,26 +96,26 @@ async def for_update(call: Call) -> ApiResponse:
             key,
             version,
         )
-        await connection.execute(_LINE, event, booking, 100)
+        await connection.execute(_INSERT_LINE, event, booking, 100)
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
-        await connection.execute(_FACT, event, version, now, booking, call.caller.actor)
+        await connection.execute(_INSERT_JOURNAL_ENTRY, event, version, now, booking, call.caller.actor)
         await connection.execute("UPDATE event SET version = $2 WHERE id = $1", event, version)
-    return await _answer(call, booking, now, now + timedelta(minutes=10), version)
+    return await _respond(call, booking, now, now + timedelta(minutes=10), version)
 
 
 async def guarded(call: Call) -> ApiResponse:
-    """One statement for each request, whose guard is in its WHERE clause."""
-    event, booking = _event(call), ids.new_id()
+    """One statement per request, with the guard in its WHERE clause."""
+    event, booking = _event_id(call), ids.new_id()
     pool = await _pool(call)
     row = await pool.fetchrow(
-        _GUARDED, event, booking, call.caller.org, call.body.user, 100, request_key(call), call.caller.actor
+        _GUARDED_HOLD, event, booking, call.caller.org, call.body.user, 100, request_key(call), call.caller.actor
     )
     if row is None:
         raise RefusedError(Refusal.SOLD_OUT)
-    return await _answer(call, booking, row["created_at"], row["expires_at"], row["version"])
+    return await _respond(call, booking, row["created_at"], row["expires_at"], row["version"])
 
 
-def _event(call: Call) -> bytes:
+def _event_id(call: Call) -> bytes:
     event = ids.parse_event_id(call.path["id"])
     assert event is not None
     return event
@@ -125,19 +125,19 @@ async def _pool(call: Call) -> Any:
     url = call.services.settings.database_url
     assert url is not None
     if url not in _pools:
-        _pools[url] = asyncio.create_task(_open(url))
+        _pools[url] = asyncio.create_task(_create_pool(url))
     return await _pools[url]
 
 
-async def _open(url: str) -> Any:
+async def _create_pool(url: str) -> Any:
     return await asyncpg.create_pool(url, min_size=1, max_size=CONNECTIONS, init=db.register_uuid_codec)
 
 
-async def _answer(call: Call, booking: bytes, now: Any, expires_at: Any, version: int) -> ApiResponse:
-    event = _event(call)
+async def _respond(call: Call, booking: bytes, now: Any, expires_at: Any, version: int) -> ApiResponse:
+    event = _event_id(call)
     if event not in _layouts:
         _layouts.update(await call.services.engine.layouts(call.services.pool, {event: 2}))
-    made = Booking(
+    held = Booking(
         id=booking,
         event=event,
         org=call.caller.org,
@@ -155,7 +155,7 @@ async def _answer(call: Call, booking: bytes, now: Any, expires_at: Any, version
         fingerprint=booking,
         version=version,
     )
-    return ApiResponse(booking_view(made, _layouts[event], now), 201)
+    return ApiResponse(booking_view(held, _layouts[event], now), 201)
 
 
 def _baseline(name: str, function: Any, who: Access, **more: Any) -> Operation:
@@ -163,7 +163,7 @@ def _baseline(name: str, function: Any, who: Access, **more: Any) -> Operation:
         name=name,
         method="POST",
         path=f"/bench/{name}/{{id}}",
-        summary="Only for measuring.",
+        summary="For benchmarks only.",
         who=who,
         about=Resource.EVENT,
         function=function,

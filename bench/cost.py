@@ -1,4 +1,4 @@
-"""What one hold costs alone, in process: against a bare transaction, and in events of different sizes."""
+"""The cost of one hold without load and without HTTP: against bare transactions, and in events of different sizes."""
 
 import secrets
 import statistics
@@ -17,9 +17,10 @@ from holdfast.engine.event_editor import create_event, set_status
 from holdfast.runtime import db, ids
 
 SMALL = 1_000
-TURNS = 400
+ROUNDS = 400
+WARMUP_ROUNDS = 50
 
-_FILL = """
+_FILL_BOOKINGS = """
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
                          max_expires_at, request_key, fingerprint, version)
     SELECT $1, md5('b' || n)::uuid, $2, 'u' || n, 'confirmed', 100, 0, 100, 'EUR', now(), now(), now(),
@@ -35,63 +36,63 @@ _FILL_JOURNAL = """
     SELECT $1, n + 2, now(), 'confirmed', md5('b' || n)::uuid, 'bench', '{}' FROM generate_series(1, $2::integer) AS n
 """
 
-_BOOKING = """
+_INSERT_BOOKING = """
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
                          max_expires_at, request_key, fingerprint, version)
     VALUES ($1, $2, $3, 'u', 'held', 100, 0, 100, 'EUR', now(), now() + interval '1 hour', now(), $4, $4, $5)
 """
-_LINE = """
+_INSERT_LINE = """
     INSERT INTO line (event_id, booking_id, number, pool, tariff, quantity, unit_price, live)
     VALUES ($1, $2, 0, 0, 0, 1, 100, true)
 """
-_FACT = """
+_INSERT_JOURNAL_ENTRY = """
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
     VALUES ($1, $2, now(), 'held', $3, 'bench', '{}')
 """
 
 
-def costs(url: str, large: int) -> dict[str, Any]:
-    return uvloop.run(_costs(url, large))
+def measure_costs(url: str, large: int) -> dict[str, Any]:
+    return uvloop.run(_measure_costs(url, large))
 
 
-async def _costs(url: str, large: int) -> dict[str, Any]:
+async def _measure_costs(url: str, large: int) -> dict[str, Any]:
     connection = await db.connect(url)
     org = (await connection.fetchrow("SELECT id FROM org"))["id"]
-    # Nobody is to analyse these tables while they are measured.
+    # A vacuum or analyze in the middle would change the plans that are measured.
     for name in ("booking", "line", "journal", "pool", "event"):
         await connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
-    events = [await _filled(connection, org, size) for size in (SMALL, large)]
-    desk = Engine(url, lanes=1)
-    desk.start()
-    bare, least, small, big = await _interleaved(
+    events = [await _create_filled_event(connection, org, size) for size in (SMALL, large)]
+    engine = Engine(url, lanes=1)
+    engine.start()
+    bare, minimal, small, big = await _time_in_turns(
         [
-            lambda: _bare(connection, events[0], org),
-            lambda: _least(connection, events[0], org),
-            lambda: _hold(desk, events[0], org),
-            lambda: _hold(desk, events[1], org),
+            lambda: _hold_in_bare_transaction(connection, events[0], org),
+            lambda: _hold_in_minimal_transaction(connection, events[0], org),
+            lambda: _hold_in_engine(engine, events[0], org),
+            lambda: _hold_in_engine(engine, events[1], org),
         ]
     )
-    await desk.close()
+    await engine.close()
     await connection.close()
     return {
         "bare_ms": bare,
-        "least_ms": least,
+        "minimal_ms": minimal,
         "hold_ms": small,
         "bare_ratio": small / bare,
-        "least_ratio": small / least,
+        "minimal_ratio": small / minimal,
         "small": SMALL,
         "large": large,
         "size_ratio": big / small,
     }
 
 
-async def _filled(connection: Any, org: bytes, size: int) -> bytes:
+async def _create_filled_event(connection: Any, org: bytes, size: int) -> bytes:
     pool = PoolNew(code="places", capacity=10_000_000, tariffs=[TariffNew(code="full", price=100)])
-    offer = EventNew(title="x", starts_at=datetime(2030, 1, 1, tzinfo=UTC), currency="EUR", pools=[pool])
-    event = await create_event(connection, org, offer, "bench")
+    new = EventNew(title="Benchmark", starts_at=datetime(2030, 1, 1, tzinfo=UTC), currency="EUR", pools=[pool])
+    event = await create_event(connection, org, new, "bench")
     await set_status(connection, org, event, EventStatus.ACTIVE, "bench")
     async with connection.transaction():
-        await connection.execute(_FILL, event, org, size)
+        await connection.execute(_FILL_BOOKINGS, event, org, size)
         await connection.execute(_FILL_LINES, event, size)
         await connection.execute(_FILL_JOURNAL, event, size)
         await connection.execute("UPDATE pool SET sold = $2 WHERE event_id = $1", event, size)
@@ -99,40 +100,40 @@ async def _filled(connection: Any, org: bytes, size: int) -> bytes:
     return event
 
 
-async def _interleaved(works: list[Callable[[], Awaitable[None]]]) -> list[float]:
-    """The median milliseconds of each, taken in turns so that noise hits all alike."""
+async def _time_in_turns(works: list[Callable[[], Awaitable[None]]]) -> list[float]:
+    """The median milliseconds of each. They take turns, so that noise affects all of them alike."""
     times: list[list[float]] = [[] for _ in works]
-    for turn in range(TURNS + 50):
+    for number in range(WARMUP_ROUNDS + ROUNDS):
         for work, taken in zip(works, times, strict=True):
             start = time.perf_counter()
             await work()
-            if turn >= 50:
+            if number >= WARMUP_ROUNDS:
                 taken.append((time.perf_counter() - start) * 1000)
     return [statistics.median(taken) for taken in times]
 
 
-async def _bare(connection: Any, event: bytes, org: bytes) -> None:
-    """The rows of a hold, written by hand in one transaction."""
+async def _hold_in_bare_transaction(connection: Any, event: bytes, org: bytes) -> None:
+    """Writes the same rows as a hold."""
     booking = ids.new_id()
     async with connection.transaction():
         version = await connection.fetchval("SELECT version + 1 FROM event WHERE id = $1 FOR UPDATE", event)
-        await connection.execute(_BOOKING, event, booking, org, secrets.token_bytes(16), version)
-        await connection.execute(_LINE, event, booking)
+        await connection.execute(_INSERT_BOOKING, event, booking, org, secrets.token_bytes(16), version)
+        await connection.execute(_INSERT_LINE, event, booking)
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
-        await connection.execute(_FACT, event, version, booking)
+        await connection.execute(_INSERT_JOURNAL_ENTRY, event, version, booking)
         await connection.execute("UPDATE event SET version = $2 WHERE id = $1", event, version)
 
 
-async def _least(connection: Any, event: bytes, org: bytes) -> None:
-    """The least that could be called a hold: lock, one row, one counter."""
+async def _hold_in_minimal_transaction(connection: Any, event: bytes, org: bytes) -> None:
+    """The minimum of a hold: a lock, one row and one counter."""
     async with connection.transaction():
         await connection.fetchval("SELECT version FROM event WHERE id = $1 FOR UPDATE", event)
-        await connection.execute(_BOOKING, event, ids.new_id(), org, secrets.token_bytes(16), 0)
+        await connection.execute(_INSERT_BOOKING, event, ids.new_id(), org, secrets.token_bytes(16), 0)
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
 
 
-async def _hold(desk: Engine, event: bytes, org: bytes) -> None:
-    outcome = await desk.submit(
+async def _hold_in_engine(engine: Engine, event: bytes, org: bytes) -> None:
+    outcome = await engine.submit(
         PlaceHold(
             event=event,
             org=org,

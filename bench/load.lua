@@ -1,8 +1,8 @@
--- What wrk sends. Arguments: kind, key, file with one path a line, and the number of seat pairs.
-local kind, key, paths, pairs_of_seats, number, waiting = "", "", {}, 0, 0, {}
+-- The requests of wrk. Arguments: kind, key, a file with one path per line, and the number of seat pairs.
+local kind, key, paths, pair_count, number, held_bookings = "", "", {}, 0, 0, {}
 
 function init(args)
-  kind, key, pairs_of_seats = args[1], args[2], tonumber(args[4] or 0)
+  kind, key, pair_count = args[1], args[2], tonumber(args[4] or 0)
   for line in io.lines(args[3]) do paths[#paths + 1] = line end
   math.randomseed(os.time())
   run = tostring(os.time()) .. tostring(math.random(1e9))
@@ -19,13 +19,13 @@ function request()
   if kind == "bare" then
     return "POST " .. paths[1] .. " HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\n\r\n"
   end
-  if #waiting > 0 then
-    return post("/v1/bookings/" .. table.remove(waiting) .. "/confirm", "")
+  if #held_bookings > 0 then
+    return post("/v1/bookings/" .. table.remove(held_bookings) .. "/confirm", "")
   end
   local path = paths[math.random(#paths)]
   local user = '{"user":"u' .. number .. '","items":['
   if kind == "pairs" then
-    local pair = math.random(pairs_of_seats) - 1
+    local pair = math.random(pair_count) - 1
     local row, place = math.floor(pair / 50) + 1, pair % 50 * 2 + 1
     return post(path, user .. '{"seat":"R' .. row .. "-" .. place .. '"},{"seat":"R' .. row .. "-" .. (place + 1) .. '"}]}')
   end
@@ -35,7 +35,7 @@ end
 if os.getenv("BENCH_CONFIRM") then
   function response(status, headers, body)
     local id = body:match('"id":"(bk_[^"]+)".-"status":"held"')
-    if id then waiting[#waiting + 1] = id end
+    if id then held_bookings[#held_bookings + 1] = id end
   end
 end
 

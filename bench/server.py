@@ -1,4 +1,4 @@
-"""The product's own server with three more operations: the ceiling, and two ways of doing without lanes."""
+"""Holdfast's server with four more operations: two upper limits, and two baselines without lanes."""
 
 import os
 import sys

@@ -3,19 +3,27 @@
 from collections.abc import Iterator
 from typing import Any
 
+_BASELINES = {"for_update": "x for update", "guarded": "x guarded", "no_op": "x no-op"}
 
-def table(rows: dict[str, Any], cost: dict[str, Any]) -> Iterator[str]:
+
+def format_table(results: dict[str, Any], costs: dict[str, Any]) -> Iterator[str]:
+    """Ratios are the scenario's rate divided by the rate of the baseline that the column names."""
     times = "".join(f"{name:>9}" for name in ("done/s", "p50 ms", "p95 ms", "p99 ms"))
-    yield f"{'':<54}{times}{'x FOR UPD':>11}{'x guarded':>11}{'of no-op':>10}"
-    for row in rows.values():
-        rate = row["done_per_second"]
-        ratios = [rate / rows[name]["done_per_second"] for name in ("for_update", "guarded", "no_op")]
-        times = "".join(f"{row[name]:>9.1f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
-        yield f"{row['what']:<54}{rate:>9,.0f}{times}{ratios[0]:>11.1f}{ratios[1]:>11.1f}{ratios[2]:>10.2f}"
+    yield f"{'scenario':<54}{times}" + "".join(f"{title:>14}" for title in _BASELINES.values())
+    for result in results.values():
+        rate = result["done_per_second"]
+        times = "".join(f"{result[name]:>9.1f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
+        ratios = "".join(_format_ratio(rate, results.get(name)) for name in _BASELINES)
+        yield f"{result['title']:<54}{rate:>9,.0f}{times}{ratios}"
     yield ""
-    yield f"one hold alone, in bare transactions that write the same rows: {cost['bare_ratio']:.2f}"
-    yield f"one hold alone, in transactions that only lock, insert one row and count: {cost['least_ratio']:.2f}"
-    sizes = f"in an event of {cost['large']:,} bookings, in holds of one of {cost['small']:,}"
-    yield f"one hold {sizes}: {cost['size_ratio']:.2f}"
-    pool = rows["pool"]
-    yield f"p99 of holds on one hot pool, in its p50: {pool['p99_ms'] / pool['p50_ms']:.2f}"
+    yield "One hold without load takes"
+    yield f"  {costs['bare_ratio']:.2f} x as long as a bare transaction that writes the same rows"
+    yield f"  {costs['minimal_ratio']:.2f} x as long as a transaction that only locks, inserts one row and counts"
+    large, small = f"{costs['large']:,}", f"{costs['small']:,}"
+    yield f"  {costs['size_ratio']:.2f} x as long in an event with {large} bookings as in one with {small}"
+    if pool := results.get("pool"):
+        yield f"The p99 of holds on one hot pool is {pool['p99_ms'] / pool['p50_ms']:.2f} x their p50."
+
+
+def _format_ratio(rate: float, baseline: dict[str, Any] | None) -> str:
+    return f"{rate / baseline['done_per_second']:>14.2f}" if baseline else f"{'-':>14}"

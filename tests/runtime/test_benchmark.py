@@ -10,7 +10,7 @@ import pytest
 from tests.support.browser import ensure_installed
 from tests.support.harness import IS_LONG
 
-ROWS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
+SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
 SHORT = {"bare", "pool", "for_update"}
 
 
@@ -18,14 +18,14 @@ def test_one_run_gives_one_table_of_ratios(tmp_path: Path) -> None:
     if ensure_installed("wrk") is None:
         pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"
-    rows = ROWS if IS_LONG else SHORT
+    names = SCENARIOS if IS_LONG else SHORT
     options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--output", str(output)]
-    command = [sys.executable, "-m", "bench", *options, "--rows", *sorted(rows)]
+    command = [sys.executable, "-m", "bench", *options, "--scenarios", *sorted(names)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "x FOR UPD" in done.stdout
+    assert "x for update" in done.stdout
     found = json.loads(output.read_text())
-    assert set(found["rows"]) == rows
-    rates = {name: row["done_per_second"] for name, row in found["rows"].items()}
+    assert set(found["scenarios"]) == names
+    rates = {name: result["done_per_second"] for name, result in found["scenarios"].items()}
     assert rates["pool"] > 2 * rates["for_update"]
     assert found["costs"]["bare_ratio"] < 10

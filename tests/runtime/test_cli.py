@@ -81,6 +81,15 @@ def test_a_database_that_is_not_there_is_told() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_database_that_denies_access_is_told_without_a_trace(database: str) -> None:
+    head, _, query = database.partition("?")
+    done = run_installed_holdfast(f"{head.rpartition('/')[0]}/nowhere?{query}", "audit")
+    assert done.returncode == 2
+    assert 'database "nowhere" does not exist' in done.stderr
+    assert "HOLDFAST_DATABASE_URL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_setting_that_makes_no_sense_is_refused(database: str) -> None:
     done = call_holdfast(database, "audit", HOLDFAST_LANES="0")
     assert done.returncode == 2

@@ -1,0 +1,142 @@
+"""The scenarios that `python -m bench` measures, and the server that they run against."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import asyncpg
+import httpx
+import uvloop
+from msgspec import Struct
+
+from holdfast.runtime import db, embedded
+from holdfast.runtime.credentials import Role, create_key, create_org
+
+HERE = Path(__file__).parent
+MANY_EVENTS = 1000
+PAIRS = 40_000
+
+
+class Scenario(Struct, frozen=True):
+    """`kind` selects what `load.lua` sends. With `refused`, a refusal counts as done, because the event is sold out."""
+
+    name: str
+    title: str
+    path: str = "/v1/events/{event}/holds"
+    kind: str = "pool"
+    events: int = 1
+    capacity: int = 10_000_000
+    confirm: bool = False
+    refused: bool = False
+
+
+SCENARIOS = (
+    Scenario("bare", "no token, no body (upper limit of the server)", path="/bench/bare/{event}", kind="bare"),
+    Scenario("no_op", "no-op with a hold's request and response", path="/bench/no_op/{event}"),
+    Scenario("pool", "holds on one hot pool"),
+    Scenario("for_update", "baseline: one FOR UPDATE transaction per request", path="/bench/for_update/{event}"),
+    Scenario("guarded", "baseline: one guarded statement per request", path="/bench/guarded/{event}"),
+    Scenario("pairs", "holds on random pairs of one hot seat map", kind="pairs"),
+    Scenario("confirm", "holds and confirmations in turn", confirm=True),
+    Scenario("events", f"holds on {MANY_EVENTS:,} events at once", events=MANY_EVENTS),
+    Scenario("sold_out", "refusals on a sold-out event", capacity=0, refused=True),
+)
+
+
+class BenchServer:
+    """An embedded PostgreSQL and one API process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server_url = embedded.start(folder)
+        self.database_url = self.server_url.replace("/postgres?", "/bench?")
+        self._folder = folder
+
+    def __enter__(self) -> "BenchServer":
+        self._key = uvloop.run(self._prepare())
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.server", str(self._port), "1"],
+            env={**os.environ, "HOLDFAST_DATABASE_URL": self.database_url, "HOLDFAST_RATE_PER_ADDRESS": "1e6"},
+            cwd=HERE.parent,
+        )
+        self._client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self._port}", headers={"Authorization": f"Bearer {self._key}"}, timeout=60
+        )
+        self._wait_until_ready()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+    async def _prepare(self) -> str:
+        connection = await asyncpg.connect(self.server_url)
+        await connection.execute("CREATE DATABASE bench")
+        await connection.close()
+        await db.migrate(self.database_url)
+        connection = await db.connect(self.database_url)
+        org = await create_org(connection, "bench")
+        assert org is not None
+        key = await create_key(connection, org, Role.ADMIN)
+        await connection.close()
+        return key
+
+    def _wait_until_ready(self) -> None:
+        for _ in range(500):
+            try:
+                if self._client.get("/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.02)
+        raise RuntimeError("The server did not start.")
+
+    def publish(self, scenario: Scenario) -> list[str]:
+        pool: dict[str, Any] = {"code": "places", "tariffs": [{"code": "full", "price": 100}]}
+        if scenario.kind == "pairs":
+            pool["seats"] = {"rows": [f"R{number}" for number in range(1, PAIRS // 50 + 1)], "numbers": 100}
+        else:
+            pool["capacity"] = scenario.capacity
+        event = {"title": scenario.name, "starts_at": "2030-01-01T00:00:00Z", "currency": "EUR", "pools": [pool]}
+        events = []
+        for _ in range(scenario.events):
+            events.append(self._client.post("/v1/events", json=event).raise_for_status().json()["id"])
+            self._client.post(f"/v1/events/{events[-1]}/publish").raise_for_status()
+        return events
+
+    def run_wrk(self, scenario: Scenario, paths: list[str], seconds: int, connections: int) -> dict[str, float]:
+        file = self._folder / "paths"
+        file.write_text("\n".join(paths) + "\n")
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(HERE / "load.lua")]
+        command += [f"http://127.0.0.1:{self._port}", "--", scenario.kind, self._key, str(file), str(PAIRS)]
+        environment = {**os.environ, **({"BENCH_CONFIRM": "1"} if scenario.confirm else {})}
+        output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        counts: dict[str, float] = json.loads(output.rpartition("RESULT ")[2])
+        return counts
+
+
+def measure(server: BenchServer, scenario: Scenario, seconds: int, connections: int) -> dict[str, Any]:
+    """Warm up for a second, then measure, on new events."""
+    paths = [scenario.path.format(event=event) for event in server.publish(scenario)]
+    server.run_wrk(scenario, paths, 1, connections)
+    counts = server.run_wrk(scenario, paths, seconds, connections)
+    if counts["broken"]:
+        raise RuntimeError(f"{scenario.name}: {counts['broken']} requests got no response")
+    done = counts["requests"] if scenario.refused else counts["requests"] - counts["refused"]
+    if not done or (scenario.refused and counts["refused"] < counts["requests"]):
+        raise RuntimeError(f"{scenario.name} did not do what it measures: {counts}")
+    return {
+        "title": scenario.title,
+        "done_per_second": round(done / counts["seconds"], 1),
+        "requests_per_second": round(counts["requests"] / counts["seconds"], 1),
+        "p50_ms": round(counts["p50"], 2),
+        "p95_ms": round(counts["p95"], 2),
+        "p99_ms": round(counts["p99"], 2),
+    }
