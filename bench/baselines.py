@@ -136,7 +136,7 @@ async def _create_pool(url: str) -> Any:
 async def _respond(call: Call, booking: bytes, now: Any, expires_at: Any, version: int) -> ApiResponse:
     event = _event_id(call)
     if event not in _layouts:
-        _layouts.update(await call.services.engine.layouts(call.services.pool, {event: 2}))
+        _layouts.update(await call.services.engine.layouts(call.services.database, {event: 2}))
     held = Booking(
         id=booking,
         event=event,

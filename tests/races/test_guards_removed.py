@@ -101,7 +101,7 @@ def _bookings(outcomes: list[Outcome]) -> int:
 def versions_unchecked() -> Iterator[None]:
     """Batches that save an event without looking whether it is still the one they have read."""
     guarded = sql.engine.insert_bookings
-    sql.engine.insert_bookings = guarded.replace("AND event.version = new.was", "")
+    sql.engine.insert_bookings = guarded.replace("AND event.version = changed.was", "")
     assert sql.engine.insert_bookings != guarded
     yield
     sql.engine.insert_bookings = guarded

@@ -9,12 +9,12 @@ from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import HoldNew, Item
 from holdfast.api.responses import BookingList, booking_view
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, PlaceHold, PoolItem, SeatItem, TransferBooking
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import Verb
-from holdfast.engine.load import BookingDocument
 from holdfast.runtime import ids
 
 _encode_sorted = json.Encoder(order="sorted").encode
@@ -202,9 +202,8 @@ def booking_answer(outcome: Outcome, status: int = 200) -> ApiResponse:
 
 
 async def _views(call: Call, rows: list[Any]) -> list[Any]:
-    layouts = await call.services.engine.layouts(call.services.pool, {row["event_id"]: row["revision"] for row in rows})
-    documents = [json.decode(row["booking"], type=BookingDocument) for row in rows]
+    revisions = {row["event_id"]: row["revision"] for row in rows}
+    layouts = await call.services.engine.layouts(call.services.database, revisions)
     return [
-        booking_view(document.booking(), layouts[row["event_id"]], row["now"])
-        for document, row in zip(documents, rows, strict=True)
+        booking_view(json.decode(row["booking"], type=Booking), layouts[row["event_id"]], row["now"]) for row in rows
     ]

@@ -14,7 +14,6 @@ from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment, StartPayment
 from holdfast.core.payment import RECEIPT, Payment, PaymentResult, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.engine.load import PaymentDocument
 from holdfast.payments.provider import CheckoutRequest, NoticeError, Provider, ProviderError, ProviderRefusedError
 from holdfast.runtime import ids
 
@@ -50,7 +49,7 @@ async def start_payment(call: Call) -> ApiResponse:
 
 async def get_payment(call: Call) -> ApiResponse:
     row = await _row(call)
-    payment = json.decode(row["payment"], type=PaymentDocument).payment()
+    payment = json.decode(row["payment"], type=Payment)
     return ApiResponse(payment_view(row["event_id"], row["booking_id"], payment))
 
 

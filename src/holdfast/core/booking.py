@@ -22,13 +22,23 @@ class Line(Struct, frozen=True, gc=False, array_like=True):
     unit_price: int
 
 
-class Booking(Struct, frozen=True, kw_only=True):
-    """One buyer's claim on units of an event, in every status from hold to completion."""
+class BuyerInput(Struct, frozen=True, kw_only=True):
+    """What the buyer enters. A `PlaceHold` command carries it, and the new booking keeps it."""
+
+    user: str
+    cart_hash: bytes | None = None
+    details: str | None = None
+    email: str | None = None
+    language: str | None = None
+
+
+class Booking(BuyerInput, frozen=True, kw_only=True, omit_defaults=True):
+    """One buyer's claim on units of an event, in every status from hold to completion. `engine.sql` reads and writes
+    exactly these fields, as the JSON that msgspec makes of them."""
 
     id: bytes
     event: bytes
     org: bytes
-    user: str
     status: Status
     lines: tuple[Line, ...]
     subtotal: int
@@ -40,10 +50,6 @@ class Booking(Struct, frozen=True, kw_only=True):
     max_expires_at: datetime | None
     request_key: bytes
     fingerprint: bytes
-    cart_hash: bytes | None = None
-    details: str | None = None
-    email: str | None = None
-    language: str | None = None
     reason: str | None = None
     # Counts transfers. A transfer voids all tickets of earlier generations.
     generation: int = 0

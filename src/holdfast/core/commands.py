@@ -4,7 +4,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from holdfast.core.booking import Booking
+from holdfast.core.booking import Booking, BuyerInput
 from holdfast.core.layout import Layout
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import FastStrEnum, Verb
@@ -28,22 +28,17 @@ class BestSeats(Struct, frozen=True):
     adjacent: bool = True
 
 
-class PlaceHold(Struct, frozen=True, kw_only=True):
+class PlaceHold(BuyerInput, frozen=True, kw_only=True):
     """Hold all of the items, or none. Only `staff` can see drafts."""
 
     event: bytes
     org: bytes
     booking: bytes
-    user: str
     actor: str
     request_key: bytes
     fingerprint: bytes
     items: tuple[SeatItem | PoolItem, ...] = ()
     best: BestSeats | None = None
-    cart_hash: bytes | None = None
-    details: str | None = None
-    email: str | None = None
-    language: str | None = None
     staff: bool = True
 
 

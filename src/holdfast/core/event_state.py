@@ -80,7 +80,6 @@ class EventState:
         # The changes to save. Changed bookings and payments keep the status they were loaded with.
         self.new_bookings: set[bytes] = set()
         self.changed_bookings: dict[bytes, Status] = {}
-        self.transferred_bookings: set[bytes] = set()
         self.changed_payments: dict[bytes, PaymentChange] = {}
         self.new_receipts: list[tuple[bytes, Receipt]] = []
         self.counter_shifts: dict[int, CounterShift] = {}
@@ -143,7 +142,6 @@ class EventState:
         self, booking: Booking, user: str, email: str | None, language: str | None, actor: str
     ) -> Booking:
         self._live_bookings_by_user.get(booking.user, {}).pop(booking.id, None)
-        self.transferred_bookings.add(booking.id)
         after = structs.replace(
             booking,
             user=user,

@@ -1,6 +1,6 @@
 """Placing a hold. Checks run in the order of `refusals.py`, so that the first reason to refuse is the one reported."""
 
-from holdfast.core.booking import Booking, Line
+from holdfast.core.booking import Booking, BuyerInput, Line
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.event_state import EventState
 from holdfast.core.layout import Pool, Tariff
@@ -180,7 +180,6 @@ def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...])
         id=command.booking,
         event=command.event,
         org=command.org,
-        user=command.user,
         status=Status.CONFIRMED if at_once else Status.HELD,
         lines=lines,
         subtotal=subtotal,
@@ -192,9 +191,6 @@ def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...])
         max_expires_at=max_expires_at,
         request_key=command.request_key,
         fingerprint=command.fingerprint,
-        cart_hash=command.cart_hash,
-        details=command.details,
-        email=command.email,
-        language=command.language,
         version=state.version + 1,
+        **{name: getattr(command, name) for name in BuyerInput.__struct_fields__},
     )

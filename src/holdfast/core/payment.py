@@ -42,7 +42,7 @@ RECEIPT: Final = "receipt"
 _CAPTURABLE: Final = frozenset({PaymentStatus.STARTED, PaymentStatus.FAILED, PaymentStatus.REVIEW})
 
 
-class Payment(Struct, frozen=True, kw_only=True):
+class Payment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: bytes
     provider: str
     status: PaymentStatus

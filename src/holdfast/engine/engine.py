@@ -43,6 +43,6 @@ class Engine:
                 self._sweeper = await db.connect_lane(self._url)
             return await sweep(self._sweeper, self._layouts, [event])
 
-    async def layouts(self, pool: db.Pool, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
-        async with pool.acquire() as connection:
+    async def layouts(self, database: db.Database, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
+        async with database.all_events.connection() as connection:
             return await self._layouts.get(connection, revisions)

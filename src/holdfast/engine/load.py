@@ -4,12 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
-from msgspec import Raw, Struct, json
+from msgspec import Struct, json
 
 from holdfast import sql
-from holdfast.core.booking import Booking, Line
+from holdfast.core.booking import Booking
 from holdfast.core.commands import (
     ActOnBooking,
     Command,
@@ -22,8 +21,7 @@ from holdfast.core.commands import (
 from holdfast.core.event_state import Counter, EventState
 from holdfast.core.layout import Layout
 from holdfast.core.notifications import WebhookSubscription
-from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
-from holdfast.core.states import REVIVING, Status
+from holdfast.core.states import REVIVING
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import Connection
 
@@ -42,106 +40,12 @@ class LoadedBatch(Struct):
     endpoints: dict[bytes, list[WebhookSubscription]]
 
 
-class PaymentDocument(Struct):
-    """A payment as the database tells it."""
-
-    id: UUID
-    provider: str
-    provider_ref: str | None
-    status: PaymentStatus
-    outcome: PaymentOutcome | None
-    amount: int
-    currency: str
-    request_key: str
-    fingerprint: str
-    return_url: str | None
-    checkout_url: str | None
-    reason: str | None
-    created_at: datetime
-    captured_at: datetime | None
-
-    def payment(self) -> Payment:
-        return Payment(
-            id=self.id.bytes,
-            provider=self.provider,
-            provider_ref=self.provider_ref,
-            status=self.status,
-            outcome=self.outcome,
-            amount=self.amount,
-            currency=self.currency,
-            request_key=_bytes(self.request_key),
-            fingerprint=_bytes(self.fingerprint),
-            return_url=self.return_url,
-            checkout_url=self.checkout_url,
-            reason=self.reason,
-            created_at=self.created_at,
-            captured_at=self.captured_at,
-        )
-
-
-class BookingDocument(Struct):
-    """A booking as the database tells it."""
-
-    id: UUID
-    event_id: UUID
-    org_id: UUID
-    user_id: str
-    status: Status
-    lines: tuple[Line, ...]
-    subtotal: int
-    tax: int
-    total: int
-    currency: str
-    created_at: datetime
-    expires_at: datetime | None
-    max_expires_at: datetime | None
-    request_key: str
-    fingerprint: str
-    cart_hash: str | None
-    details: Raw
-    email: str | None
-    language: str | None
-    reason: str | None
-    generation: int
-    version: int
-    payments: tuple[PaymentDocument, ...] | None
-    receipts: tuple[str, ...] | None = None
-
-    def booking(self) -> Booking:
-        return Booking(
-            id=self.id.bytes,
-            event=self.event_id.bytes,
-            org=self.org_id.bytes,
-            user=self.user_id,
-            status=self.status,
-            lines=self.lines,
-            subtotal=self.subtotal,
-            tax=self.tax,
-            total=self.total,
-            currency=self.currency,
-            created_at=self.created_at,
-            expires_at=self.expires_at,
-            max_expires_at=self.max_expires_at,
-            request_key=_bytes(self.request_key),
-            fingerprint=_bytes(self.fingerprint),
-            cart_hash=None if self.cart_hash is None else _bytes(self.cart_hash),
-            details=None if self.details == b"null" else bytes(self.details).decode(),
-            email=self.email,
-            language=self.language,
-            reason=self.reason,
-            generation=self.generation,
-            version=self.version,
-            payments=tuple([document.payment() for document in self.payments or ()]),
-            receipts=tuple([_bytes(text) for text in self.receipts or ()]),
-        )
-
-
 class _Loaded(Struct):
     now: datetime
-    bookings: list[BookingDocument]
-    pools: list[tuple[UUID, int, int, int, int]]
-    taken: list[tuple[UUID, int, UUID]]
-    endpoints: list[tuple[UUID, UUID, frozenset[str]]]
+    bookings: list[Booking]
+    pools: list[tuple[bytes, int, int, int, int]]
+    taken: list[tuple[bytes, int, bytes]]
+    endpoints: list[tuple[bytes, bytes, frozenset[str]]]
 
 
 _decode_loaded: Final = json.Decoder(_Loaded).decode
@@ -196,21 +100,20 @@ def _build_batch(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[
     counters: dict[bytes, dict[int, Counter]] = defaultdict(dict)
     taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     due: dict[bytes, int] = defaultdict(int)
-    for document in loaded.bookings:
-        booking = document.booking()
+    for booking in loaded.bookings:
         bookings[booking.event][booking.id] = booking
         due[booking.event] += booking.is_due(loaded.now)
     for event, number, capacity, held, sold in loaded.pools:
-        counters[event.bytes][number] = Counter(capacity, held, sold)
-    for event, seat, by in loaded.taken:
-        taken[event.bytes][seat] = by.bytes
+        counters[event][number] = Counter(capacity, held, sold)
+    for event, seat, owner in loaded.taken:
+        taken[event][seat] = owner
     states = {
         event: EventState(plans[event], loaded.now, version, counters[event], bookings[event], taken[event])
         for event, version in versions.items()
     }
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
-        endpoints[org.bytes].append(WebhookSubscription(endpoint.bytes, kinds))
+        endpoints[org].append(WebhookSubscription(endpoint, kinds))
     return LoadedBatch(loaded.now, states, versions, any(count >= DUE_MAX for count in due.values()), endpoints)
 
 
@@ -260,7 +163,3 @@ def _seats_to_load(plans: Mapping[bytes, Layout], placing: list[PlaceHold]) -> s
 
 def _columns(rows: Iterable[tuple[Any, ...]], width: int = 2) -> list[tuple[Any, ...]]:
     return list(zip(*rows, strict=True)) or [()] * width
-
-
-def _bytes(text: str) -> bytes:
-    return bytes.fromhex(text[2:])

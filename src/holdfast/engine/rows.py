@@ -1,29 +1,27 @@
-"""Rows on their way into the database: a few documents, and every count of rows is checked."""
+"""JSON documents of rows on their way into the database, and the check of how many rows changed."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, json
 
+from holdfast.core.booking import Booking
+
 _encode = json.Encoder().encode
 
 
 class LostUpdateError(AssertionError):
-    """Fewer or more rows changed than were decided. This is a bug in the engine, and must be loud."""
+    """A statement changed fewer or more rows than the batch decided. This is a bug, and it must be loud."""
 
 
 class Row(Struct, gc=False, omit_defaults=True):
-    """A row to write. Its fields are the columns that `desk.sql` takes; ids and hashes are in hexadecimal."""
+    """A row to write. Its fields are the columns that `engine.sql` takes; ids and hashes become base64."""
 
 
-def document(rows: Sequence[Row]) -> str:
+def document(rows: Sequence[Row | Booking]) -> str:
     return _encode(rows).decode()
 
 
-def bytea(raw: bytes) -> str:
-    return "\\x" + raw.hex()
-
-
-def check(what: str, saved: Any, **expected: int) -> None:
+def check_counts(statement: str, saved: Any, **expected: int) -> None:
     if dict(saved) != expected:
-        raise LostUpdateError(f"{what}: {dict(saved)} instead of {expected}")
+        raise LostUpdateError(f"{statement}: {dict(saved)} instead of {expected}")

@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from holdfast import sql
 from holdfast.core.booking import Booking
+from holdfast.core.commands import Receipt
 from holdfast.core.event_state import EventState
 from holdfast.core.journal import JournalEntry
 from holdfast.core.notifications import MAIL, WebhookSubscription, notifications_for
 from holdfast.core.payment import RECEIPT, Payment, PaymentStatus
 from holdfast.core.states import Status
 from holdfast.engine.load import LoadedBatch
-from holdfast.engine.rows import Row, bytea, check, document
+from holdfast.engine.rows import Row, check_counts, document
 from holdfast.runtime import ids
 from holdfast.runtime.db import Connection
 
@@ -19,85 +20,64 @@ from holdfast.runtime.db import Connection
 CHECK_SECONDS: Final = 60
 
 
-class NewPaymentRow(Row):
-    event_id: str
-    id: str
-    org_id: str
-    booking_id: str
-    provider: str
-    status: str
-    outcome: str | None
-    amount: int
-    currency: str
-    request_key: str
-    fingerprint: str
-    return_url: str | None
-    reason: str | None
-    created_at: datetime
-    captured_at: datetime | None
-    due_at: datetime | None
+class PaymentRow(Row):
+    """`was` is the status that the payment was loaded with; a new one has none."""
 
-
-class ChangedPaymentRow(Row):
-    event_id: str
-    id: str
-    was: str
-    status: str
-    outcome: str | None
-    reason: str | None
-    captured_at: datetime | None
+    event: bytes
+    org: bytes
+    booking: bytes
+    payment: Payment
+    was: PaymentStatus | None
     due_at: datetime | None
 
 
 class ReceiptRow(Row):
-    event_id: str
-    id: str
-    org_id: str
-    booking_id: str
-    hash: str
-    content_type: str | None
-    size: int | None
-    file_ref: str | None
-    message_ref: str | None
+    event: bytes
+    org: bytes
+    booking: bytes
+    receipt: Receipt
 
 
 class DeliveryRow(Row):
-    event_id: str
+    event: bytes
     number: int
     target: str
     channel: str
-    org_id: str
-    stream: str
+    org: bytes
+    booking: bytes
     kind: str
     body: dict[str, Any]
 
 
 async def save_payments(connection: Connection, loaded: LoadedBatch) -> None:
-    new: list[NewPaymentRow] = []
-    changed: list[ChangedPaymentRow] = []
-    receipts: list[ReceiptRow] = []
-    for state in loaded.states.values():
-        for id_, change in state.changed_payments.items():
-            booking = state.bookings[change.booking]
-            payment = booking.payment(id_)
-            assert payment is not None
-            due_at = _due_at(state, booking, payment)
-            if change.was is None:
-                new.append(_new_payment_row(booking, payment, due_at))
-            else:
-                changed.append(_changed_payment_row(booking, payment, change.was, due_at))
-        receipts += _receipt_rows(state)
-    if new or changed or receipts:
-        saved = await connection.fetchrow(
-            sql.engine.save_payments, document(new), document(changed), document(receipts), loaded.now
-        )
-        check(
+    payments = [row for state in loaded.states.values() for row in _payment_rows(state)]
+    receipts = [row for state in loaded.states.values() for row in _receipt_rows(state)]
+    if payments or receipts:
+        saved = await connection.fetchrow(sql.engine.save_payments, document(payments), document(receipts), loaded.now)
+        new = sum(row.was is None for row in payments)
+        check_counts(
             "save_payments",
             saved,
-            new_payments=len(new),
-            changed_payments=len(changed),
+            new_payments=new,
+            changed_payments=len(payments) - new,
             new_receipts=len(receipts),
         )
+
+
+def _payment_rows(state: EventState) -> list[PaymentRow]:
+    rows = []
+    for id_, change in state.changed_payments.items():
+        booking = state.bookings[change.booking]
+        payment = booking.payment(id_)
+        assert payment is not None
+        due_at = _due_at(state, booking, payment)
+        rows.append(PaymentRow(booking.event, booking.org, booking.id, payment, change.was, due_at))
+    return rows
+
+
+def _receipt_rows(state: EventState) -> list[ReceiptRow]:
+    layout = state.layout
+    return [ReceiptRow(layout.event, layout.org, booking, receipt) for booking, receipt in state.new_receipts]
 
 
 async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
@@ -113,10 +93,18 @@ async def save_notifications(connection: Connection, loaded: LoadedBatch) -> Non
 
 def _delivery_rows(state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]) -> list[DeliveryRow]:
     booking = entry.booking
-    event, org, stream = booking.event.hex(), booking.org.hex(), booking.id.hex()
     return [
-        DeliveryRow(event, entry.number, m.target, m.channel, org, stream, m.kind, _body(state, entry, m.channel))
-        for m in notifications_for(entry, endpoints)
+        DeliveryRow(
+            booking.event,
+            entry.number,
+            n.target,
+            n.channel,
+            booking.org,
+            booking.id,
+            n.kind,
+            _body(state, entry, n.channel),
+        )
+        for n in notifications_for(entry, endpoints)
     ]
 
 
@@ -157,56 +145,3 @@ def _due_at(state: EventState, booking: Booking, payment: Payment) -> datetime |
     if booking.status is not Status.HELD or booking.expires_at is None:
         return state.now
     return min(state.now + timedelta(seconds=CHECK_SECONDS), booking.expires_at)
-
-
-def _new_payment_row(booking: Booking, payment: Payment, due_at: datetime | None) -> NewPaymentRow:
-    return NewPaymentRow(
-        booking.event.hex(),
-        payment.id.hex(),
-        booking.org.hex(),
-        booking.id.hex(),
-        payment.provider,
-        payment.status,
-        payment.outcome,
-        payment.amount,
-        payment.currency,
-        bytea(payment.request_key),
-        bytea(payment.fingerprint),
-        payment.return_url,
-        payment.reason,
-        payment.created_at,
-        payment.captured_at,
-        due_at,
-    )
-
-
-def _changed_payment_row(
-    booking: Booking, payment: Payment, was: PaymentStatus, due_at: datetime | None
-) -> ChangedPaymentRow:
-    return ChangedPaymentRow(
-        booking.event.hex(),
-        payment.id.hex(),
-        was,
-        payment.status,
-        payment.outcome,
-        payment.reason,
-        payment.captured_at,
-        due_at,
-    )
-
-
-def _receipt_rows(state: EventState) -> list[ReceiptRow]:
-    return [
-        ReceiptRow(
-            state.layout.event.hex(),
-            receipt.id.hex(),
-            state.layout.org.hex(),
-            booking.hex(),
-            bytea(receipt.hash),
-            receipt.content_type,
-            receipt.size,
-            receipt.file_ref,
-            receipt.message_ref,
-        )
-        for booking, receipt in state.new_receipts
-    ]

@@ -2,12 +2,17 @@
 
 A statement starts with `-- name: <name>`. Its parameters are either numbered (`$1`) or named (`:event`); a statement
 with named parameters is a `NamedStatement`, any other is a plain string.
+
+Double braces include a fragment (`-- fragment: <name>` in `engine.sql`) or a list of statuses from `core.states`.
 """
 
 import re
+from collections.abc import Collection
 from importlib import resources
 from types import SimpleNamespace
 from typing import Any, Final
+
+from holdfast.core.states import CLAIMS, Claim, Status
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -38,16 +43,41 @@ class NamedStatement:
 
 
 def parse_statements(text: str) -> dict[str, str | NamedStatement]:
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    return {name: _parse(body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: _parse(_expand(body)) for kind, name, body in _sections(text) if kind == "name"}
+
+
+def _sections(text: str) -> list[tuple[str, str, str]]:
+    parts = re.split(r"^-- (name|fragment): (\w+)\n", text, flags=re.MULTILINE)[1:]
+    return [(kind, name, body.strip()) for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True)]
+
+
+def _expand(text: str) -> str:
+    while "{{" in text:
+        text = re.sub(r"\{\{(\w+)\}\}", lambda match: _INCLUDES[match.group(1)], text)
+    return text
 
 
 def _parse(text: str) -> str | NamedStatement:
     return NamedStatement(text) if any(_TOKEN.findall(text)) else text
 
 
+def _read(file: str) -> str:
+    return resources.files(__package__).joinpath(file).read_text()
+
+
+def _list(statuses: Collection[Status]) -> str:
+    """The statuses as literals, in the order of the enum, which is the order of the indexes' predicates."""
+    return ", ".join(f"'{status}'" for status in Status if status in statuses)
+
+
+_INCLUDES: Final = {
+    "claiming": _list({status for status, claim in CLAIMS.items() if claim is not Claim.NONE}),
+    **{name: body for kind, name, body in _sections(_read("engine.sql")) if kind == "fragment"},
+}
+
+
 def _load(file: str) -> SimpleNamespace:
-    return SimpleNamespace(**parse_statements(resources.files(__package__).joinpath(file).read_text()))
+    return SimpleNamespace(**parse_statements(_read(file)))
 
 
 engine: Final = _load("engine.sql")

@@ -1,7 +1,66 @@
--- The statements of a batch. Each looks rows up by index, whatever the statistics say: arrays are unnested and every
--- element probes an index on its own (LATERAL), so that a hold costs the same in a full event as in an empty one; where
--- a second index could serve too, IS NOT DISTINCT FROM keeps it out. What is written travels as JSON documents, which
--- cost the process that has to make them a third of what arrays do.
+-- The statements of a batch, and the fragments that say how bookings and payments travel.
+--
+-- Every statement finds rows by index, whatever the statistics say: it unnests arrays, and each element probes an index
+-- on its own (LATERAL). A hold therefore costs the same in a full event as in an empty one. Where a second index could
+-- serve the look-up, IS NOT DISTINCT FROM keeps it out. Rows to write travel as JSON documents, because encoding them
+-- costs Python a third of what arrays cost.
+--
+-- A statement includes a fragment with its name in double braces. Ids and hashes travel as base64, which msgspec decodes
+-- into bytes.
+
+-- fragment: booking_fields
+-- The row `booking` as core.booking.Booking: every field under its own name.
+holdfast_base64(booking.id) AS id,
+holdfast_base64(booking.event_id) AS event,
+holdfast_base64(booking.org_id) AS org,
+booking.user_id AS "user",
+booking.status,
+(
+    SELECT json_agg(json_build_array(line.pool, line.tariff, line.seat, line.quantity, line.unit_price) ORDER BY line.number)
+    FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
+) AS lines,
+booking.subtotal,
+booking.tax,
+booking.total,
+booking.currency,
+booking.created_at,
+booking.expires_at,
+booking.max_expires_at,
+encode(booking.request_key, 'base64') AS request_key,
+encode(booking.fingerprint, 'base64') AS fingerprint,
+encode(booking.cart_hash, 'base64') AS cart_hash,
+booking.details::text AS details,
+booking.email,
+booking.language,
+booking.reason,
+booking.generation,
+booking.version,
+(
+    SELECT coalesce(json_agg(fields ORDER BY payment.id), '[]')
+    FROM payment CROSS JOIN LATERAL (SELECT {{payment_fields}}) AS fields
+    WHERE payment.booking_id = booking.id AND payment.event_id IS NOT DISTINCT FROM booking.event_id
+) AS payments,
+(
+    SELECT coalesce(json_agg(encode(receipt.hash, 'base64')), '[]')
+    FROM receipt WHERE receipt.booking_id = booking.id AND receipt.event_id IS NOT DISTINCT FROM booking.event_id
+) AS receipts
+
+-- fragment: payment_fields
+-- The row `payment` as core.payment.Payment.
+holdfast_base64(payment.id) AS id,
+payment.provider,
+payment.status,
+payment.amount,
+payment.currency,
+encode(payment.request_key, 'base64') AS request_key,
+encode(payment.fingerprint, 'base64') AS fingerprint,
+payment.created_at,
+payment.outcome,
+payment.provider_ref,
+payment.checkout_url,
+payment.return_url,
+payment.captured_at,
+payment.reason
 
 -- name: lock
 -- The only lock there is. Sorted, so that two batches never wait for each other in a circle.
@@ -30,18 +89,18 @@ FOR UPDATE SKIP LOCKED
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 wanted AS MATERIALIZED (
     SELECT due.event_id, due.id
-    FROM clock CROSS JOIN unnest(:events::uuid[]) AS asked (event_id) CROSS JOIN LATERAL (
+    FROM clock CROSS JOIN unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
-        WHERE booking.event_id = asked.event_id
+        WHERE booking.event_id = given.event_id
           AND booking.status IN ('held', 'payment_submitted')
           AND booking.expires_at <= clock.at
         ORDER BY booking.event_id, booking.expires_at LIMIT :due_max
     ) AS due
     UNION
     SELECT made.event_id, made.id
-    FROM unnest(:request_events::uuid[], :request_keys::bytea[]) AS asked (event_id, request_key) CROSS JOIN LATERAL (
+    FROM unnest(:request_events::uuid[], :request_keys::bytea[]) AS given (event_id, request_key) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
-        WHERE booking.event_id = asked.event_id AND booking.request_key = asked.request_key
+        WHERE booking.event_id = given.event_id AND booking.request_key = given.request_key
           AND booking.request_key > ''
         LIMIT 1
     ) AS made
@@ -49,93 +108,94 @@ wanted AS MATERIALIZED (
     SELECT * FROM unnest(:booking_events::uuid[], :booking_ids::uuid[])
     UNION
     SELECT live.event_id, live.id
-    FROM unnest(:user_events::uuid[], :users::text[]) AS asked (event_id, user_id) CROSS JOIN LATERAL (
+    FROM unnest(:user_events::uuid[], :users::text[]) AS given (event_id, user_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
-        WHERE booking.event_id = asked.event_id AND booking.user_id = asked.user_id
+        WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
           AND booking.status IN ('held', 'payment_submitted', 'confirmed')
         LIMIT 10000
     ) AS live
     UNION
     SELECT ending.event_id, ending.id
-    FROM unnest(:events::uuid[]) AS asked (event_id) CROSS JOIN LATERAL (
+    FROM unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM event JOIN booking ON booking.event_id = event.id
-        WHERE event.id = asked.event_id AND event.status IN ('cancelled', 'completed')
+        WHERE event.id = given.event_id AND event.status IN ('cancelled', 'completed')
           AND booking.status IN ('held', 'payment_submitted', 'confirmed')
           AND (event.status = 'cancelled' OR booking.status = 'confirmed')
         LIMIT :ending_max
     ) AS ending
     UNION
     SELECT live.event_id, live.id
-    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
+    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
         SELECT booking.user_id FROM booking
-        WHERE booking.event_id = asked.event_id AND booking.id = asked.id LIMIT 1
+        WHERE booking.event_id = given.event_id AND booking.id = given.id LIMIT 1
     ) AS named CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
-        WHERE booking.event_id = asked.event_id AND booking.user_id = named.user_id
+        WHERE booking.event_id = given.event_id AND booking.user_id = named.user_id
           AND booking.status IN ('held', 'payment_submitted', 'confirmed')
         LIMIT 10000
     ) AS live
 ),
-found AS MATERIALIZED (
-    SELECT booking.*, lines.lines, lines.pools, payments.payments, receipts.receipts
+bookings AS MATERIALIZED (
+    SELECT to_json(fields) AS booking
     FROM wanted CROSS JOIN LATERAL (
-        SELECT id, event_id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
-               max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, generation, version
-        FROM booking WHERE booking.event_id = wanted.event_id AND booking.id = wanted.id LIMIT 1
-    ) AS booking CROSS JOIN LATERAL (
-        SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number) AS lines,
-               array_agg(pool) AS pools
-        FROM line WHERE line.event_id = wanted.event_id AND line.booking_id = wanted.id
-    ) AS lines CROSS JOIN LATERAL (
-        SELECT json_agg(payment ORDER BY id) AS payments
-        FROM payment WHERE payment.booking_id = wanted.id AND payment.event_id IS NOT DISTINCT FROM wanted.event_id
-    ) AS payments CROSS JOIN LATERAL (
-        SELECT json_agg(hash) AS receipts
-        FROM receipt WHERE receipt.booking_id = wanted.id AND receipt.event_id IS NOT DISTINCT FROM wanted.event_id
-    ) AS receipts
+        SELECT * FROM booking WHERE booking.event_id = wanted.event_id AND booking.id = wanted.id LIMIT 1
+    ) AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
 ),
 pools AS MATERIALIZED (
     SELECT pool.event_id, pool.number, pool.capacity, pool.held, pool.sold
     FROM (
         SELECT * FROM unnest(:pool_events::uuid[], :pools::integer[])
         UNION
-        SELECT found.event_id, unnest(found.pools) FROM found
-    ) AS asked (event_id, number) CROSS JOIN LATERAL (
-        SELECT * FROM pool WHERE pool.event_id = asked.event_id AND pool.number = asked.number LIMIT 1
+        SELECT line.event_id, line.pool
+        FROM wanted CROSS JOIN LATERAL (
+            SELECT line.event_id, line.pool FROM line
+            WHERE line.event_id = wanted.event_id AND line.booking_id = wanted.id LIMIT 10000
+        ) AS line
+    ) AS given (event_id, number) CROSS JOIN LATERAL (
+        SELECT * FROM pool WHERE pool.event_id = given.event_id AND pool.number = given.number LIMIT 1
     ) AS pool
 ),
 taken AS MATERIALIZED (
     SELECT line.event_id, line.seat, line.booking_id
-    FROM unnest(:seat_events::uuid[], :first_seats::integer[], :last_seats::integer[]) AS asked (event_id, first, last) CROSS JOIN LATERAL (
+    FROM unnest(:seat_events::uuid[], :first_seats::integer[], :last_seats::integer[]) AS given (event_id, first, last) CROSS JOIN LATERAL (
         SELECT line.event_id, line.seat, line.booking_id FROM line
-        WHERE line.event_id = asked.event_id AND line.live AND line.seat IS NOT NULL
-          AND line.seat BETWEEN asked.first AND asked.last
+        WHERE line.event_id = given.event_id AND line.live AND line.seat IS NOT NULL
+          AND line.seat BETWEEN given.first AND given.last
         ORDER BY line.event_id, line.seat LIMIT 100000
     ) AS line
     UNION
     SELECT other.event_id, other.seat, other.booking_id
-    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS asked (event_id, id) CROSS JOIN LATERAL (
+    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
         SELECT line.seat FROM line
-        WHERE line.event_id = asked.event_id AND line.booking_id = asked.id AND line.seat IS NOT NULL LIMIT 10000
+        WHERE line.event_id = given.event_id AND line.booking_id = given.id AND line.seat IS NOT NULL LIMIT 10000
     ) AS own CROSS JOIN LATERAL (
         SELECT line.event_id, line.seat, line.booking_id FROM line
-        WHERE line.event_id = asked.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = own.seat
+        WHERE line.event_id = given.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = own.seat
         ORDER BY line.event_id, line.seat LIMIT 1
     ) AS other
 ),
 endpoints AS MATERIALIZED (
     SELECT endpoint.org_id, endpoint.id, endpoint.kinds
-    FROM unnest(:orgs::uuid[]) AS asked (org_id) CROSS JOIN LATERAL (
+    FROM unnest(:orgs::uuid[]) AS given (org_id) CROSS JOIN LATERAL (
         SELECT org_id, id, kinds FROM webhook_endpoint
-        WHERE webhook_endpoint.org_id = asked.org_id AND webhook_endpoint.enabled LIMIT 100
+        WHERE webhook_endpoint.org_id = given.org_id AND webhook_endpoint.enabled LIMIT 100
     ) AS endpoint
 )
 SELECT json_build_object(
     'now', clock.at,
-    'bookings', (SELECT coalesce(json_agg(found), '[]') FROM found),
-    'pools', (SELECT coalesce(json_agg(json_build_array(event_id, number, capacity, held, sold)), '[]') FROM pools),
-    'taken', (SELECT coalesce(json_agg(json_build_array(event_id, seat, booking_id)), '[]') FROM taken),
-    'endpoints', (SELECT coalesce(json_agg(json_build_array(org_id, id, kinds)), '[]') FROM endpoints)
+    'bookings', (SELECT coalesce(json_agg(booking), '[]') FROM bookings),
+    'pools', (
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), number, capacity, held, sold)), '[]')
+        FROM pools
+    ),
+    'taken', (
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), seat, holdfast_base64(booking_id))), '[]')
+        FROM taken
+    ),
+    'endpoints', (
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(org_id), holdfast_base64(id), kinds)), '[]')
+        FROM endpoints
+    )
 )
 FROM clock
 
@@ -152,123 +212,137 @@ SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = AN
 SELECT event_id, number, label, pool, row, place, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
 
 -- name: update_bookings
--- Bookings that came into another status or got another deadline; `was` is the status they were loaded with. Lines of
--- those that claim nothing any more are no longer live. Goes before `insert_bookings`, which may take the same seats again.
-WITH changed AS (
-    UPDATE booking SET status = new.status, expires_at = new.expires_at, reason = new.reason, version = new.version
-    FROM json_to_recordset($1::json) AS new (
-        event_id uuid, id uuid, was text, status text, expires_at timestamptz, reason text, version bigint
+-- Changed bookings; `was` is the status they were loaded with. The lines of bookings that no longer claim units are no
+-- longer live. This runs before `insert_bookings`, which may take the same seats again.
+WITH changed AS MATERIALIZED (
+    SELECT holdfast_uuid(booking.event) AS event_id, holdfast_uuid(booking.id) AS id, document.was, booking.status,
+           booking.user AS user_id, booking.email, booking.language, booking.expires_at, booking.reason,
+           coalesce(booking.generation, 0) AS generation, booking.version
+    FROM json_to_recordset($1::json) AS document (was text, booking json)
+    CROSS JOIN LATERAL json_to_record(document.booking) AS booking (
+        event text, id text, status text, "user" text, email text, language text, expires_at timestamptz, reason text,
+        generation integer, version bigint
     )
-    WHERE booking.event_id = new.event_id AND booking.id = new.id AND booking.status = new.was
+), updated AS (
+    UPDATE booking SET status = changed.status, user_id = changed.user_id, email = changed.email,
+                       language = changed.language, expires_at = changed.expires_at, reason = changed.reason,
+                       generation = changed.generation, version = changed.version
+    FROM changed
+    WHERE booking.event_id = changed.event_id AND booking.id = changed.id AND booking.status = changed.was
     RETURNING 1
 ), released AS (
     UPDATE line SET live = false
-    FROM json_to_recordset($2::json) AS gone (event_id uuid, booking_id uuid, number integer)
-    WHERE line.event_id = gone.event_id AND line.booking_id = gone.booking_id AND line.number = gone.number AND line.live
+    FROM changed
+    WHERE line.event_id = changed.event_id AND line.booking_id = changed.id AND line.live
+      AND changed.status NOT IN ({{claiming}})
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM changed) AS bookings, (SELECT count(*) FROM released) AS released_lines
+SELECT (SELECT count(*) FROM updated) AS bookings, (SELECT count(*) FROM released) AS released_lines
 
 -- name: reclaim_lines
--- Lines of bookings that were revived are live again. Goes between `update_bookings` and `insert_bookings`.
+-- The lines of revived bookings are live again. This runs between `update_bookings` and `insert_bookings`.
 WITH reclaimed AS (
     UPDATE line SET live = true
-    FROM json_to_recordset($1::json) AS back (event_id uuid, booking_id uuid, number integer)
-    WHERE line.event_id = back.event_id AND line.booking_id = back.booking_id AND line.number = back.number AND NOT line.live
+    FROM unnest($1::uuid[], $2::uuid[]) AS revived (event_id, booking_id)
+    WHERE line.event_id = revived.event_id AND line.booking_id = revived.booking_id AND NOT line.live
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM reclaimed) AS reclaimed_lines
 
--- name: transfer_bookings
--- Bookings that went to another person.
-WITH transferred AS (
-    UPDATE booking SET user_id = new.user_id, email = new.email, language = new.language, generation = new.generation
-    FROM json_to_recordset($1::json) AS new (
-        event_id uuid, id uuid, user_id text, email text, language text, generation integer
-    )
-    WHERE booking.event_id = new.event_id AND booking.id = new.id
-    RETURNING 1
-)
-SELECT (SELECT count(*) FROM transferred) AS bookings
-
--- name: save_payments
--- New payments, payments that came into another status (`was` is the one they were loaded with), and receipts.
-WITH new_payments AS (
-    INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
-                         fingerprint, return_url, reason, created_at, captured_at, due_at)
-    SELECT * FROM json_to_recordset($1::json) AS new (
-        event_id uuid, id uuid, org_id uuid, booking_id uuid, provider text, status text, outcome text, amount bigint,
-        currency text, request_key bytea, fingerprint bytea, return_url text, reason text, created_at timestamptz,
-        captured_at timestamptz, due_at timestamptz
-    )
-    RETURNING 1
-), changed_payments AS (
-    UPDATE payment SET status = new.status, outcome = new.outcome, reason = new.reason, captured_at = new.captured_at,
-                       due_at = new.due_at, attempts = 0
-    FROM json_to_recordset($2::json) AS new (
-        event_id uuid, id uuid, was text, status text, outcome text, reason text, captured_at timestamptz,
-        due_at timestamptz
-    )
-    WHERE payment.event_id = new.event_id AND payment.id = new.id AND payment.status = new.was
-    RETURNING 1
-), new_receipts AS (
-    INSERT INTO receipt (event_id, id, org_id, booking_id, at, hash, content_type, size, file_ref, message_ref)
-    SELECT event_id, id, org_id, booking_id, $4::timestamptz, hash, content_type, size, file_ref, message_ref
-    FROM json_to_recordset($3::json) AS new (
-        event_id uuid, id uuid, org_id uuid, booking_id uuid, hash bytea, content_type text, size integer,
-        file_ref text, message_ref text
-    )
-    RETURNING 1
-)
-SELECT (SELECT count(*) FROM new_payments) AS new_payments, (SELECT count(*) FROM changed_payments) AS changed_payments,
-       (SELECT count(*) FROM new_receipts) AS new_receipts
-
--- name: insert_deliveries
--- What has to be told of the facts. A message is due at once.
-INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
-SELECT event_id, number, target, channel, org_id, stream, kind, body, $2::timestamptz, $2::timestamptz
-FROM json_to_recordset($1::json) AS new (
-    event_id uuid, number bigint, target text, channel text, org_id uuid, stream uuid, kind text, body json
-)
-
 -- name: insert_bookings
--- New bookings with their lines, the counters of pools, and the facts; an event's version is its last fact's number.
-WITH bookings AS (
-    INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
-                         max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, version)
-    SELECT event_id, id, org_id, user_id, status, subtotal, tax, subtotal + tax, currency, created_at, expires_at,
-           max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason, version
-    FROM json_to_recordset($1::json) AS new (
-        event_id uuid, id uuid, org_id uuid, user_id text, status text, subtotal bigint, tax bigint, currency text,
-        created_at timestamptz, expires_at timestamptz, max_expires_at timestamptz, request_key bytea,
-        fingerprint bytea, cart_hash bytea, details json, email text, language text, reason text, version bigint
+-- New bookings and their lines, and with them the rest of the batch: shifts of pool counters, event versions, and journal
+-- entries. An event's version is the number of its last entry.
+WITH new AS MATERIALIZED (
+    SELECT holdfast_uuid(booking.event) AS event_id, holdfast_uuid(booking.id) AS booking_id, booking.*
+    FROM json_to_recordset($1::json) AS booking (
+        id text, event text, org text, "user" text, status text, lines json, subtotal bigint, tax bigint, total bigint,
+        currency text, created_at timestamptz, expires_at timestamptz, max_expires_at timestamptz, request_key text,
+        fingerprint text, cart_hash text, details text, email text, language text, reason text, generation integer,
+        version bigint
     )
+), bookings AS (
+    INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
+                         max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason,
+                         generation, version)
+    SELECT event_id, booking_id, holdfast_uuid(org), "user", status, subtotal, tax, total, currency, created_at, expires_at,
+           max_expires_at, decode(request_key, 'base64'), decode(fingerprint, 'base64'), decode(cart_hash, 'base64'),
+           details::json, email, language, reason, coalesce(generation, 0), version
+    FROM new
     RETURNING 1
 ), lines AS (
     INSERT INTO line (event_id, booking_id, number, pool, tariff, seat, quantity, unit_price, live)
-    SELECT * FROM json_to_recordset($2::json) AS new (
-        event_id uuid, booking_id uuid, number integer, pool integer, tariff integer, seat integer,
-        quantity integer, unit_price bigint, live boolean
-    )
+    SELECT new.event_id, new.booking_id, line.number - 1, (line.fields ->> 0)::integer, (line.fields ->> 1)::integer,
+           (line.fields ->> 2)::integer, (line.fields ->> 3)::integer, (line.fields ->> 4)::bigint,
+           new.status IN ({{claiming}})
+    FROM new CROSS JOIN LATERAL json_array_elements(new.lines) WITH ORDINALITY AS line (fields, number)
     RETURNING 1
 ), pools AS (
     UPDATE pool SET held = pool.held + shift.held, sold = pool.sold + shift.sold
-    FROM json_to_recordset($3::json) AS shift (event_id uuid, number integer, held integer, sold integer)
-    WHERE pool.event_id = shift.event_id AND pool.number = shift.number
+    FROM json_to_recordset($2::json) AS shift (event text, pool integer, held integer, sold integer)
+    WHERE pool.event_id = holdfast_uuid(shift.event) AND pool.number = shift.pool
     RETURNING 1
 ), events AS (
-    UPDATE event SET version = new.version
-    FROM json_to_recordset($4::json) AS new (id uuid, was bigint, version bigint)
-    WHERE event.id = new.id AND event.version = new.was
+    UPDATE event SET version = changed.version
+    FROM json_to_recordset($3::json) AS changed (event text, was bigint, version bigint)
+    WHERE event.id = holdfast_uuid(changed.event) AND event.version = changed.was
     RETURNING 1
 ), entries AS (
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-    SELECT event_id, number, $6::timestamptz, kind, booking_id, actor, data
-    FROM json_to_recordset($5::json) AS new (
-        event_id uuid, number bigint, kind text, booking_id uuid, actor text, data json
+    SELECT holdfast_uuid(entry.event), entry.number, $5::timestamptz, entry.kind, holdfast_uuid(entry.booking),
+           entry.actor, entry.data
+    FROM json_to_recordset($4::json) AS entry (
+        event text, number bigint, kind text, booking text, actor text, data json
     )
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM bookings) AS bookings, (SELECT count(*) FROM lines) AS lines,
        (SELECT count(*) FROM pools) AS pools, (SELECT count(*) FROM events) AS events,
        (SELECT count(*) FROM entries) AS entries
+
+-- name: save_payments
+-- New payments (`was` is null), changed payments (`was` is the status they were loaded with), and receipts. Requests to
+-- the provider set `provider_ref` and `checkout_url` outside of batches, so this leaves them alone.
+WITH changed AS MATERIALIZED (
+    SELECT holdfast_uuid(document.event) AS event_id, holdfast_uuid(payment.id) AS payment_id, document.org,
+           document.booking, document.was, document.due_at, payment.*
+    FROM json_to_recordset($1::json) AS document (
+        event text, org text, booking text, was text, due_at timestamptz, payment json
+    ) CROSS JOIN LATERAL json_to_record(document.payment) AS payment (
+        id text, provider text, status text, amount bigint, currency text, request_key text, fingerprint text,
+        created_at timestamptz, outcome text, return_url text, captured_at timestamptz, reason text
+    )
+), inserted AS (
+    INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
+                         fingerprint, return_url, reason, created_at, captured_at, due_at)
+    SELECT event_id, payment_id, holdfast_uuid(org), holdfast_uuid(booking), provider, status, outcome, amount, currency,
+           decode(request_key, 'base64'), decode(fingerprint, 'base64'), return_url, reason, created_at, captured_at, due_at
+    FROM changed WHERE was IS NULL
+    RETURNING 1
+), updated AS (
+    UPDATE payment SET status = changed.status, outcome = changed.outcome, reason = changed.reason,
+                       captured_at = changed.captured_at, due_at = changed.due_at, attempts = 0
+    FROM changed
+    WHERE payment.event_id = changed.event_id AND payment.id = changed.payment_id AND payment.status = changed.was
+    RETURNING 1
+), receipts AS (
+    INSERT INTO receipt (event_id, id, org_id, booking_id, at, hash, content_type, size, file_ref, message_ref)
+    SELECT holdfast_uuid(document.event), holdfast_uuid(receipt.id), holdfast_uuid(document.org),
+           holdfast_uuid(document.booking), $3::timestamptz, decode(receipt.hash, 'base64'), receipt.content_type,
+           receipt.size, receipt.file_ref, receipt.message_ref
+    FROM json_to_recordset($2::json) AS document (event text, org text, booking text, receipt json)
+    CROSS JOIN LATERAL json_to_record(document.receipt) AS receipt (
+        id text, hash text, content_type text, size integer, file_ref text, message_ref text
+    )
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM inserted) AS new_payments, (SELECT count(*) FROM updated) AS changed_payments,
+       (SELECT count(*) FROM receipts) AS new_receipts
+
+-- name: insert_deliveries
+-- The notifications that the batch's journal entries cause. They are due at once.
+INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
+SELECT holdfast_uuid(event), number, target, channel, holdfast_uuid(org), holdfast_uuid(booking), kind, body,
+       $2::timestamptz, $2::timestamptz
+FROM json_to_recordset($1::json) AS delivery (
+    event text, number bigint, target text, channel text, org text, booking text, kind text, body json
+)

@@ -10,8 +10,9 @@ WHERE provider = $1 AND provider_ref = $2
 
 -- name: payment_view
 -- $4: the user who must own the payment, or null.
-SELECT payment.id, payment.event_id, payment.booking_id, to_json(payment) AS payment
+SELECT payment.id, payment.event_id, payment.booking_id, to_json(fields) AS payment
 FROM payment JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
+     CROSS JOIN LATERAL (SELECT {{payment_fields}}) AS fields
 WHERE payment.event_id = $1 AND payment.id = $2 AND payment.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: set_started

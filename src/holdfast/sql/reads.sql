@@ -95,33 +95,17 @@ FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
 WHERE seat.event_id = $1 ORDER BY seat.number
 
 -- name: booking
-SELECT holdfast_now() AS now, event.id AS event_id, event.revision, to_json(found) AS booking
-FROM event CROSS JOIN LATERAL (
-    SELECT booking.*, (
-        SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
-        FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
-    ) AS lines, (
-        SELECT json_agg(payment ORDER BY id)
-        FROM payment WHERE payment.booking_id = booking.id AND payment.event_id IS NOT DISTINCT FROM booking.event_id
-    ) AS payments
-    FROM booking
-    WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
-      AND ($4::text IS NULL OR booking.user_id = $4)
-) AS found
-WHERE event.id = $1
+SELECT holdfast_now() AS now, event.id AS event_id, event.revision, to_json(fields) AS booking
+FROM event JOIN booking ON booking.event_id = event.id CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
+WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
+  AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: bookings
 -- $1 org, $2 event, $3 user, $4 status as it reads now, $5 before this id, $6 how many, $7 the last ten digits of the id;
 -- newest first. Null: any.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page AS MATERIALIZED (
-    SELECT booking.*, (
-        SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
-        FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
-    ) AS lines, (
-        SELECT json_agg(payment ORDER BY id)
-        FROM payment WHERE payment.booking_id = booking.id AND payment.event_id IS NOT DISTINCT FROM booking.event_id
-    ) AS payments
+    SELECT booking.*
     FROM clock CROSS JOIN booking
     WHERE booking.org_id = $1
       AND ($2::uuid IS NULL OR booking.event_id = $2)
@@ -133,9 +117,10 @@ page AS MATERIALIZED (
       AND ($7::text IS NULL OR right(booking.id::text, 10) = $7)
     ORDER BY booking.id DESC LIMIT $6
 )
-SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(page) AS booking
-FROM clock CROSS JOIN page JOIN event ON event.id = page.event_id
-ORDER BY page.id DESC
+SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(fields) AS booking
+FROM clock CROSS JOIN page AS booking JOIN event ON event.id = booking.event_id
+     CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
+ORDER BY booking.id DESC
 
 -- name: entries
 SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $1 AND number > $2 ORDER BY number LIMIT $3

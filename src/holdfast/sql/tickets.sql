@@ -47,13 +47,7 @@ SELECT line, unit FROM checkin WHERE event_id = $1 AND booking_id = $2
 -- name: print
 -- What is printed on tickets and told in letters.
 SELECT event.title, event.starts_at, event.ends_at, event.timezone, event.details ->> 'address' AS address,
-       event.revision, org.name AS org_name, to_json(found) AS booking
-FROM event JOIN org ON org.id = event.org_id CROSS JOIN LATERAL (
-    SELECT booking.*, (
-        SELECT json_agg(json_build_array(pool, tariff, seat, quantity, unit_price) ORDER BY number)
-        FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
-    ) AS lines, NULL AS payments
-    FROM booking
-    WHERE booking.event_id = $1 AND booking.id = $2
-) AS found
-WHERE event.id = $1
+       event.revision, org.name AS org_name, to_json(fields) AS booking
+FROM event JOIN org ON org.id = event.org_id JOIN booking ON booking.event_id = event.id
+     CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
+WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2

@@ -11,9 +11,8 @@ from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
 from holdfast.engine.engine import Engine
-from holdfast.engine.load import BookingDocument
 from holdfast.runtime import ids
-from holdfast.runtime.db import Pool
+from holdfast.runtime.db import Database, Pool
 from holdfast.tickets.booking_tickets import Ticket
 from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, sign
@@ -43,9 +42,9 @@ async def load_booking_sheet(pool: Pool, engine: Engine, event: bytes, booking: 
     row = await pool.fetchrow(sql.tickets.print, event, booking)
     if row is None:
         return None
-    layouts = await engine.layouts(pool, {event: row["revision"]})
+    layouts = await engine.layouts(Database(pool), {event: row["revision"]})
     return BookingSheet(
-        booking=json.decode(row["booking"], type=BookingDocument).booking(),
+        booking=json.decode(row["booking"], type=Booking),
         layout=layouts[event],
         **{name: row[name] for name in ("title", "starts_at", "ends_at", "timezone", "address", "org_name")},
     )
