@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from holdfast.api.booking_handlers import request_key
-from holdfast.api.call import Access, ApiResponse, Call, Operation, Resource
+from holdfast.api.call import Access, ApiResponse, Call, Handler, Operation, Resource
 from holdfast.api.requests import HoldNew
 from holdfast.api.responses import BookingView, Health, booking_view
 from holdfast.core.booking import Booking, Line
@@ -60,17 +60,17 @@ _layouts: dict[bytes, Layout] = {}
 _pools: dict[str, asyncio.Task[Any]] = {}
 
 
-async def bare(call: Call) -> ApiResponse:
+async def bare(call: Call) -> ApiResponse[Health]:
     """Reads neither token nor body: the upper limit of the server."""
     return ApiResponse(Health(status="ok"), 201)
 
 
-async def no_op(call: Call) -> ApiResponse:
+async def no_op(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     """The request and the response of a hold with no work in between: the upper limit of a hold."""
-    return await _respond(call, _event_id(call), ANY_TIME, ANY_TIME, 1)
+    return await _respond(call, body, _event_id(call), ANY_TIME, ANY_TIME, 1)
 
 
-async def for_update(call: Call) -> ApiResponse:
+async def for_update(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     """One transaction per request, which locks the row of the event."""
     event, booking, key = _event_id(call), ids.new_id(), request_key(call)
     pool = await _pool(call)
@@ -89,7 +89,7 @@ async def for_update(call: Call) -> ApiResponse:
             event,
             booking,
             call.caller.org,
-            call.body.user,
+            body.user,
             100,
             now,
             now + timedelta(minutes=10),
@@ -100,19 +100,19 @@ async def for_update(call: Call) -> ApiResponse:
         await connection.execute("UPDATE pool SET held = held + 1 WHERE event_id = $1 AND number = 0", event)
         await connection.execute(_INSERT_JOURNAL_ENTRY, event, version, now, booking, call.caller.actor)
         await connection.execute("UPDATE event SET version = $2 WHERE id = $1", event, version)
-    return await _respond(call, booking, now, now + timedelta(minutes=10), version)
+    return await _respond(call, body, booking, now, now + timedelta(minutes=10), version)
 
 
-async def guarded(call: Call) -> ApiResponse:
+async def guarded(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     """One statement per request, with the guard in its WHERE clause."""
     event, booking = _event_id(call), ids.new_id()
     pool = await _pool(call)
     row = await pool.fetchrow(
-        _GUARDED_HOLD, event, booking, call.caller.org, call.body.user, 100, request_key(call), call.caller.actor
+        _GUARDED_HOLD, event, booking, call.caller.org, body.user, 100, request_key(call), call.caller.actor
     )
     if row is None:
         raise RefusedError(Refusal.SOLD_OUT)
-    return await _respond(call, booking, row["created_at"], row["expires_at"], row["version"])
+    return await _respond(call, body, booking, row["created_at"], row["expires_at"], row["version"])
 
 
 def _event_id(call: Call) -> bytes:
@@ -133,7 +133,9 @@ async def _create_pool(url: str) -> Any:
     return await asyncpg.create_pool(url, min_size=1, max_size=CONNECTIONS, init=db.register_uuid_codec)
 
 
-async def _respond(call: Call, booking: bytes, now: Any, expires_at: Any, version: int) -> ApiResponse:
+async def _respond(
+    call: Call, body: HoldNew, booking: bytes, now: datetime, expires_at: datetime, version: int
+) -> ApiResponse[BookingView]:
     event = _event_id(call)
     if event not in _layouts:
         _layouts.update(await call.services.engine.layouts(call.services.database, {event: 2}))
@@ -141,7 +143,7 @@ async def _respond(call: Call, booking: bytes, now: Any, expires_at: Any, versio
         id=booking,
         event=event,
         org=call.caller.org,
-        user=call.body.user,
+        user=body.user or "",
         status=Status.HELD,
         lines=(Line(0, 0, None, 1, 100),),
         subtotal=100,
@@ -158,23 +160,23 @@ async def _respond(call: Call, booking: bytes, now: Any, expires_at: Any, versio
     return ApiResponse(booking_view(held, _layouts[event], now), 201)
 
 
-def _baseline(name: str, function: Any, who: Access, **more: Any) -> Operation:
+def _baseline(handler: Handler, access: Access, *, needs_idempotency_key: bool = True) -> Operation:
+    path = f"/bench/{handler.__name__}/{{id}}"
     return Operation(
-        name=name,
-        method="POST",
-        path=f"/bench/{name}/{{id}}",
-        summary="For benchmarks only.",
-        who=who,
-        about=Resource.EVENT,
-        function=function,
+        "POST",
+        path,
+        handler,
+        access,
+        Resource.EVENT,
+        "For benchmarks only.",
         status=201,
-        **more,
+        needs_idempotency_key=needs_idempotency_key,
     )
 
 
 BASELINES = (
-    _baseline("bare", bare, Access.PUBLIC, gives=Health),
-    _baseline("no_op", no_op, Access.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
-    _baseline("for_update", for_update, Access.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
-    _baseline("guarded", guarded, Access.BUYERS, takes=HoldNew, gives=BookingView, needs_idempotency_key=True),
+    _baseline(bare, Access.PUBLIC, needs_idempotency_key=False),
+    _baseline(no_op, Access.BUYERS),
+    _baseline(for_update, Access.BUYERS),
+    _baseline(guarded, Access.BUYERS),
 )

@@ -172,7 +172,7 @@ def test_a_hold_is_all_or_nothing_of_seats(admin: httpx.Client, public: httpx.Cl
     answer = post_hold(admin, event, user="u-2", items=[seat("A-1"), seat("A-2"), seat("A-3"), seat("A-4")])
     document = expect_error(answer, 409, "seat_taken")
     assert sorted(document["conflicts"]) == ["A-2", "A-4"]
-    assert document["retryable"] is True
+    assert document["retryable"] is False
     assert seat_states(public, event) == {"A-2": "held", "A-4": "held"}
     assert listed(admin, event=event, user="u-2") == []
 

@@ -33,8 +33,8 @@ NO_ORG: Final = ids.format_org_id(bytes(16))
 Body = dict[str, Any]
 Named = dict[Resource, str]
 
-WITH_BODY: Final = [operation for operation in OPERATIONS if operation.takes]
-WITH_QUERY: Final = [operation for operation in OPERATIONS if operation.query]
+WITH_BODY: Final = [operation for operation in OPERATIONS if operation.body_type not in (None, bytes)]
+WITH_QUERY: Final = [operation for operation in OPERATIONS if operation.query_type]
 WITH_ID: Final = [operation for operation in OPERATIONS if "{id}" in operation.path]
 
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
@@ -94,7 +94,7 @@ def named(admin: httpx.Client, event: str, booking: str) -> Named:
 
 
 def address(operation: Operation, named: Named) -> str:
-    return re.sub(r"{\w+}", named[operation.about], operation.path)
+    return re.sub(r"{\w+}", named[operation.resource], operation.path)
 
 
 def ask(client: httpx.Client, operation: Operation, path: str, content: bytes | str = b"") -> httpx.Response:

@@ -66,8 +66,8 @@ class Supply:
 
     def id_for(self, operation: Operation) -> str:
         if operation.method == "GET" or operation.name in LASTING:
-            return self._kept[operation.about]
-        return create_resource(self._admin, operation.about)
+            return self._kept[operation.resource]
+        return create_resource(self._admin, operation.resource)
 
 
 @pytest.fixture(scope="module")

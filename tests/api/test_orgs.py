@@ -66,7 +66,7 @@ def test_a_logo_is_kept_as_what_it_is_whatever_it_is_called(
     assert answer == expect_ok(admin.get("/v1/org"))
     (row,) = query(server.database_url, statements.credentials.logo, org.slug)
     assert tuple(row) == (file, kind, digest)
-    (shown,) = query(server.database_url, statements.credentials.org_shown_by_slug, org.slug)
+    (shown,) = query(server.database_url, statements.credentials.branding_by_slug, org.slug)
     assert shown["logo_hash"] == digest
     assert expect_ok(admin.delete("/v1/org/logo"))["logo_url"] is None
     assert expect_ok(admin.delete("/v1/org/logo"))["logo_url"] is None
@@ -269,8 +269,8 @@ def test_a_command_that_cannot_do_all_of_it_says_why_and_does_nothing(database: 
     empty.touch()
     large.write_bytes(TINY_PNG + bytes(LOGO_MAX))
     mistakes = (
-        ("is none of PNG, JPEG and WebP", ("--logo", str(text))),
-        ("is none of PNG, JPEG and WebP", ("--logo", str(empty))),
+        ("must be a PNG, JPEG or WebP image", ("--logo", str(text))),
+        ("must be a PNG, JPEG or WebP image", ("--logo", str(empty))),
         ("at most 256 KiB", ("--logo", str(large))),
         ("Cannot read the logo", ("--logo", str(tmp_path / "nothing.png"))),
         ("colour", ("--colour", "red")),

@@ -36,13 +36,13 @@ async def test_a_capture_and_its_refund_are_acted_on_in_the_order_of_their_arriv
 
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
-        payment = await stage.begin(booking)
+        payment = await stage.start_payment(booking)
         await store(stage, payment, "captured", seconds_ago=20, due_seconds_ago=1)
         await store(stage, payment, "refunded", seconds_ago=10, due_seconds_ago=5)
         intercept(stage, monkeypatch, delay_capture)
         assert await stage.inbox.run_once() == 2
         assert await stage.status(booking) == "refunded"
-        assert await stage.stands(payment) == ("refunded", "refunded")
+        assert await stage.payment_state(payment) == ("refunded", "refunded")
 
 
 @async_test
@@ -58,7 +58,7 @@ async def test_a_notice_that_fails_does_not_keep_others_from_their_effect(
 
     async with payment_harness(database) as stage:
         bookings = [await stage.hold(f"A-{number}", user=f"u-{number}") for number in (1, 2, 3)]
-        payments = [await stage.begin(booking) for booking in bookings]
+        payments = [await stage.start_payment(booking) for booking in bookings]
         for payment in payments:
             await store(stage, payment, "captured", seconds_ago=10, due_seconds_ago=1)
         broken.append(payments[0].id)
@@ -69,7 +69,7 @@ async def test_a_notice_that_fails_does_not_keep_others_from_their_effect(
             ("queue_row_failed", "inbox", "RuntimeError")
         ]
         assert [await stage.status(booking) for booking in bookings] == ["held", "confirmed", "confirmed"]
-        await stage.wait(6)
+        await stage.advance_clock(6)
         assert await stage.inbox.run_once() == 1
         assert await stage.status(bookings[0]) == "confirmed"
 

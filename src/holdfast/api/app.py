@@ -3,19 +3,19 @@
 import asyncio
 import gc
 import os
-import re
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.auth import Callers
 from holdfast.api.call import ApiResponse, Operation, Services
-from holdfast.api.endpoint import Endpoint, Limits, Receive, Scope, Send, send_answer
+from holdfast.api.endpoint import Endpoint, Limits, send_response
 from holdfast.api.live_socket import WATCH, LiveFeed
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
@@ -32,13 +32,15 @@ from holdfast.runtime.storage import open_storage
 
 READ_CONNECTIONS: Final = 8
 CLOSE_SECONDS: Final = 5
-BEGIN_SECONDS: Final = 0.05
-# Which part of a path is the id: /v1/events/{id}/…
-ID_AT: Final = 3
+# Granian ignores a signal that arrives before it has begun to serve.
+SERVER_START_SECONDS: Final = 0.05
+# The position of the one parameter in a path: /v1/events/{id}/…
+PARAMETER_AT: Final = 3
+PLACEHOLDER: Final = "{}"
 
 
 class App:
-    """Starts with what it needs, serves the table of operations, and drains its lanes before it stops."""
+    """Serves the operations and the pages, and drains its lanes before it stops."""
 
     def __init__(
         self, settings: Settings, operations: Sequence[Operation] = OPERATIONS, pages: "Pages | None" = None
@@ -48,23 +50,25 @@ class App:
         self._url = settings.database_url
         self._operations = operations
         self._pages = pages
-        self._paths: dict[str, _Methods] = {}
-        self._feeds: dict[str, LiveFeed] = {}
+        self._routes: dict[str, PathRoute] = {}
+        self._live_routes: dict[str, PathRoute] = {}
         self._router = Router(lifespan=self._lifespan, default=_not_found, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Operations are found by their path as it is, or with whatever stands at the place of `{id}`; the rest is for
-        the router."""
+        """Look an operation up by its path, with the part that may be an id taken out. Anything else is for Starlette's
+        router, which is too slow for holds."""
         if scope["type"] != "lifespan":
-            parts = scope["path"].split("/")
-            scope["path_params"] = {}
-            if len(parts) > ID_AT:
-                scope["path_params"] = {"id": parts[ID_AT]}
-                parts[ID_AT] = "{id}"
-            served = self._paths if scope["type"] == "http" else self._feeds
-            found = served.get("/".join(parts)) or served.get(scope["path"])
-            if found is not None:
-                await found(scope, receive, send)
+            path: str = scope["path"]
+            parts = path.split("/")
+            value = ""
+            if len(parts) > PARAMETER_AT:
+                value = parts[PARAMETER_AT]
+                parts[PARAMETER_AT] = PLACEHOLDER
+            routes = self._routes if scope["type"] == "http" else self._live_routes
+            route = routes.get("/".join(parts)) or routes.get(path)
+            if route is not None:
+                scope["path_params"] = {route.parameter: value} if route.parameter else {}
+                await route.app(scope, receive, send)
                 return
         await self._router(scope, receive, send)
 
@@ -75,13 +79,13 @@ class App:
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
         engine = Engine(self._url, self._settings.lanes)
         engine.start()
-        services = _services(self._settings, pool, engine)
+        services = _make_services(self._settings, pool, engine)
         limits = Limits(services)
         live = LiveFeed(services, limits)
-        self._paths = operations_by_path(self._operations, services, limits)
-        self._feeds = {WATCH.path: live}
-        more = self._pages(self, services) if self._pages is not None else ()
-        self._router.routes.extend([*more, *_documents(self._operations)])
+        self._routes = routes_by_path(self._operations, services, limits)
+        self._live_routes = {_route_key(WATCH): PathRoute(WATCH.path_parameter, live)}
+        pages = self._pages(self, services) if self._pages is not None else ()
+        self._router.routes.extend([*pages, *_document_routes(self._operations, self._settings)])
         _tune_gc()
         interrupt.serve(live)
         try:
@@ -93,13 +97,21 @@ class App:
             await _close(pool)
 
 
-# Routes of other edges, made once there is a house, and looked at before our own.
+# Makes the routes of the pages, which come before the API's own documents.
 Pages = Callable[[App, Services], list[BaseRoute]]
 
 
+class PathRoute:
+    """What serves one path, and the name of the parameter in it."""
+
+    def __init__(self, parameter: str | None, app: ASGIApp) -> None:
+        self.parameter = parameter
+        self.app = app
+
+
 class _Interrupt:
-    """What an interrupt does from the start: once the process serves, those who watch are told that it will be back,
-    and then it is terminated. Granian would cut them off, and must not be asked to stop before it has begun."""
+    """Handles SIGINT from the start: tell live sockets to reconnect, then terminate the process. Granian would cut them
+    off without a word."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -112,24 +124,24 @@ class _Interrupt:
         self._live.set_result(live)
 
     def _begin(self) -> None:
-        self._task = self._task or self._loop.create_task(self._leave())
+        self._task = self._task or self._loop.create_task(self._terminate())
 
-    async def _leave(self) -> None:
+    async def _terminate(self) -> None:
         live = await self._live
-        await asyncio.sleep(BEGIN_SECONDS)
+        await asyncio.sleep(SERVER_START_SECONDS)
         await live.close()
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _close(pool: db.Pool) -> None:
-    """Those who still read are waited for, but not for ever."""
+    """Wait for statements under way, up to a limit."""
     try:
         await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
     except TimeoutError:
         pool.terminate()
 
 
-def _services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
+def _make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
     database = db.Database(pool)
     providers = make_providers(settings, database)
     return Services(
@@ -146,33 +158,43 @@ def _services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
 
 
 def _tune_gc() -> None:
-    """Hardly anything here is garbage in circles. What lives from the start is never looked at again, and the rest
-    seldom: by default the collector took a twelfth of the time of a busy process."""
+    """Requests leave hardly any cycles behind. With the default thresholds the collector took a twelfth of the CPU time
+    of a busy process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
-def operations_by_path(operations: Sequence[Operation], services: Services, limits: Limits) -> "dict[str, _Methods]":
-    by_path: dict[str, dict[str, Endpoint]] = defaultdict(dict)
+def routes_by_path(operations: Sequence[Operation], services: Services, limits: Limits) -> dict[str, PathRoute]:
+    endpoints: dict[str, dict[str, Endpoint]] = defaultdict(dict)
+    parameters: dict[str, str | None] = {}
     for operation in operations:
-        path = re.sub(r"{\w+}", "{id}", operation.path)
-        assert "{" not in path or path.split("/")[ID_AT] == "{id}"
-        by_path[path][operation.method] = Endpoint(operation, services, limits)
-    return {path: _Methods(endpoints) for path, endpoints in by_path.items()}
+        key = _route_key(operation)
+        endpoints[key][operation.method] = Endpoint(operation, services, limits)
+        parameters[key] = operation.path_parameter
+    return {key: PathRoute(parameters[key], _Methods(by_method)) for key, by_method in endpoints.items()}
 
 
-def _documents(operations: Sequence[Operation]) -> list[Route]:
-    document = _Static(ApiResponse(openapi_document(operations)))
-    start = _Static(ApiResponse(b"", 307, ((b"location", b"/docs"),)))
-    shown = {"/openapi.json": document, "/": start}
-    return [Route(path, _Methods({"GET": static})) for path, static in shown.items()]
+def _route_key(operation: Operation) -> str:
+    parts = operation.path.split("/")
+    if operation.path_parameter is not None:
+        assert parts[PARAMETER_AT] == f"{{{operation.path_parameter}}}"
+        parts[PARAMETER_AT] = PLACEHOLDER
+    return "/".join(parts)
+
+
+def _document_routes(operations: Sequence[Operation], settings: Settings) -> list[Route]:
+    is_public = settings.public_url != Settings().public_url
+    document = ApiResponse[object](openapi_document(operations, settings.public_url if is_public else "/"))
+    redirect = ApiResponse[object](b"", 307, ((b"location", b"/docs"),))
+    responses = {"/openapi.json": document, "/": redirect}
+    return [Route(path, _Methods({"GET": _Static(response)})) for path, response in responses.items()]
 
 
 class _Methods:
     """The endpoints of one path by method."""
 
-    def __init__(self, endpoints: "dict[str, Endpoint] | dict[str, _Static]") -> None:
+    def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
         self._endpoints = endpoints
         self._allow = (b"allow", ", ".join(sorted(endpoints)).encode())
 
@@ -181,20 +203,20 @@ class _Methods:
         if endpoint is not None:
             await endpoint(scope, receive, send)
             return
-        answer = problem(Refused(Refusal.METHOD_NOT_ALLOWED))
-        await send_answer(send, ApiResponse(answer.body, answer.status, (self._allow,), answer.content_type))
+        refused = problem(Refused(Refusal.METHOD_NOT_ALLOWED))
+        await send_response(send, ApiResponse(refused.body, refused.status, (self._allow,), refused.content_type))
 
 
 class _Static:
-    def __init__(self, answer: ApiResponse) -> None:
-        self._answer = answer
+    def __init__(self, response: ApiResponse[object]) -> None:
+        self._response = response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_answer(send, self._answer)
+        await send_response(send, self._response)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})
         return
-    await send_answer(send, problem(Refused(Refusal.NOT_FOUND)))
+    await send_response(send, problem(Refused(Refusal.NOT_FOUND)))

@@ -1,13 +1,14 @@
-"""An operation of the API: everything that routes, authorization, OpenAPI, docs and tests need to know about it."""
+"""Operations of the API: routes, authorization, OpenAPI, the docs and the tests all read what is declared here."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
 from holdfast.api.auth import Caller, Callers
-from holdfast.api.responses import View
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
 from holdfast.engine.engine import Engine
@@ -19,11 +20,14 @@ from holdfast.runtime.db import Database, Pool
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import Storage
 
-BODY_MAX: Final = 1024 * 1024
+BODY_BYTES_MAX: Final = 1024 * 1024
+
+Header = tuple[bytes, bytes]
+Content = TypeVar("Content", covariant=True)
 
 
 class Services(Struct, frozen=True):
-    """What a process has to serve its callers with."""
+    """Everything that handlers share within one process."""
 
     settings: Settings
     pool: Pool
@@ -37,9 +41,9 @@ class Services(Struct, frozen=True):
 
 
 class Access(Enum):
-    """Who may call. Customers reach only what is their own, and everybody only what is of their org."""
+    """The roles that may call an operation. A customer reaches only their own bookings, and everyone only their org."""
 
-    PUBLIC = frozenset(Role)  # and whoever has no token at all
+    PUBLIC = frozenset(Role)  # and callers without a token
     BUYERS = frozenset({Role.ADMIN, Role.SALES, Role.CUSTOMER})
     READERS = frozenset({Role.ADMIN, Role.SALES, Role.REVIEW, Role.CUSTOMER})
     TICKET_READERS = frozenset({Role.ADMIN, Role.SALES, Role.DOOR, Role.CUSTOMER})
@@ -50,7 +54,7 @@ class Access(Enum):
 
 
 class Resource(Enum):
-    """What an operation's path names. The authorization tests go by it."""
+    """What the id in an operation's path identifies."""
 
     NOTHING = "nothing"
     ORG = "org"
@@ -63,48 +67,97 @@ class Resource(Enum):
     PROVIDER = "provider"
 
 
+class Tag(Enum):
+    """The chapters of the API, with what each is about."""
+
+    EVENTS = ("Events", "Create, publish, change and end events with their pools, tariffs and seats.")
+    BOOKINGS = ("Bookings", "Hold seats or units and follow each booking from hold to confirmation or refund.")
+    PAYMENTS = ("Payments", "Start payments, refund them, and receive webhooks from payment providers.")
+    RECEIPTS = ("Receipts", "Upload a payment receipt, and review it by hand.")
+    TICKETS = ("Tickets", "Read tickets, download them as QR codes or PDF, and manage the keys that sign them.")
+    CHECK_IN = ("Check-in", "Admit ticket holders at the door, once per ticket.")
+    LIVE = (
+        "Live",
+        "Availability, seat maps and changes. The WebSocket `/v1/events/{id}/live` pushes the same changes: first a "
+        "snapshot, then every change in order.",
+    )
+    WEBHOOKS = ("Webhooks", "Receive signed webhook events (Standard Webhooks) at your own URLs.")
+    ORG = ("Org", "Your org's name, colour and logo, and tokens for its customers.")
+    OPERATIONS = ("Operations", "Health checks, and the audit log of an event.")
+
+    def __init__(self, title: str, description: str) -> None:
+        self.title = title
+        self.description = description
+
+
 class Call(Struct, frozen=True):
+    """One request to an operation, after authentication."""
+
     services: Services
     caller_or_none: Caller | None
     path: Mapping[str, str]
-    query: Any
-    body: Any
     headers: Mapping[bytes, bytes]
 
     @property
     def caller(self) -> Caller:
-        """The caller of an operation that needs one."""
+        """The caller of an operation that is not public."""
         assert self.caller_or_none is not None
         return self.caller_or_none
 
 
-class ApiResponse(Struct, frozen=True):
-    """`body` is a view, or bytes that were encoded already."""
+class ApiResponse(Struct, Generic[Content], frozen=True):
+    """`body` is the content itself, or its encoded bytes."""
 
-    body: View | list[Any] | bytes
+    body: Content | bytes
     status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: tuple[Header, ...] = ()
     content_type: bytes = b"application/json"
 
 
-class Operation(Struct, frozen=True, kw_only=True):
-    name: str
+# A handler takes the call and, as a second argument named `body` or `query`, its decoded input.
+Handler = Callable[..., Awaitable[ApiResponse[Any]]]
+
+
+class Operation(Struct, frozen=True):
+    """One row of the table. The handler's signature gives the types of the input and of the response."""
+
     method: str
     path: str
+    handler: Handler
+    access: Access
+    resource: Resource
     summary: str
-    who: Access
-    about: Resource
-    function: Callable[[Call], Awaitable[ApiResponse]]
-    # What it answers with: JSON of this type, or bytes of one of these media types.
-    gives: Any
+    tag: Tag = Tag.OPERATIONS
     status: int = 200
-    takes: type[Request] | None = None
-    # Where a body can be something else than JSON, the media types it may have; it is then left as it comes.
-    media: tuple[str, ...] = ()
-    body_max: int = BODY_MAX
-    # A provider that tells us something is never sent away for asking too often.
-    is_limited: bool = True
-    query: type[Request] | None = None
+    # Of a raw body: the media types it may have, with the type of the document in each. None stands for a file.
+    body_content: Mapping[str, type[Struct] | None] = MappingProxyType({})
+    body_bytes_max: int = BODY_BYTES_MAX
+    response_media_types: tuple[str, ...] = ("application/json",)
     needs_idempotency_key: bool = False
-    refusals: tuple[Refusal, ...] = ()
     has_etag: bool = False
+    is_rate_limited: bool = True
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def body_type(self) -> type[Request] | type[bytes] | None:
+        """The JSON document it takes, or bytes where the handler decodes the body."""
+        return get_type_hints(self.handler).get("body")
+
+    @property
+    def query_type(self) -> type[Request] | None:
+        return get_type_hints(self.handler).get("query")
+
+    @property
+    def response_type(self) -> type:
+        content: type = get_args(get_type_hints(self.handler)["return"])[0]
+        return content
+
+    @property
+    def path_parameter(self) -> str | None:
+        """The name in braces: `id` in `/v1/events/{id}`."""
+        found = re.search(r"{(\w+)}", self.path)
+        return found[1] if found else None

@@ -1,12 +1,11 @@
-"""Tokens that a merchant's back end hands to its customers."""
+"""Customer tokens, which a merchant's back end requests for its buyers."""
 
 from holdfast.api.call import ApiResponse, Call
+from holdfast.api.requests import CustomerTokenNew
 from holdfast.api.responses import CustomerToken
 from holdfast.runtime.credentials import sign_customer_token
 
 
-async def create_customer_token(call: Call) -> ApiResponse:
-    token, expires_at = await sign_customer_token(
-        call.services.database, call.caller.org, call.body.user, call.body.ttl_seconds
-    )
-    return ApiResponse(CustomerToken(token=token, user=call.body.user, expires_at=expires_at), 201)
+async def create_customer_token(call: Call, body: CustomerTokenNew) -> ApiResponse[CustomerToken]:
+    token, expires_at = await sign_customer_token(call.services.database, call.caller.org, body.user, body.ttl_seconds)
+    return ApiResponse(CustomerToken(token=token, user=body.user, expires_at=expires_at), 201)

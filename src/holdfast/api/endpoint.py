@@ -1,40 +1,41 @@
-"""From a raw ASGI request to the call of an operation, and back. This is on the way of every hold, so it is lean."""
+"""From a raw ASGI request to an operation's handler, and back. Every hold takes this path, so it stays lean."""
 
 import asyncio
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 import structlog
-from msgspec import DecodeError, ValidationError, convert, json
+from msgspec import DecodeError, Struct, ValidationError, convert, json
+from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.api.auth import Caller
-from holdfast.api.call import BODY_MAX, Access, ApiResponse, Call, Operation, Services
+from holdfast.api.call import BODY_BYTES_MAX, Access, ApiResponse, Call, Operation, Services
 from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
-from holdfast.core.refusals import FieldError, Refusal, Refused, RefusedError
+from holdfast.api.validation import invalid_body, invalid_query
+from holdfast.core.event_schemas import Request
+from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 log = structlog.get_logger()
 
-Scope = Any
-Receive = Any
-Send = Any
 Headers = dict[bytes, bytes]
+Document = TypeVar("Document", bound=Struct)
 
 BODY_SECONDS: Final = 30
-KEY_MAX: Final = 255
+IDEMPOTENCY_KEY_MAX: Final = 255
 DEPTH_MAX: Final = 64
+QUERY_PARAMETERS_MAX: Final = 50
 
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-# The closing quote is optional, so that nothing is ever looked at twice.
+# The closing quote is optional, so that matching stays linear in an unterminated string.
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _encode: Final = json.Encoder().encode
 
 
 class Limits:
-    """The rate limits of a process."""
+    """The rate limits of one process."""
 
     def __init__(self, services: Services) -> None:
         self.per_key = RateLimit(services.settings.rate_per_key)
@@ -42,7 +43,7 @@ class Limits:
         self.proxies = services.settings.proxies
 
     def address(self, scope: Scope, headers: Headers) -> str:
-        """Where the request came from, as the nearest proxy that is ours saw it."""
+        """The client's address, as the outermost of our own proxies saw it."""
         if self.proxies:
             hops = headers.get(b"x-forwarded-for", b"").split(b",")
             if len(hops) >= self.proxies:
@@ -58,121 +59,142 @@ class Endpoint:
         self._operation = operation
         self._services = services
         self._limits = limits
-        self._roles = operation.who.value
-        self._decoder = json.Decoder(operation.takes) if operation.takes else None
+        self._handler = operation.handler
+        self._roles = operation.access.value
+        self._query_type = operation.query_type
+        body_type = operation.body_type
+        self._takes_body = body_type is not None
+        self._decoder: json.Decoder[Request] | None = None
+        if body_type is not None and issubclass(body_type, Request):
+            self._decoder = json.Decoder(body_type)
+        assert not (self._takes_body and self._query_type), "a handler takes either a body or a query"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer(scope, receive)
+            response = await self._respond(scope, receive)
         except RefusedError as error:
-            answer = problem(error.refused)
+            response = problem(error.refused)
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
             log.error("request_without_database", operation=self._operation.name, error=type(error).__name__)
-            answer = problem(Refused(Refusal.BUSY))
+            response = problem(Refused(Refusal.BUSY))
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
-            answer = problem(Refused(Refusal.INTERNAL))
-        await send_answer(send, answer)
+            response = problem(Refused(Refusal.INTERNAL))
+        await send_response(send, response)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> ApiResponse:
+    async def _respond(self, scope: Scope, receive: Receive) -> ApiResponse[object]:
         operation = self._operation
         headers: Headers = dict(scope["headers"])
-        token = _token(headers)
-        known = self._services.callers.recall(token) if token is not None else None
-        if known is not None and known.user is None:
-            self._limits.per_key.spend(known.actor)
-        elif operation.is_limited:
+        token = _bearer_token(headers)
+        cached = self._services.callers.cached(token) if token is not None else None
+        if cached is not None and cached.user is None:
+            self._limits.per_key.spend(cached.actor)
+        elif operation.is_rate_limited:
             self._limits.per_address.spend(self._limits.address(scope, headers))
-        # A body that is not judged here, and is large, need not be read for whoever may not send it.
-        early = await self._caller(token, known) if operation.media and _is_large(headers) else None
-        body = await self._body(headers, receive)
-        query = self._query(scope["query_string"])
-        if operation.needs_idempotency_key and not 1 <= len(headers.get(b"idempotency-key", b"")) <= KEY_MAX:
+        # An upload that the caller may not send is refused before it is read.
+        early = await self._authenticate(token, cached) if operation.body_content and _is_large(headers) else None
+        body = await self._read_body(headers, receive) if self._takes_body else None
+        query = self._read_query(scope["query_string"]) if self._query_type is not None else None
+        if operation.needs_idempotency_key and not _has_idempotency_key(headers):
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
-        caller = early or await self._caller(token, known)
-        return await operation.function(Call(self._services, caller, _path(scope), query, body, headers))
+        caller = early or await self._authenticate(token, cached)
+        call = Call(self._services, caller, scope["path_params"], headers)
+        if body is not None:
+            return await self._handler(call, body)
+        return await (self._handler(call) if query is None else self._handler(call, query))
 
-    async def _caller(self, token: str | None, known: Caller | None) -> Caller | None:
+    async def _authenticate(self, token: str | None, cached: Caller | None) -> Caller | None:
         if token is None:
-            if self._operation.who is not Access.PUBLIC:
+            if self._operation.access is not Access.PUBLIC:
                 raise RefusedError(Refusal.UNAUTHORIZED)
             return None
-        caller = known or await self._services.callers.identify(token)
+        caller = cached or await self._services.callers.identify(token)
         if caller.role not in self._roles:
-            raise RefusedError(Refusal.FORBIDDEN, f"The role {caller.role} may not do that.")
+            raise RefusedError(Refusal.FORBIDDEN, f"The role `{caller.role}` does not allow this request.")
         return caller
 
-    async def _body(self, headers: Headers, receive: Receive) -> Any:
-        if self._decoder is None and not self._operation.media:
-            return None
-        raw = await _read(headers, receive, self._operation.body_max)
-        if self._decoder is None:
-            return raw
-        check_text(raw)
+    async def _read_body(self, headers: Headers, receive: Receive) -> Request | bytes:
+        raw = await _receive_body(headers, receive, self._operation.body_bytes_max)
+        return raw if self._decoder is None else decode_json(self._decoder, raw)
+
+    def _read_query(self, raw: bytes) -> Request:
+        assert self._query_type is not None
         try:
-            return self._decoder.decode(raw or b"{}")
+            pairs = parse_qsl(
+                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_PARAMETERS_MAX
+            )
         except UnicodeDecodeError:
-            raise RefusedError(Refusal.INVALID_REQUEST, "The body is not UTF-8.") from None
-        except (ValidationError, DecodeError) as error:
-            raise invalid_body(error) from None
-
-    def _query(self, raw: bytes) -> Any:
-        if self._operation.query is None:
-            return None
+            raise RefusedError(Refusal.INVALID_REQUEST, "The query string is not UTF-8 in percent-encoding.") from None
+        except ValueError:
+            raise RefusedError(
+                Refusal.INVALID_REQUEST, f"The query string has more than {QUERY_PARAMETERS_MAX} parameters."
+            ) from None
+        if any("\0" in text for pair in pairs for text in pair):
+            raise _nul_refused()
         try:
-            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
-            if any("\0" in value for pair in pairs for value in pair):
-                raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
-            return convert(dict(pairs), self._operation.query, strict=False)
-        except (ValidationError, ValueError) as error:
-            raise invalid_body(error) from None
+            return convert(dict(pairs), self._query_type, strict=False)
+        except ValidationError as error:
+            raise invalid_query(error, self._query_type) from None
 
 
-async def send_answer(send: Send, answer: ApiResponse) -> None:
-    body = answer.body if isinstance(answer.body, bytes) else _encode(answer.body)
+async def send_response(send: Send, response: ApiResponse[object]) -> None:
+    body = response.body if isinstance(response.body, bytes) else _encode(response.body)
     headers = [
-        (b"content-type", answer.content_type),
+        (b"content-type", response.content_type),
         (b"content-length", str(len(body)).encode()),
-        *answer.headers,
+        *response.headers,
     ]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def _read(headers: Headers, receive: Receive, most: int) -> bytes:
-    """The whole body. What is too large is refused before it is taken in."""
+def decode_json(decoder: "json.Decoder[Document]", raw: bytes) -> Document:
+    """An empty body stands for an empty object."""
+    _check_text(raw)
+    try:
+        return decoder.decode(raw or b"{}")
+    except UnicodeDecodeError:
+        raise RefusedError(Refusal.INVALID_REQUEST, "The body is not UTF-8.") from None
+    except (ValidationError, DecodeError) as error:
+        raise invalid_body(error, decoder.type) from None
+
+
+async def _receive_body(headers: Headers, receive: Receive, bytes_max: int) -> bytes:
+    """The whole body. One that declares itself too large is refused unread."""
     length = headers.get(b"content-length", b"0")
-    if len(length) > 9 or (length.isdigit() and int(length) > most):
-        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {most} bytes.")
+    if len(length) > 9 or (length.isdigit() and int(length) > bytes_max):
+        raise _too_large(bytes_max)
     message = await receive()
     if not message.get("more_body") and message["type"] == "http.request":
         whole: bytes = message.get("body", b"")
         return whole
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _receive_rest(message, receive, most)
+            return await _receive_rest(message, receive, bytes_max)
     except TimeoutError:
-        raise RefusedError(Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds.") from None
+        raise RefusedError(
+            Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds. Send it again."
+        ) from None
 
 
-async def _receive_rest(message: Any, receive: Receive, most: int) -> bytes:
+async def _receive_rest(message: Message, receive: Receive, bytes_max: int) -> bytes:
     body = bytearray(message.get("body", b""))
     while message.get("more_body"):
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > most:
-            raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"At most {most} bytes.")
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
     if message["type"] == "http.disconnect":
-        raise RefusedError(Refusal.INVALID_REQUEST, "The body broke off.")
+        raise RefusedError(Refusal.INVALID_REQUEST, "The connection closed before the body ended.")
     return bytes(body)
 
 
-def check_text(raw: bytes) -> None:
-    """What a decoder would take, and we would choke on later."""
+def _check_text(raw: bytes) -> None:
+    """Refuse what the decoder accepts and PostgreSQL does not store."""
     if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
-        raise RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
+        raise _nul_refused()
     if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
-        raise RefusedError(Refusal.INVALID_REQUEST, f"The document is nested more than {DEPTH_MAX} levels deep.")
+        raise RefusedError(Refusal.INVALID_REQUEST, f"The body is nested more than {DEPTH_MAX} levels deep.")
 
 
 def _depth(raw: bytes) -> int:
@@ -183,7 +205,19 @@ def _depth(raw: bytes) -> int:
     return deepest
 
 
-def _token(headers: Headers) -> str | None:
+def _nul_refused() -> RefusedError:
+    return RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
+
+
+def _too_large(bytes_max: int) -> RefusedError:
+    return RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"The body may have at most {bytes_max:,} bytes.")
+
+
+def _has_idempotency_key(headers: Headers) -> bool:
+    return 1 <= len(headers.get(b"idempotency-key", b"")) <= IDEMPOTENCY_KEY_MAX
+
+
+def _bearer_token(headers: Headers) -> str | None:
     value = headers.get(b"authorization")
     if value is None:
         return None
@@ -193,16 +227,4 @@ def _token(headers: Headers) -> str | None:
 
 def _is_large(headers: Headers) -> bool:
     length = headers.get(b"content-length", b"")
-    return not length.isdigit() or int(length[:10]) > BODY_MAX
-
-
-def _path(scope: Scope) -> Mapping[str, str]:
-    path: Mapping[str, str] = scope["path_params"]
-    return path
-
-
-def invalid_body(error: Exception) -> RefusedError:
-    """The message of the decoder, with the field it speaks of."""
-    message, _, place = str(error).partition(" - at `")
-    field = place.rstrip("`").removeprefix("$").lstrip(".")
-    return RefusedError(Refusal.INVALID_REQUEST, str(error), errors=(FieldError(field, message),))
+    return not length.isdigit() or int(length[:10]) > BODY_BYTES_MAX

@@ -1,12 +1,14 @@
-"""Events: what is offered, how much is left, and what happened."""
+"""Events: creating, changing and ending them, their availability, and their journal."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
 
-from msgspec import json
+from msgspec import Struct, json
 
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
+from holdfast.api.requests import Empty, EventsQuery, JournalQuery
 from holdfast.api.responses import (
     Change,
     ChangeList,
@@ -16,137 +18,220 @@ from holdfast.api.responses import (
     JournalList,
     PoolView,
     Progress,
+    SeatMap,
     TariffView,
 )
+from holdfast.core.event_schemas import EventChange, EventNew, invalid_field
 from holdfast.core.journal import EntryData
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
-from holdfast.engine import event_editor as desk
+from holdfast.engine import event_editor
 from holdfast.live.live_event import LiveEvent
 from holdfast.live.messages import public_kind
-from holdfast.live.snapshot import SeatSnapshot
+from holdfast.live.snapshot import Availability, SeatSnapshot
 from holdfast.runtime import ids
 
-# Before a change everything due has to end; of an event that has ended most is left to the worker.
+# A change waits until every due hold has expired. The worker ends most bookings of an event that was cancelled.
 SWEEPS_BEFORE_CHANGE_MAX: Final = 100
 SWEEPS_AT_END_MAX: Final = 2
 
 
-async def create_event(call: Call) -> ApiResponse:
-    async with call.services.pool.acquire() as connection:
-        event = await desk.create_event(connection, call.caller.org, call.body, call.caller.actor)
-    return ApiResponse(
-        await _view(call, event), 201, ((b"location", f"/v1/events/{ids.format_event_id(event)}".encode()),)
-    )
+class EventRow(Struct, frozen=True):
+    id: bytes
+    status: EventStatus
+    version: int
+    title: str
+    preset: str | None
+    starts_at: datetime
+    ends_at: datetime | None
+    timezone: str
+    currency: str
+    tax_bps: int
+    policy: str
+    details: str
+    created_at: datetime
 
 
-async def list_events(call: Call) -> ApiResponse:
-    """Staff see all events of their org; everybody else sees published ones."""
-    query = call.query
+class PoolRow(Struct, frozen=True):
+    event_id: bytes
+    number: int
+    code: str
+    name: str
+    seated: bool
+    capacity: int
+
+
+class TariffRow(Struct, frozen=True):
+    event_id: bytes
+    pool: int
+    code: str
+    name: str
+    price: int
+
+
+class EntryRow(Struct, frozen=True):
+    number: int
+    at: datetime
+    kind: str
+    booking_id: bytes | None
+    actor: str
+    data: str
+
+
+class OwnerRow(Struct, frozen=True):
+    org_id: bytes
+    published_at: datetime | None
+
+
+class ProgressRow(Struct, frozen=True):
+    status: EventStatus
+    bookings: int
+    live: int
+    refunds_due: int
+    refunded: int
+    in_review: int
+
+
+class OrgRow(Struct, frozen=True):
+    id: bytes
+
+
+async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
+    async with call.services.database.org(call.caller.org).connection() as connection:
+        event = await event_editor.create_event(connection, call.caller.org, body, call.caller.actor)
+    location = f"/v1/events/{ids.format_event_id(event)}".encode()
+    return ApiResponse(await _view(call, event), 201, ((b"location", location),))
+
+
+async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
+    """Staff list every event of their org; everyone else lists published events."""
     org = call.caller_or_none.org if call.caller_or_none else None
     if org is None and query.org is not None:
-        found = await call.services.pool.fetchrow(sql.credentials.org_by_slug, query.org)
+        found = await call.services.database.shared.row(OrgRow, sql.credentials.org_by_slug, query.org)
         if found is None:
             return ApiResponse(EventList(items=[], next=None))
-        org = found["id"]
-    after = _cursor(query.after)
-    rows = await call.services.pool.fetch(
-        sql.reads.events, org, not _is_staff(call), query.status, after, query.limit + 1
+        org = found.id
+    rows = await call.services.database.all_events.rows(
+        EventRow, sql.reads.events, org, not _is_staff(call), query.status, _parse_cursor(query.after), query.limit + 1
     )
     items = await _views(call, rows[: query.limit])
     return ApiResponse(EventList(items=items, next=items[-1].id if len(rows) > query.limit else None))
 
 
-async def get_event(call: Call) -> ApiResponse:
-    return ApiResponse(await _view(call, await visible_event(call)))
+async def get_event(call: Call) -> ApiResponse[EventView]:
+    return ApiResponse(await _view(call, await require_event(call)))
 
 
-async def change_event(call: Call) -> ApiResponse:
-    event = await visible_event(call)
+async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
+    event = await require_event(call)
     await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
-    async with call.services.pool.acquire() as connection:
-        await desk.change_event(connection, call.caller.org, event, call.body, call.caller.actor)
+    async with call.services.database.event(event).connection() as connection:
+        await event_editor.change_event(connection, call.caller.org, event, body, call.caller.actor)
     return ApiResponse(await _view(call, event))
 
 
-async def publish_event(call: Call) -> ApiResponse:
+async def publish_event(call: Call, body: Empty) -> ApiResponse[EventView]:
     return await _set_status(call, EventStatus.ACTIVE)
 
 
-async def complete_event(call: Call) -> ApiResponse:
+async def complete_event(call: Call, body: Empty) -> ApiResponse[EventView]:
     return await _set_status(call, EventStatus.COMPLETED)
 
 
-async def cancel_event(call: Call) -> ApiResponse:
+async def cancel_event(call: Call, body: Empty) -> ApiResponse[EventView]:
     return await _set_status(call, EventStatus.CANCELLED)
 
 
-async def get_progress(call: Call) -> ApiResponse:
-    row = await call.services.pool.fetchrow(sql.reads.progress, await visible_event(call))
-    is_done = row["live"] == 0 and row["refunds_due"] == 0
-    return ApiResponse(Progress(**row, done=is_done))
-
-
-async def get_availability(call: Call) -> ApiResponse:
-    return await _shown(call, SeatSnapshot.availability_json)
-
-
-async def get_seats(call: Call) -> ApiResponse:
-    return await _shown(call, SeatSnapshot.seats_json)
-
-
-async def _shown(call: Call, encode: Callable[[SeatSnapshot], bytes]) -> ApiResponse:
-    live_event, snapshot = await visible_live_event(call)
-    tag = f'"{live_event.event_version.version}.{live_event.event_version.due}"'.encode()
-    if _has_already(call, tag):
-        return ApiResponse(b"", 304, ((b"etag", tag),))
-    return ApiResponse(encode(snapshot), headers=((b"etag", tag),))
-
-
-async def list_changes(call: Call) -> ApiResponse:
-    rows = await _entries(call, await visible_event(call))
-    changes = [
-        Change(seq=row["number"], kind=public_kind(row["kind"]), at=row["at"], seats=data.seats, pools=data.pools)
-        for row, data in rows
-    ]
-    return ApiResponse(ChangeList(changes=changes, next=changes[-1].seq if changes else call.query.after))
-
-
-async def list_journal(call: Call) -> ApiResponse:
-    event = await visible_event(call)
-    rows = await _entries(call, event)
-    items = [
-        JournalEntryView(
-            seq=row["number"],
-            at=row["at"],
-            kind=row["kind"],
-            booking=ids.format_booking_id(event, row["booking_id"]) if row["booking_id"] else None,
-            payment=ids.format_payment_id(event, bytes.fromhex(data.payment)) if data.payment else None,
-            actor=row["actor"],
-            reason=data.reason,
-            change=data.change,
-            seats=data.seats,
-            pools=data.pools,
+async def get_progress(call: Call) -> ApiResponse[Progress]:
+    event = await require_event(call)
+    row = await call.services.database.event(event).row(ProgressRow, sql.reads.progress, event)
+    assert row is not None
+    return ApiResponse(
+        Progress(
+            status=row.status,
+            bookings=row.bookings,
+            live=row.live,
+            refunds_due=row.refunds_due,
+            refunded=row.refunded,
+            in_review=row.in_review,
+            done=row.live == 0 and row.refunds_due == 0,
         )
-        for row, data in rows
+    )
+
+
+async def get_availability(call: Call) -> ApiResponse[Availability]:
+    return ApiResponse(*await _encode_snapshot(call, SeatSnapshot.availability_json))
+
+
+async def get_seats(call: Call) -> ApiResponse[SeatMap]:
+    return ApiResponse(*await _encode_snapshot(call, SeatSnapshot.seats_json))
+
+
+async def _encode_snapshot(
+    call: Call, encode: Callable[[SeatSnapshot], bytes]
+) -> tuple[bytes, int, tuple[tuple[bytes, bytes]]]:
+    """Body, status and headers: the encoded snapshot, or 304 where the caller has it."""
+    live_event, snapshot = await require_live_event(call)
+    etag = f'"{live_event.event_version.version}.{live_event.event_version.due}"'.encode()
+    if _matches_etag(call, etag):
+        return b"", 304, ((b"etag", etag),)
+    return encode(snapshot), 200, ((b"etag", etag),)
+
+
+def _matches_etag(call: Call, etag: bytes) -> bool:
+    tags = [tag.strip().removeprefix(b"W/") for tag in call.headers.get(b"if-none-match", b"").split(b",")]
+    return etag in tags or b"*" in tags
+
+
+async def list_changes(call: Call, query: JournalQuery) -> ApiResponse[ChangeList]:
+    entries = await _read_entries(call, await require_event(call), query)
+    changes = [
+        Change(seq=row.number, kind=public_kind(row.kind), at=row.at, seats=data.seats, pools=data.pools)
+        for row, data in entries
     ]
-    return ApiResponse(JournalList(items=items, next=items[-1].seq if len(items) == call.query.limit else None))
+    return ApiResponse(ChangeList(changes=changes, next=changes[-1].seq if changes else query.after))
 
 
-async def visible_event(call: Call) -> bytes:
-    """The event that the path names, if the caller may know of it."""
-    event = _named(call)
-    row = await call.services.pool.fetchrow(sql.reads.event_owner, event)
-    if row is None:
+async def list_journal(call: Call, query: JournalQuery) -> ApiResponse[JournalList]:
+    event = await require_event(call)
+    items = [_journal_entry_view(event, row, data) for row, data in await _read_entries(call, event, query)]
+    return ApiResponse(JournalList(items=items, next=items[-1].seq if len(items) == query.limit else None))
+
+
+def _journal_entry_view(event: bytes, row: EntryRow, data: EntryData) -> JournalEntryView:
+    return JournalEntryView(
+        seq=row.number,
+        at=row.at,
+        kind=row.kind,
+        booking=ids.format_booking_id(event, row.booking_id) if row.booking_id else None,
+        payment=ids.format_payment_id(event, bytes.fromhex(data.payment)) if data.payment else None,
+        actor=row.actor,
+        reason=data.reason,
+        change=data.change,
+        seats=data.seats,
+        pools=data.pools,
+    )
+
+
+async def _read_entries(call: Call, event: bytes, query: JournalQuery) -> list[tuple[EntryRow, EntryData]]:
+    rows = await call.services.database.event(event).rows(EntryRow, sql.reads.entries, event, query.after, query.limit)
+    return [(row, json.decode(row.data, type=EntryData)) for row in rows]
+
+
+async def require_event(call: Call) -> bytes:
+    """The id of the event in the path, which exists and which the caller may see."""
+    event = _parse_event_id(call)
+    owner = await call.services.database.event(event).row(OwnerRow, sql.reads.event_owner, event)
+    if owner is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    _check_visible(call, row["org_id"], row["published_at"] is not None)
+    _check_visible(call, owner.org_id, owner.published_at is not None)
     return event
 
 
-async def visible_live_event(call: Call, after: int | None = None) -> tuple[LiveEvent, SeatSnapshot]:
-    """The board of that event, as new as the call, and what is on it."""
-    live_event = await call.services.live_events.get(_named(call), after)
+async def require_live_event(call: Call, after: int | None = None) -> tuple[LiveEvent, SeatSnapshot]:
+    """The event in the path from the read model, brought up to date, and its snapshot."""
+    live_event = await call.services.live_events.get(_parse_event_id(call), after)
     if live_event is None or live_event.snapshot is None:
         raise RefusedError(Refusal.NOT_FOUND)
     _check_visible(call, live_event.org, live_event.is_published)
@@ -159,7 +244,7 @@ def _check_visible(call: Call, org: bytes, is_published: bool) -> None:
         raise RefusedError(Refusal.NOT_FOUND)
 
 
-def _named(call: Call) -> bytes:
+def _parse_event_id(call: Call) -> bytes:
     event = ids.parse_event_id(call.path["id"])
     if event is None:
         raise RefusedError(Refusal.NOT_FOUND)
@@ -170,79 +255,67 @@ def _is_staff(call: Call) -> bool:
     return call.caller_or_none is not None and call.caller_or_none.user is None
 
 
-def _cursor(after: str | None) -> bytes | None:
-    if after is None:
-        return None
-    parsed = ids.parse_event_id(after)
-    if parsed is None:
-        raise RefusedError(Refusal.INVALID_REQUEST, "after: take it from `next` of the page before.")
-    return parsed
+def _parse_cursor(after: str | None) -> bytes | None:
+    event = ids.parse_event_id(after) if after is not None else None
+    if after is not None and event is None:
+        raise invalid_field("after", "must be the `next` of the previous page")
+    return event
 
 
-async def _set_status(call: Call, status: EventStatus) -> ApiResponse:
-    event = _named(call)
-    async with call.services.pool.acquire() as connection:
-        await desk.set_status(connection, call.caller.org, event, status, call.caller.actor)
+async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]:
+    event = _parse_event_id(call)
+    async with call.services.database.event(event).connection() as connection:
+        await event_editor.set_status(connection, call.caller.org, event, status, call.caller.actor)
     if status is not EventStatus.ACTIVE:
         await _sweep(call, event, SWEEPS_AT_END_MAX)
     return ApiResponse(await _view(call, event))
 
 
-async def _sweep(call: Call, event: bytes, most: int) -> None:
-    """End what is due or over before going on; what is left of very large events is for the worker."""
-    for _ in range(most):
+async def _sweep(call: Call, event: bytes, batches_max: int) -> None:
+    """End due and ended bookings now. The worker does the rest of a very large event."""
+    for _ in range(batches_max):
         if not await call.services.engine.sweep(event):
             return
 
 
 async def _view(call: Call, event: bytes) -> EventView:
-    return (await _views(call, [await call.services.pool.fetchrow(sql.reads.event, event)]))[0]
+    row = await call.services.database.event(event).row(EventRow, sql.reads.event, event)
+    assert row is not None
+    (view,) = await _views(call, [row])
+    return view
 
 
-async def _views(call: Call, rows: list[Any]) -> list[EventView]:
-    events = [row["id"] for row in rows]
+async def _views(call: Call, rows: Sequence[EventRow]) -> list[EventView]:
+    events = [row.id for row in rows]
+    database = call.services.database.all_events
     tariffs: dict[tuple[bytes, int], list[TariffView]] = {}
-    for row in await call.services.pool.fetch(sql.reads.tariffs_of, events):
-        tariff = TariffView(code=row["code"], name=row["name"], price=row["price"])
-        tariffs.setdefault((row["event_id"], row["pool"]), []).append(tariff)
+    for tariff in await database.rows(TariffRow, sql.reads.tariffs_of, events):
+        view = TariffView(code=tariff.code, name=tariff.name, price=tariff.price)
+        tariffs.setdefault((tariff.event_id, tariff.pool), []).append(view)
     pools: dict[bytes, list[PoolView]] = {event: [] for event in events}
-    for row in await call.services.pool.fetch(sql.reads.pools_of, events):
-        pools[row["event_id"]].append(
-            PoolView(
-                code=row["code"],
-                name=row["name"],
-                capacity=row["capacity"],
-                seated=row["seated"],
-                tariffs=tariffs[row["event_id"], row["number"]],
-            )
-        )
-    return [_event_view(row, pools[row["id"]]) for row in rows]
+    for pool in await database.rows(PoolRow, sql.reads.pools_of, events):
+        pools[pool.event_id].append(_pool_view(pool, tariffs[pool.event_id, pool.number]))
+    return [_event_view(row, pools[row.id]) for row in rows]
 
 
-def _event_view(row: Any, pools: list[PoolView]) -> EventView:
+def _pool_view(row: PoolRow, tariffs: list[TariffView]) -> PoolView:
+    return PoolView(code=row.code, name=row.name, capacity=row.capacity, seated=row.seated, tariffs=tariffs)
+
+
+def _event_view(row: EventRow, pools: list[PoolView]) -> EventView:
     return EventView(
-        id=ids.format_event_id(row["id"]),
-        title=row["title"],
-        status=EventStatus(row["status"]),
-        preset=row["preset"],
-        starts_at=row["starts_at"],
-        ends_at=row["ends_at"],
-        timezone=row["timezone"],
-        currency=row["currency"],
-        tax_bps=row["tax_bps"],
-        policy=json.decode(row["policy"], type=Policy),
-        details=json.decode(row["details"]),
+        id=ids.format_event_id(row.id),
+        title=row.title,
+        status=row.status,
+        preset=row.preset,
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        timezone=row.timezone,
+        currency=row.currency,
+        tax_bps=row.tax_bps,
+        policy=json.decode(row.policy, type=Policy),
+        details=json.decode(row.details),
         pools=pools,
-        version=row["version"],
-        created_at=row["created_at"],
+        version=row.version,
+        created_at=row.created_at,
     )
-
-
-def _has_already(call: Call, tag: bytes) -> bool:
-    known = [each.strip().removeprefix(b"W/") for each in call.headers.get(b"if-none-match", b"").split(b",")]
-    return tag in known or b"*" in known
-
-
-async def _entries(call: Call, event: bytes) -> list[tuple[Any, EntryData]]:
-    rows = await call.services.pool.fetch(sql.reads.entries, event, call.query.after, call.query.limit)
-    return [(row, json.decode(row["data"], type=EntryData)) for row in rows]

@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import Annotated, Final
 
 import structlog
-from msgspec import Meta, structs
+from msgspec import Meta, Struct, structs
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast import sql
 from holdfast.api.call import Access, ApiResponse, Call, Operation, Resource, Services
 from holdfast.api.endpoint import Endpoint, Limits
-from holdfast.api.event_handlers import visible_live_event
+from holdfast.api.event_handlers import require_live_event
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.live.broadcast import CLOSE_SECONDS, SERVICE_RESTART, TRY_AGAIN_LATER, Broadcast, Watcher
@@ -34,25 +34,22 @@ STUCK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 
 
+class VersionRow(Struct, frozen=True):
+    at: datetime
+    id: bytes
+    version: int
+
+
 class LiveQuery(Request, frozen=True):
     after: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
 
-async def _never_called(call: Call) -> ApiResponse:
+async def watch_event(call: Call, query: LiveQuery) -> ApiResponse[bytes]:
+    """A placeholder: `LiveFeed` replaces it for each handshake."""
     raise NotImplementedError
 
 
-WATCH: Final = Operation(
-    name="watch_event",
-    method="GET",
-    path=PATH,
-    summary="Watch an event.",
-    who=Access.PUBLIC,
-    about=Resource.EVENT,
-    function=_never_called,
-    gives=None,
-    query=LiveQuery,
-)
+WATCH: Final = Operation("GET", PATH, watch_event, Access.PUBLIC, Resource.EVENT, "Watch an event.")
 
 
 class LiveFeed:
@@ -71,11 +68,11 @@ class LiveFeed:
         await receive()
         opened: list[Watcher] = []
 
-        async def open_watcher(call: Call) -> ApiResponse:
-            opened.append(await self._open(call))
+        async def open_watcher(call: Call, query: LiveQuery) -> ApiResponse[bytes]:
+            opened.append(await self._open(call, query.after))
             return ApiResponse(b"", 101)
 
-        operation = structs.replace(WATCH, function=open_watcher)
+        operation = structs.replace(WATCH, handler=open_watcher)
         await Endpoint(operation, self._services, self._limits)(scope, receive, _HandshakeResponse(send))
         for watcher in opened:
             try:
@@ -97,15 +94,14 @@ class LiveFeed:
     def _watchers(self) -> Iterable[Watcher]:
         return (watcher for broadcast in self._broadcasts.values() for watcher in broadcast.watchers)
 
-    async def _open(self, call: Call) -> Watcher:
-        after = call.query.after
-        live_event, snapshot = await visible_live_event(call, after)
+    async def _open(self, call: Call, after: int | None) -> Watcher:
+        live_event, snapshot = await require_live_event(call, after)
         if self._is_closing or self._count >= self._services.settings.live_sockets:
-            raise RefusedError(Refusal.BUSY, "This server has reached its limit of live connections.")
+            raise RefusedError(Refusal.BUSY, "Too many live sockets are open. Try again in a moment.")
         broadcast = self._broadcasts.get(live_event.event)
         if broadcast is None:
             if not self._services.live_events.watch(live_event):
-                raise RefusedError(Refusal.BUSY, "This server has reached its limit of watched events.")
+                raise RefusedError(Refusal.BUSY, "Too many events are being watched. Try again in a moment.")
             broadcast = self._broadcasts[live_event.event] = Broadcast(live_event)
         self._count += 1
         if self._task is None or self._task.done():
@@ -135,11 +131,11 @@ class LiveFeed:
 
     async def _tick(self) -> float:
         """Send everyone what is new. Returns the seconds to wait before the next tick."""
-        rows = await self._services.database.all_events.fetch(sql.reads.versions, list(self._broadcasts))
-        behind = [broadcast for row in rows if (broadcast := self._behind(row["id"], row["version"]))]
+        rows = await self._services.database.all_events.rows(VersionRow, sql.reads.versions, list(self._broadcasts))
+        behind = [broadcast for row in rows if (broadcast := self._behind(row.id, row.version))]
         for start in range(0, len(behind), READS_AT_ONCE):
             await asyncio.gather(*(each.live_event.refresh() for each in behind[start : start + READS_AT_ONCE]))
-        sends = sum([await self._send_new(broadcast, rows[0]["at"]) for broadcast in list(self._broadcasts.values())])
+        sends = sum([await self._send_new(broadcast, rows[0].at) for broadcast in list(self._broadcasts.values())])
         return max(TICK_SECONDS, sends / SENDS_PER_SECOND)
 
     def _behind(self, event: bytes, version: int) -> Broadcast | None:

@@ -1,127 +1,167 @@
 """The OpenAPI 3.1 document, made from the table of operations."""
 
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 import msgspec
 
 from holdfast import __version__
-from holdfast.api.call import Access, Operation
+from holdfast.api.call import Access, Operation, Resource, Tag
+from holdfast.api.problems import STATUS
 from holdfast.api.responses import Problem
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
 
 Document = dict[str, Any]
 
+SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
+BINARY: Final[Document] = {"type": "string", "format": "binary"}
 
-def openapi_document(operations: Sequence[Operation]) -> bytes:
+_PARAMETERS: Final = {
+    Resource.EVENT: "The event's id.",
+    Resource.BOOKING: "The booking's id.",
+    Resource.PAYMENT: "The payment's id.",
+    Resource.RECEIPT: "The receipt's id.",
+    Resource.TICKET: "The ticket's id.",
+    Resource.ENDPOINT: "The webhook endpoint's id.",
+    Resource.PROVIDER: "The payment provider, such as `sandbox` or `stripe`.",
+}
+
+
+def openapi_document(operations: Sequence[Operation], server_url: str = "/") -> bytes:
     schemas = _Schemas(operations)
     paths: dict[str, Document] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    used = {operation.tag for operation in operations}
     document = {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
             "version": __version__,
             "summary": "Sells scarce things without ever selling one twice.",
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": server_url}],
+        "tags": [{"name": tag.title, "description": tag.description} for tag in Tag if tag in used],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A secret key of your org, or a customer token.",
+                }
+            },
         },
     }
     return msgspec.json.encode(document)
 
 
 def refusals_of(operation: Operation) -> list[Refusal]:
-    """Everything the operation may refuse with, by rank: its own reasons, and those that follow from its form."""
-    also = {Refusal.BUSY, Refusal.UNAUTHORIZED} | ({Refusal.RATE_LIMITED} if operation.is_limited else set())
-    if operation.takes or operation.media:
+    """Every refusal an operation may respond with, by rank: its own, and those that follow from its form."""
+    also = {Refusal.BUSY, Refusal.UNAUTHORIZED}
+    if operation.is_rate_limited:
+        also.add(Refusal.RATE_LIMITED)
+    if operation.path_parameter is not None:
+        also.add(Refusal.NOT_FOUND)
+    if operation.body_type is not None:
         also |= {Refusal.PAYLOAD_TOO_LARGE, Refusal.INVALID_REQUEST}
-    if operation.query:
+    if operation.query_type is not None:
         also.add(Refusal.INVALID_REQUEST)
     if operation.needs_idempotency_key:
         also.add(Refusal.IDEMPOTENCY_KEY_MISSING)
-    if operation.who is not Access.PUBLIC:
+    if operation.access is not Access.PUBLIC:
         also.add(Refusal.FORBIDDEN)
     return sorted(also | set(operation.refusals), key=lambda refusal: refusal.rank)
 
 
 class _Schemas:
-    """The JSON Schemas of all types that the operations take and give."""
+    """The JSON Schemas of all types in requests and responses."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._types: list[type] = [Problem]
-        for operation in operations:
-            self._types += [kind for kind in (operation.takes, operation.gives) if kind and not isinstance(kind, tuple)]
-        self._types = list(dict.fromkeys(self._types))
-        found, self.components = msgspec.json.schema_components(self._types, ref_template="#/components/schemas/{name}")
-        self._references = dict(zip(self._types, found, strict=True))
+        types = list(dict.fromkeys([Problem, *(kind for operation in operations for kind in _types(operation))]))
+        references, self.components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
+        self._references = dict(zip(types, references, strict=True))
 
-    def of(self, kind: Any) -> Document:
-        return self._references[kind]
+    def content(self, media_type: str, kind: type | None) -> Document:
+        """The document of a type, or a file where there is none."""
+        return {media_type: {"schema": BINARY if kind is None else self._references[kind]}}
 
-    def content(self, kind: Any) -> Document:
-        """JSON of a type, or bytes of a media type."""
-        if isinstance(kind, tuple):
-            return {media: {"schema": {"type": "string", "format": "binary"}} for media in kind}
-        return {"application/json": {"schema": self.of(kind)}}
+
+def _types(operation: Operation) -> Iterator[type]:
+    yield from (kind for kind in operation.body_content.values() if kind is not None)
+    yield from (kind for kind in (operation.body_type, operation.response_type) if kind not in (None, bytes))
 
 
 def _operation(operation: Operation, schemas: _Schemas) -> Document:
     document: Document = {
         "operationId": operation.name,
         "summary": operation.summary,
+        "tags": [operation.tag.title],
         "parameters": list(_parameters(operation)),
         "responses": _responses(operation, schemas),
-        "security": [{"token": []}, {}] if operation.who is Access.PUBLIC else [{"token": []}],
+        "security": [{"token": []}, {}] if operation.access is Access.PUBLIC else [{"token": []}],
     }
-    if operation.takes:
-        document["requestBody"] = {
-            "required": any(field.required for field in msgspec.structs.fields(operation.takes)),
-            "content": schemas.content(operation.takes),
-        }
-    if operation.media:
-        document["requestBody"] = {"required": True, "content": {media: {} for media in operation.media}}
+    if operation.body_type is not None:
+        document["requestBody"] = _request_body(operation.body_type, operation, schemas)
     return document
 
 
+def _request_body(kind: type, operation: Operation, schemas: _Schemas) -> Document:
+    is_raw = not issubclass(kind, Request)
+    media_types = operation.body_content if is_raw else {"application/json": kind}
+    content: Document = {}
+    for media_type, document_type in media_types.items():
+        content |= schemas.content(media_type, document_type)
+    return {"required": is_raw or any(field.required for field in msgspec.structs.fields(kind)), "content": content}
+
+
 def _parameters(operation: Operation) -> Iterator[Document]:
-    for name in re.findall(r"{(\w+)}", operation.path):
-        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    text = {"type": "string"}
+    if operation.path_parameter is not None:
+        description = _PARAMETERS[operation.resource]
+        name = operation.path_parameter
+        yield {"name": name, "in": "path", "required": True, "description": description, "schema": text}
     if operation.needs_idempotency_key:
-        schema = {"type": "string", "minLength": 1, "maxLength": 255}
-        yield {"name": "Idempotency-Key", "in": "header", "required": True, "schema": schema}
+        yield {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": True,
+            "description": "Requests with the same key and body return the same result, however often you send them.",
+            "schema": {**text, "minLength": 1, "maxLength": 255},
+        }
     if operation.has_etag:
-        yield {"name": "If-None-Match", "in": "header", "required": False, "schema": {"type": "string"}}
-    if operation.query:
-        yield from _query_parameters(operation.query)
+        description = "The ETag of an earlier response. If nothing has changed, the response is 304 without a body."
+        yield {"name": "If-None-Match", "in": "header", "required": False, "description": description, "schema": text}
+    if operation.query_type is not None:
+        yield from _query_parameters(operation.query_type)
 
 
-def _query_parameters(query: type[Request]) -> Iterator[Document]:
-    for field in msgspec.structs.fields(query):
+def _query_parameters(query_type: type[Request]) -> Iterator[Document]:
+    for field in msgspec.structs.fields(query_type):
         schema = msgspec.json.schema(field.type)
         yield {"name": field.encode_name, "in": "query", "required": False, "schema": schema}
 
 
 def _responses(operation: Operation, schemas: _Schemas) -> Document:
+    kind = None if operation.response_type is bytes else operation.response_type
+    content: Document = {}
+    for media_type in operation.response_media_types:
+        content |= schemas.content(media_type, kind)
     responses: Document = {
-        str(operation.status): {
-            "description": "Done.",
-            "content": schemas.content(operation.gives),
-        }
+        str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content}
     }
     if operation.has_etag:
-        responses["304"] = {"description": "Not modified."}
+        responses["304"] = {"description": "Not Modified"}
     codes: dict[int, list[str]] = {}
     for refusal in refusals_of(operation):
-        codes.setdefault(refusal.status, []).append(refusal.code)
+        codes.setdefault(STATUS[refusal], []).append(refusal.code)
     for status, names in codes.items():
         responses[str(status)] = {
             "description": " · ".join(names),
-            "content": {"application/problem+json": {"schema": schemas.of(Problem)}},
+            "content": schemas.content("application/problem+json", Problem),
         }
     return responses

@@ -1,108 +1,71 @@
-"""Orgs, as they show themselves to buyers. The path names none: it is always the caller's own."""
+"""The caller's own org as buyers see it. The path never names one."""
 
-from typing import Final
-
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from holdfast import sql
-from holdfast.api.branding import LOGO_MAX, LOGO_TYPES, logo_path, logo_type
-from holdfast.api.call import Access, ApiResponse, Call, Operation, Resource
+from holdfast.api.branding import LOGO_MAX, logo_path, logo_type
+from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import OrgChange
 from holdfast.api.responses import OrgView
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.runtime.db import Connection, Pool
+from holdfast.runtime.db import Database
 
 
-async def get_org(call: Call) -> ApiResponse:
-    return ApiResponse(await read_org(call.services.pool, call.caller.org, call.services.settings.public_url))
+class OrgRow(Struct, frozen=True):
+    slug: str
+    name: str
+    colour: str | None
+    logo_hash: str | None
+    frame_origins: list[str]
 
 
-async def change_org(call: Call) -> ApiResponse:
-    await save_org(call.services.pool, call.caller.org, call.body)
+async def get_org(call: Call) -> ApiResponse[OrgView]:
+    return ApiResponse(await read_org(call.services.database, call.caller.org, call.services.settings.public_url))
+
+
+async def change_org(call: Call, body: OrgChange) -> ApiResponse[OrgView]:
+    await save_org(call.services.database, call.caller.org, body)
     return await get_org(call)
 
 
-async def set_logo(call: Call) -> ApiResponse:
-    await save_logo(call.services.pool, call.caller.org, call.body)
+async def set_logo(call: Call, body: bytes) -> ApiResponse[OrgView]:
+    await save_logo(call.services.database, call.caller.org, body)
     return await get_org(call)
 
 
-async def delete_logo(call: Call) -> ApiResponse:
-    await drop_logo(call.services.pool, call.caller.org)
+async def delete_logo(call: Call) -> ApiResponse[OrgView]:
+    await drop_logo(call.services.database, call.caller.org)
     return await get_org(call)
 
 
-async def read_org(pool: Pool | Connection, org: bytes, public_url: str) -> OrgView:
-    row = await pool.fetchrow(sql.credentials.org_shown, org)
-    logo = logo_path(row["slug"], row["logo_hash"])
+async def read_org(database: Database, org: bytes, public_url: str) -> OrgView:
+    row = await database.org(org).row(OrgRow, sql.credentials.branding, org)
+    assert row is not None
+    logo = logo_path(row.slug, row.logo_hash)
     return OrgView(
+        slug=row.slug,
+        name=row.name,
+        colour=row.colour,
         logo_url=public_url.rstrip("/") + logo if logo else None,
-        **{name: row[name] for name in ("slug", "name", "colour", "frame_origins")},
+        frame_origins=row.frame_origins,
     )
 
 
-async def save_org(pool: Pool | Connection, org: bytes, change: OrgChange) -> None:
+async def save_org(database: Database, org: bytes, change: OrgChange) -> None:
     name, colour, origins = (None if v is UNSET else v for v in (change.name, change.colour, change.frame_origins))
-    await pool.execute(sql.credentials.change_org, org, name, change.colour is not UNSET, colour, origins)
+    await database.org(org).execute(sql.credentials.change_org, org, name, change.colour is not UNSET, colour, origins)
 
 
-async def save_logo(pool: Pool | Connection, org: bytes, data: bytes) -> None:
-    """What it is follows from its content, whatever the request claims."""
+async def save_logo(database: Database, org: bytes, data: bytes) -> None:
+    """The content decides the type, whatever the Content-Type header claims."""
     if len(data) > LOGO_MAX:
-        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"A logo has at most {LOGO_MAX // 1024} KiB.")
-    kind = logo_type(data)
-    if kind is None:
-        raise invalid_field("logo", "is none of PNG, JPEG and WebP")
-    await pool.execute(sql.credentials.set_logo, org, data, kind)
+        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"A logo may have at most {LOGO_MAX // 1024} KiB.")
+    media_type = logo_type(data)
+    if media_type is None:
+        raise invalid_field("logo", "must be a PNG, JPEG or WebP image")
+    await database.org(org).execute(sql.credentials.set_logo, org, data, media_type)
 
 
-async def drop_logo(pool: Pool | Connection, org: bytes) -> None:
-    await pool.execute(sql.credentials.set_logo, org, None, None)
-
-
-OPERATIONS_OF_ORGS: Final = (
-    Operation(
-        name="get_org",
-        method="GET",
-        path="/v1/org",
-        summary="How your org shows itself to buyers.",
-        who=Access.ADMIN,
-        about=Resource.ORG,
-        function=get_org,
-        gives=OrgView,
-    ),
-    Operation(
-        name="change_org",
-        method="PATCH",
-        path="/v1/org",
-        summary="Change the org's name and colour, and say which sites may show its pages in a frame.",
-        who=Access.ADMIN,
-        about=Resource.ORG,
-        function=change_org,
-        takes=OrgChange,
-        gives=OrgView,
-    ),
-    Operation(
-        name="set_logo",
-        method="PUT",
-        path="/v1/org/logo",
-        summary="Give the org a logo: the body is the file.",
-        who=Access.ADMIN,
-        about=Resource.ORG,
-        function=set_logo,
-        media=LOGO_TYPES,
-        body_max=LOGO_MAX,
-        gives=OrgView,
-    ),
-    Operation(
-        name="delete_logo",
-        method="DELETE",
-        path="/v1/org/logo",
-        summary="Take the logo away.",
-        who=Access.ADMIN,
-        about=Resource.ORG,
-        function=delete_logo,
-        gives=OrgView,
-    ),
-)
+async def drop_logo(database: Database, org: bytes) -> None:
+    await database.org(org).execute(sql.credentials.set_logo, org, None, None)

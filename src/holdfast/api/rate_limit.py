@@ -1,4 +1,4 @@
-"""How many requests one caller may make: a bucket of tokens that refills steadily, per key or client address."""
+"""Rate limits: a token bucket for each key or client address."""
 
 import time
 from typing import Final
@@ -10,7 +10,7 @@ BURST_SECONDS: Final = 2.0
 
 
 class RateLimit:
-    """A caller may spend what has gathered in `BURST_SECONDS` at once, and then `rate` requests a second."""
+    """Allows `rate` requests a second, and bursts of what gathers in `BURST_SECONDS`."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

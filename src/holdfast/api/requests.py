@@ -1,9 +1,9 @@
-"""What the API takes besides events, which are in `core.offers`."""
+"""Request bodies and queries. Those of events are in `core.event_schemas`."""
 
 import re
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from holdfast.core.event_schemas import (
     DAY_SECONDS,
@@ -16,31 +16,41 @@ from holdfast.core.event_schemas import (
     invalid_field,
 )
 
-User = Annotated[str, Meta(min_length=1, max_length=200, description="The buyer, by the merchant's own id.")]
+User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id of the buyer.")]
 Email = Annotated[
     str,
     Meta(
         pattern=r"^[^@\s\x00-\x1f\x7f<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
         max_length=254,
-        description="Where letters to the buyer go.",
+        description="The address for e-mails to the buyer.",
     ),
 ]
-Language = Annotated[str, Meta(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8}){0,3}$(?!\n)", description="BCP 47.")]
-Reason = Annotated[str, Meta(max_length=1000)]
-Limit = Annotated[int, Meta(ge=1, le=200)]
-Cursor = Annotated[str, Meta(max_length=100)]
+Language = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8}){0,3}$(?!\n)",
+        description="BCP 47, such as `en` or `pt-BR`.",
+    ),
+]
+Reason = Annotated[str, Meta(max_length=1000, description="A note for people. The buyer may see it.")]
+Reference = Annotated[
+    str, Meta(pattern=r"^[0-9A-Fa-f]{10}$(?!\n)", description="The booking reference that buyers see.")
+]
+Limit = Annotated[int, Meta(ge=1, le=200, description="The largest number of items to return.")]
+Cursor = Annotated[str, Meta(max_length=100, description="The `next` of the previous page.")]
+EventId = Annotated[str, Meta(max_length=100, description="Only bookings of this event.")]
 EventStatusName = Literal["draft", "active", "completed", "cancelled"]
 StatusName = Literal[
     "held", "payment_submitted", "confirmed", "rejected", "expired", "cancelled", "refunded", "completed"
 ]
 
 
-# The largest quantity is also the most that all items of a booking may have together: each unit is a ticket.
+# All items of a booking together. Each unit becomes a ticket.
 UNITS_MAX = 1000
 
 
 class Item(Request, frozen=True):
-    """A seat, or a quantity of a pool. The tariff may be left out where the pool has one."""
+    """A seat, or a quantity of a pool. `tariff` is optional where the pool has only one."""
 
     seat: Label | None = None
     pool: Code | None = None
@@ -49,9 +59,9 @@ class Item(Request, frozen=True):
 
     def __post_init__(self) -> None:
         if self.seat is not None and (self.pool is not None or self.quantity not in (None, 1)):
-            raise invalid_field("items", "a seat takes neither a pool nor a quantity")
+            raise invalid_field("items", "has an item with both a seat and a pool or quantity; send either")
         if self.seat is None and self.pool is None:
-            raise invalid_field("items", "an item needs a seat or a pool")
+            raise invalid_field("items", "has an item without a seat or a pool")
 
 
 class BestAvailable(Request, frozen=True):
@@ -62,52 +72,74 @@ class BestAvailable(Request, frozen=True):
 
 
 class HoldNew(Request, frozen=True):
-    """Either `items` or `best_available`. With a customer token the user is known and may be left out."""
+    """Send either `items` or `best_available`. `user` is optional with a customer token."""
 
     user: User | None = None
     items: Annotated[list[Item], Meta(min_length=1, max_length=200)] | None = None
     best_available: BestAvailable | None = None
-    cart_token: Annotated[str, Meta(min_length=1, max_length=200, description="Kept only as a hash.")] | None = None
+    cart_token: Annotated[str, Meta(min_length=1, max_length=200, description="Stored only as a hash.")] | None = None
     details: Details | None = None
     email: Email | None = None
     language: Language | None = None
 
     def __post_init__(self) -> None:
         if (self.items is None) is (self.best_available is None):
-            raise invalid_field("items", "give either items or best_available")
+            raise invalid_field("items", "or `best_available` is required, and only one of them")
         if self.items is not None and len(self.items) > 1:
             if sum(item.quantity or 1 for item in self.items) > UNITS_MAX:
-                raise invalid_field("items", f"a booking has at most {UNITS_MAX} units")
+                raise invalid_field("items", f"may have at most {UNITS_MAX} units in total")
             check_unique("items", "seat", (item.seat for item in self.items if item.seat is not None))
 
 
 class Empty(Request, frozen=True):
-    """An action without fields takes an empty body, or an empty object."""
+    """Send no body, or an empty object."""
 
 
 class WithReason(Request, frozen=True):
     reason: Reason | None = None
 
 
+WebUrl = Annotated[str, Meta(pattern=r"^https?://[^\s\\]+$(?!\n)", max_length=2000)]
+
+
 class PaymentNew(Request, frozen=True):
-    """`return_url` is where the provider sends the buyer afterwards."""
+    """The provider sends the buyer to `return_url` after the checkout."""
 
     provider: Code
-    return_url: Annotated[str, Meta(pattern=r"^https?://[^\s\\]+$(?!\n)", max_length=2000)] | None = None
+    return_url: WebUrl | None = None
 
 
 class PaymentRefund(Request, frozen=True):
-    """With `by_hand` it is noted that somebody has paid it back; else the provider is to."""
+    """By default the provider refunds the money. `by_hand` records that you have refunded it yourself."""
 
     by_hand: bool = False
     reason: Reason | None = None
 
 
 class ReceiptRef(Request, frozen=True):
-    """A receipt that is kept elsewhere, such as a file of a messenger."""
+    """A receipt that is stored elsewhere, such as a file in a messenger chat."""
 
     file_ref: Annotated[str, Meta(min_length=1, max_length=500)]
     message_ref: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+
+
+class ReceiptUpload(Request, frozen=True):
+    """A JPEG, PNG, WebP, HEIC or PDF file of at most 10 MiB."""
+
+    file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+
+
+class SandboxPayment(Struct, frozen=True, kw_only=True):
+    provider_ref: str
+    amount: int
+    currency: str
+
+
+class ProviderEvent(Struct, frozen=True, kw_only=True):
+    """The webhook event of the sandbox. Other providers send their own format."""
+
+    type: Literal["payment.succeeded", "payment.failed"]
+    data: SandboxPayment
 
 
 class TransferNew(Request, frozen=True):
@@ -117,13 +149,13 @@ class TransferNew(Request, frozen=True):
 
 
 class KeyRotation(Request, frozen=True):
-    """With `revoke` the codes that earlier keys have signed are no longer valid; buyers fetch new ones."""
+    """`revoke` makes every ticket code that an earlier key signed invalid. Buyers then download new tickets."""
 
     revoke: bool = False
 
 
 class CheckinNew(Request, frozen=True):
-    """The same `nonce` again gets the same answer, so that a lost answer can be asked for."""
+    """Repeat a request with the same `nonce` to get a lost response again."""
 
     code: Annotated[str, Meta(min_length=1, max_length=1000)]
     gate: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
@@ -135,10 +167,10 @@ Url = Annotated[str, Meta(min_length=8, max_length=2000)]
 
 
 class EndpointNew(Request, frozen=True):
-    """`kinds` are those of the facts to be told of, such as `booking.confirmed`; none: all."""
+    """`kinds` are the kinds of webhook events to deliver, such as `booking.confirmed`. An empty list means all."""
 
     url: Url
-    kinds: Kinds = []  # noqa: RUF012 (copied for each)
+    kinds: Kinds = []  # noqa: RUF012 (msgspec copies it)
 
 
 class EndpointChange(Request, frozen=True):
@@ -147,19 +179,21 @@ class EndpointChange(Request, frozen=True):
     enabled: bool | UnsetType = UNSET
 
 
-# Without control characters, and without what ends a line in some places only.
+# No control characters and no Unicode line separators, which would break e-mail headers and scripts.
 OrgName = Annotated[
     str,
     Meta(
         pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)",
         min_length=1,
         max_length=200,
-        description="What buyers read.",
+        description="The name that buyers see.",
     ),
 ]
-Colour = Annotated[str, Meta(pattern=r"^#[0-9A-Fa-f]{6}$(?!\n)", description="Such as #1f6feb; null stands for ours.")]
-# Origins become part of a Content-Security-Policy header, so nothing gets by that could end one, or mean more than it
-# seems to. The last part of a name begins with a letter: browsers read anything else as a number.
+Colour = Annotated[
+    str, Meta(pattern=r"^#[0-9A-Fa-f]{6}$(?!\n)", description="Such as `#1f6feb`; null for the default.")
+]
+# Origins become part of a Content-Security-Policy header, so they contain nothing that could end or widen a directive.
+# The last label of a host starts with a letter, because browsers read anything else as an IPv4 address.
 ORIGIN = (
     r"^(https://([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
     r"|http://(localhost|127\.0\.0\.1))(:[1-9][0-9]{0,4})?$(?!\n)"
@@ -168,18 +202,18 @@ Origin = Annotated[
     str,
     Meta(
         max_length=267,
-        description="`https://example.com`, with a port where it is not 443; `http://localhost:3000` for trying.",
+        description="Such as `https://example.com`, with any port but 443; or `http://localhost:3000`.",
         extra_json_schema={"pattern": ORIGIN},
     ),
 ]
 ORIGINS_MAX = 20
 PORT_MAX = 65_535
-# A browser leaves these out, and would never find the origin that names one.
-PORTS_UNSAID = {"https": "443", "http": "80"}
+# Browsers leave these out of an origin, so an origin that names one would never match.
+DEFAULT_PORTS = {"https": "443", "http": "80"}
 
 
 class OrgChange(Request, frozen=True):
-    """What is left out stays as it is. `frame_origins` are the sites whose pages may show ours in a frame."""
+    """Omitted fields stay as they are. `frame_origins` are the sites that may embed your event pages."""
 
     name: OrgName | UnsetType = UNSET
     colour: Colour | UnsetType | None = UNSET
@@ -187,7 +221,7 @@ class OrgChange(Request, frozen=True):
 
     def __post_init__(self) -> None:
         if self.name is not UNSET and not self.name.strip():
-            raise invalid_field("name", "a name needs more than spaces")
+            raise invalid_field("name", "must contain more than spaces")
         if self.frame_origins is not UNSET:
             check_unique("frame_origins", "origin", self.frame_origins)
             for origin in self.frame_origins:
@@ -197,14 +231,17 @@ class OrgChange(Request, frozen=True):
 def _check_origin(origin: str) -> None:
     if not re.fullmatch(ORIGIN, origin):
         raise invalid_field(
-            "frame_origins", "write https://, the host in lower case and its port, if any, and nothing else"
+            "frame_origins", "must have the form https://host or https://host:port, with the host in lower case"
         )
     scheme, _, host = origin.partition("://")
     port = host.partition(":")[2]
-    if port == PORTS_UNSAID[scheme]:
-        raise invalid_field("frame_origins", f"leave out the port {port}, as browsers do")
+    if port == DEFAULT_PORTS[scheme]:
+        raise invalid_field("frame_origins", f"must not name the default port {port}")
     if port and int(port) > PORT_MAX:
-        raise invalid_field("frame_origins", f"there is no port {port}")
+        raise invalid_field("frame_origins", f"has the port {port}, which is above {PORT_MAX}")
+
+
+Sequence = Annotated[int, Meta(ge=0, le=2**62, description="Return what follows this `seq`.")]
 
 
 class DeliveriesQuery(Request, frozen=True):
@@ -219,21 +256,21 @@ class CustomerTokenNew(Request, frozen=True):
 
 
 class EventsQuery(Request, frozen=True):
-    org: Annotated[str, Meta(max_length=63, description="The slug of the org whose events to list.")] | None = None
+    org: Annotated[str, Meta(max_length=63, description="Only events of the org with this slug.")] | None = None
     status: EventStatusName | None = None
     limit: Limit = 50
     after: Cursor | None = None
 
 
 class BookingsQuery(Request, frozen=True):
-    event: Cursor | None = None
+    event: EventId | None = None
     user: User | None = None
-    reference: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{10}$(?!\n)")] | None = None
+    reference: Reference | None = None
     status: StatusName | None = None
     limit: Limit = 50
     after: Cursor | None = None
 
 
 class JournalQuery(Request, frozen=True):
-    after: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    after: Sequence = 0
     limit: Limit = 200

@@ -1,4 +1,4 @@
-"""What the API answers with."""
+"""Response types, and how bookings and payments become responses."""
 
 import math
 from datetime import datetime
@@ -21,11 +21,11 @@ Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """The base of everything the API answers with."""
+    """The base of every response."""
 
 
 class Problem(View, frozen=True, omit_defaults=True):
-    """RFC 9457. `code` is stable; `retryable` says whether the same request may succeed later."""
+    """A problem document (RFC 9457). `code` is stable. `retryable` is true if repeating the request soon may help."""
 
     type: str
     title: str
@@ -82,7 +82,7 @@ class SeatMap(View, frozen=True):
 
 
 class PaymentView(View, frozen=True):
-    """Every captured payment ends in one `outcome`. `checkout_url` is where the buyer pays."""
+    """The buyer pays at `checkout_url`. Every captured payment ends with one `outcome`."""
 
     id: str
     booking: str
@@ -98,7 +98,7 @@ class PaymentView(View, frozen=True):
 
 
 class BookingView(View, frozen=True):
-    """`reference` is the number that buyers see on tickets and in letters."""
+    """Buyers see `reference` on tickets and in e-mails."""
 
     id: str
     reference: str
@@ -129,7 +129,7 @@ class BookingList(View, frozen=True):
 
 
 class Change(View, frozen=True):
-    """What one fact changed: seats and pools as they are after it. Nothing about users."""
+    """Seats and pools as they are after one change. It names no users."""
 
     seq: int
     kind: str
@@ -162,13 +162,13 @@ class JournalList(View, frozen=True):
 
 
 class NoticeView(View, frozen=True):
-    """`stored` is false for a notice that was known already."""
+    """`stored` is false for a webhook event that had arrived before."""
 
     stored: bool
 
 
 class ReceiptView(View, frozen=True):
-    """`also_on` are other bookings that the same receipt was handed in for."""
+    """`also_on` lists other bookings with the same receipt."""
 
     id: str
     at: Moment
@@ -202,8 +202,8 @@ class KeyView(View, frozen=True):
 
 
 class TicketKeyView(View, frozen=True):
-    """`public_key` is that of the newest key, as base64 of its 32 bytes; a code names the number of the key that has
-    signed it."""
+    """`public_key` is the newest key: 32 bytes in base64. Every ticket code carries the number of the key that signed
+    it."""
 
     event: str
     algorithm: str
@@ -225,7 +225,7 @@ class CheckinView(View, frozen=True):
 
 
 class EndpointView(View, frozen=True):
-    """`secret` is shown when it is made, and never again."""
+    """`secret` is present only in the response that creates or rotates it."""
 
     id: str
     url: str
@@ -259,7 +259,7 @@ class DeliveryList(View, frozen=True):
 
 
 class Progress(View, frozen=True):
-    """How far an event that has ended is wound up. `done`: no booking is live, and no money is on its way back."""
+    """How far the clean-up after an event has come. `done` means that no booking is live and no refund is pending."""
 
     status: EventStatus
     bookings: int
@@ -271,7 +271,7 @@ class Progress(View, frozen=True):
 
 
 class OrgView(View, frozen=True):
-    """How an org shows itself to buyers. Another logo has another `logo_url`."""
+    """The org as buyers see it. `logo_url` changes with every new logo."""
 
     slug: str
     name: str
@@ -302,7 +302,7 @@ class Readiness(View, frozen=True):
 
 
 def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView:
-    """A hold past its deadline reads as expired, whether or not that was written down yet."""
+    """A hold past its deadline reads as expired, even before the database says so."""
     status = Status.EXPIRED if booking.is_due(now) else booking.status
     left = None
     if booking.expires_at is not None and (status is Status.HELD or status is Status.PAYMENT_SUBMITTED):

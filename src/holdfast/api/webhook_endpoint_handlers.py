@@ -1,13 +1,16 @@
-"""Webhook endpoints: where an org is told of what happens to its events and bookings."""
+"""Webhook endpoints: the URLs to which an org has its webhook events delivered."""
 
 import base64
 import secrets
-from typing import Any, Final
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
+from holdfast.api.requests import DeliveriesQuery, Empty, EndpointChange, EndpointNew
 from holdfast.api.responses import DeliveryList, DeliveryView, EndpointList, EndpointView
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.journal import EXTENDED, PAYMENT_PREFIX, TRANSFERRED
@@ -19,7 +22,7 @@ from holdfast.notifications.webhook_addresses import check_url
 from holdfast.runtime import ids
 
 ENDPOINTS_MAX: Final = 20
-# So long both secrets sign after a rotation.
+# After a rotation the old secret signs for this long beside the new one.
 OVERLAP_SECONDS: Final = 86_400
 
 KINDS: Final = frozenset(
@@ -29,117 +32,157 @@ KINDS: Final = frozenset(
 )
 
 
-async def create_endpoint(call: Call) -> ApiResponse:
-    body = call.body
+class EndpointRow(Struct, frozen=True):
+    id: bytes
+    url: str
+    kinds: list[str]
+    enabled: bool
+    disabled_reason: str | None
+    created_at: datetime
+
+
+class DeliveryRow(Struct, frozen=True):
+    event_id: bytes
+    number: int
+    kind: str
+    status: str
+    attempts: int
+    created_at: datetime
+    due_at: datetime | None
+    done_at: datetime | None
+    last_error: str | None
+
+
+async def create_endpoint(call: Call, body: EndpointNew) -> ApiResponse[EndpointView]:
     _check(call, body.url, body.kinds)
-    secret = new_secret()
-    async with call.services.pool.acquire() as connection, connection.transaction():
-        await connection.execute(sql.webhook_endpoints.lock_org, call.caller.org)
-        made = await connection.fetchval(
-            sql.webhook_endpoints.insert, ids.new_id(), call.caller.org, body.url, body.kinds, secret, ENDPOINTS_MAX
+    org, secret = call.caller.org, new_secret()
+    async with call.services.database.org(org).transaction() as connection:
+        await connection.execute(sql.webhook_endpoints.lock_org, org)
+        endpoint = await connection.fetchval(
+            sql.webhook_endpoints.insert, ids.new_id(), org, body.url, body.kinds, secret, ENDPOINTS_MAX
         )
-    if made is None:
-        raise RefusedError(Refusal.LIMIT_REACHED, f"An org may have {ENDPOINTS_MAX} endpoints.")
-    return ApiResponse(await _view(call, made, secret), 201)
+    if endpoint is None:
+        raise RefusedError(
+            Refusal.LIMIT_REACHED, f"An org may have at most {ENDPOINTS_MAX} webhook endpoints. Delete one first."
+        )
+    return ApiResponse(_endpoint_view(await _require_endpoint(call, endpoint), secret), 201)
 
 
-async def list_endpoints(call: Call) -> ApiResponse:
-    rows = await call.services.pool.fetch(sql.webhook_endpoints.list, call.caller.org)
+async def list_endpoints(call: Call) -> ApiResponse[EndpointList]:
+    rows = await call.services.database.org(call.caller.org).rows(
+        EndpointRow, sql.webhook_endpoints.list, call.caller.org
+    )
     return ApiResponse(EndpointList(items=[_endpoint_view(row) for row in rows], next=None))
 
 
-async def get_endpoint(call: Call) -> ApiResponse:
-    return ApiResponse(await _view(call, _named(call)))
+async def get_endpoint(call: Call) -> ApiResponse[EndpointView]:
+    return ApiResponse(_endpoint_view(await _require_endpoint(call, _parse_endpoint_id(call))))
 
 
-async def change_endpoint(call: Call) -> ApiResponse:
-    """One that was switched off because it was gone is told of what happens from now on."""
-    endpoint, body = _named(call), call.body
-    url, kinds, enabled = (None if value is UNSET else value for value in (body.url, body.kinds, body.enabled))
+async def change_endpoint(call: Call, body: EndpointChange) -> ApiResponse[EndpointView]:
+    """An endpoint that is enabled again receives only what happens from now on."""
+    endpoint = _parse_endpoint_id(call)
+    url = None if body.url is UNSET else body.url
+    kinds = None if body.kinds is UNSET else body.kinds
+    enabled = None if body.enabled is UNSET else body.enabled
     _check(call, url, kinds or ())
-    await call.services.pool.execute(sql.webhook_endpoints.change, endpoint, call.caller.org, url, kinds, enabled)
-    return ApiResponse(await _view(call, endpoint))
+    await call.services.database.org(call.caller.org).execute(
+        sql.webhook_endpoints.change, endpoint, call.caller.org, url, kinds, enabled
+    )
+    return ApiResponse(_endpoint_view(await _require_endpoint(call, endpoint)))
 
 
-async def rotate_endpoint(call: Call) -> ApiResponse:
-    endpoint, secret = _named(call), new_secret()
-    await call.services.pool.execute(sql.webhook_endpoints.rotate, endpoint, call.caller.org, secret, OVERLAP_SECONDS)
-    return ApiResponse(await _view(call, endpoint, secret))
+async def rotate_endpoint(call: Call, body: Empty) -> ApiResponse[EndpointView]:
+    endpoint, secret = _parse_endpoint_id(call), new_secret()
+    await call.services.database.org(call.caller.org).execute(
+        sql.webhook_endpoints.rotate, endpoint, call.caller.org, secret, OVERLAP_SECONDS
+    )
+    return ApiResponse(_endpoint_view(await _require_endpoint(call, endpoint), secret))
 
 
-async def delete_endpoint(call: Call) -> ApiResponse:
-    """What was waiting for it is dropped. The log of it stays, but nobody can ask for it any more."""
-    view = await _view(call, _named(call))
-    await call.services.pool.execute(sql.webhook_endpoints.delete, _named(call), call.caller.org)
-    return ApiResponse(view)
+async def delete_endpoint(call: Call) -> ApiResponse[EndpointView]:
+    """Pending deliveries are dropped. The delivery log stays in the database, but the API no longer shows it."""
+    row = await _require_endpoint(call, _parse_endpoint_id(call))
+    await call.services.database.org(call.caller.org).execute(sql.webhook_endpoints.delete, row.id, call.caller.org)
+    return ApiResponse(_endpoint_view(row))
 
 
-async def list_deliveries(call: Call) -> ApiResponse:
-    endpoint = _named(call)
-    await _view(call, endpoint)
-    query = call.query
-    rows = await call.services.pool.fetch(
-        sql.webhook_endpoints.notifications,
-        endpoint.hex(),
+async def list_deliveries(call: Call, query: DeliveriesQuery) -> ApiResponse[DeliveryList]:
+    endpoint = await _require_endpoint(call, _parse_endpoint_id(call))
+    rows = await call.services.database.org(call.caller.org).rows(
+        DeliveryRow,
+        sql.webhook_endpoints.deliveries,
+        endpoint.id.hex(),
         call.caller.org,
         query.status,
-        *_cursor(query.after),
+        *_parse_cursor(query.after),
         query.limit + 1,
     )
     items = [_delivery_view(row) for row in rows[: query.limit]]
-    following = f"{items[-1].event}:{items[-1].seq}" if len(rows) > query.limit else None
-    return ApiResponse(DeliveryList(items=items, next=following))
+    cursor = f"{items[-1].event}:{items[-1].seq}" if len(rows) > query.limit else None
+    return ApiResponse(DeliveryList(items=items, next=cursor))
 
 
 def new_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def _check(call: Call, url: str | None, kinds: Any) -> None:
-    said = check_url(url, allow_private=call.services.settings.webhooks_to_private_addresses) if url else None
-    if said:
-        raise invalid_field("url", said.rstrip("."))
+def _check(call: Call, url: str | None, kinds: Collection[str]) -> None:
+    problem = check_url(url, allow_private=call.services.settings.webhooks_to_private_addresses) if url else None
+    if problem:
+        raise invalid_field("url", f"is not accepted: {problem.rstrip('.')}")
     unknown = sorted(set(kinds) - KINDS)
     if unknown:
-        raise invalid_field("kinds", f"there is no {unknown[0]}; there are: {', '.join(sorted(KINDS))}")
+        raise invalid_field("kinds", f"has no kind `{unknown[0]}`; the kinds are {', '.join(sorted(KINDS))}")
 
 
-def _cursor(after: str | None) -> tuple[bytes | None, int | None]:
+def _parse_cursor(after: str | None) -> tuple[bytes | None, int | None]:
     if after is None:
         return None, None
     event, _, number = after.partition(":")
     parsed = ids.parse_event_id(event)
     if parsed is None or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise invalid_field("after", "take it from `next` of the page before")
+        raise invalid_field("after", "must be the `next` of the previous page")
     return parsed, int(number)
 
 
-def _named(call: Call) -> bytes:
+def _parse_endpoint_id(call: Call) -> bytes:
     endpoint = ids.parse_endpoint_id(call.path["id"])
     if endpoint is None:
         raise RefusedError(Refusal.NOT_FOUND)
     return endpoint
 
 
-async def _view(call: Call, endpoint: bytes, secret: str | None = None) -> EndpointView:
-    row = await call.services.pool.fetchrow(sql.webhook_endpoints.one, endpoint, call.caller.org)
+async def _require_endpoint(call: Call, endpoint: bytes) -> EndpointRow:
+    row = await call.services.database.org(call.caller.org).row(
+        EndpointRow, sql.webhook_endpoints.one, endpoint, call.caller.org
+    )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    return _endpoint_view(row, secret)
+    return row
 
 
-def _endpoint_view(row: Any, secret: str | None = None) -> EndpointView:
+def _endpoint_view(row: EndpointRow, secret: str | None = None) -> EndpointView:
     return EndpointView(
-        id=ids.format_endpoint_id(row["id"]),
+        id=ids.format_endpoint_id(row.id),
+        url=row.url,
+        kinds=row.kinds,
+        enabled=row.enabled,
+        disabled_reason=row.disabled_reason,
+        created_at=row.created_at,
         secret=secret,
-        **{name: row[name] for name in ("url", "kinds", "enabled", "disabled_reason", "created_at")},
     )
 
 
-def _delivery_view(row: Any) -> DeliveryView:
+def _delivery_view(row: DeliveryRow) -> DeliveryView:
     return DeliveryView(
-        event=ids.format_event_id(row["event_id"]),
-        seq=row["number"],
-        next_attempt_at=row["due_at"] if row["status"] == "waiting" else None,
-        **{name: row[name] for name in ("kind", "status", "attempts", "created_at", "done_at", "last_error")},
+        event=ids.format_event_id(row.event_id),
+        seq=row.number,
+        kind=row.kind,
+        status=row.status,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        next_attempt_at=row.due_at if row.status == "waiting" else None,
+        done_at=row.done_at,
+        last_error=row.last_error,
     )

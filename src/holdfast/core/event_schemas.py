@@ -183,7 +183,7 @@ def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0)
     """Number new pools. Seats of a pool get consecutive numbers, and so do seats of a row."""
     check_unique("pools", "code", (pool.code for pool in pools))
     if first_seat + sum(_seat_count(pool) for pool in pools) > SEATS_MAX:
-        raise invalid_field("pools", f"an event can have at most {SEATS_MAX} seats")
+        raise invalid_field("pools", f"can have at most {SEATS_MAX} seats")
     stock = StockRows([], [], [])
     for number, pool in enumerate(pools, first_pool):
         tariffs = pool.tariffs or [FREE]
@@ -201,7 +201,8 @@ def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0)
 
 
 def invalid_field(field: str, message: str) -> RefusedError:
-    return RefusedError(Refusal.INVALID_REQUEST, f"{field}: {message}.", errors=(FieldError(field, message),))
+    """`message` completes a sentence about the field: "must be at least 1"."""
+    return RefusedError(Refusal.INVALID_REQUEST, f"`{field}` {message}.", errors=(FieldError(field, message),))
 
 
 def _seat_count(pool: PoolNew) -> int:
@@ -242,5 +243,5 @@ def check_unique(field: str, what: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise invalid_field(field, f"the {what} {value} appears twice")
+            raise invalid_field(field, f"has the {what} {value} twice")
         seen.add(value)

@@ -1,67 +1,62 @@
-"""Every "no" the product can say: its code, its HTTP status, its rank and what a person should read.
+"""Every refusal of the product: a stable code, its rank, and a title that says what happened and what to do next.
 
-The order of the members is the order of precedence: where several reasons apply, the first one is told.
+The members stand in order of precedence: where several refusals apply, the caller gets the first one.
 """
 
+from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from msgspec import Struct
 
 
 class Refusal(Enum):
-    """`code = (HTTP status, whether the same request may succeed later, title)`."""
+    """`NAME = (title, whether repeating the same request soon may succeed)`."""
 
-    PAYLOAD_TOO_LARGE = (413, False, "The body is larger than this address accepts.")
-    RATE_LIMITED = (429, True, "Too many requests. Wait as long as Retry-After says, then try again.")
-    INVALID_SIGNATURE = (400, False, "The notice is not signed by the provider, or is too old.")
-    INVALID_REQUEST = (422, False, "The request is not of the form this address takes.")
-    IDEMPOTENCY_KEY_MISSING = (400, False, "An Idempotency-Key header of 1 to 255 characters is needed.")
-    UNAUTHORIZED = (401, False, "A valid token is needed: Authorization: Bearer <token>.")
-    FORBIDDEN = (403, False, "This token's role may not do that.")
-    NOT_FOUND = (404, False, "There is nothing here under this address.")
-    METHOD_NOT_ALLOWED = (405, False, "This address does not take that method.")
-    EVENT_NOT_ON_SALE = (409, False, "The event is not on sale.")
-    EVENT_ENDED = (409, False, "The event is completed or cancelled and can no longer be changed.")
-    IDEMPOTENCY_KEY_REUSED = (422, False, "This Idempotency-Key was used for a different request.")
-    UNKNOWN_SEAT = (422, False, "The event has no such seat.")
-    UNKNOWN_POOL = (422, False, "The event has no such pool.")
-    UNKNOWN_TARIFF = (422, False, "The pool has no such tariff, or has several and none was named.")
-    UNKNOWN_PROVIDER = (422, False, "Payments through this provider are not set up here.")
-    INVALID_TICKET = (422, False, "This is not a ticket that was issued here.")
-    TICKET_VOID = (409, False, "The ticket is no longer valid.")
-    ALREADY_CHECKED_IN = (409, False, "Somebody was let in with this ticket already.")
-    ALREADY_BOOKED = (409, False, "This user already has a live booking for the event.")
-    LIMIT_REACHED = (409, False, "This would exceed a limit.")
-    SEAT_TAKEN = (409, True, "A requested seat is taken.")
-    SOLD_OUT = (409, True, "Not enough units are left.")
-    ORPHAN_SEAT = (409, False, "The choice would leave a single seat that nobody can use.")
-    CAPACITY_IN_USE = (409, True, "More units are taken than the new capacity allows.")
-    HOLD_EXPIRED = (410, False, "The hold has expired; its units are free for others again.")
-    ALREADY_SUBMITTED = (409, False, "A payment receipt for this booking is waiting for review.")
-    ALREADY_CONFIRMED = (409, False, "The booking is confirmed.")
-    ALREADY_REJECTED = (409, False, "The booking was rejected.")
-    ALREADY_CANCELLED = (409, False, "The booking was cancelled.")
-    ALREADY_TRANSFERRED = (409, True, "The booking was handed to somebody else meanwhile.")
-    ALREADY_REFUNDED = (409, False, "The booking was refunded.")
-    ALREADY_COMPLETED = (409, False, "The booking is completed: its event is over.")
-    NOT_SUBMITTED = (409, False, "No payment receipt for this booking is waiting for review.")
-    NOT_CONFIRMED = (409, False, "The booking is not confirmed.")
-    REVIEW_NOT_OFFERED = (409, False, "Payment receipts are not taken for this event.")
-    NOT_REFUNDABLE = (409, False, "No money of this payment is here to be paid back.")
-    PROVIDER_REFUSED = (422, False, "The payment provider does not take this payment.")
-    PROVIDER_UNAVAILABLE = (502, True, "The payment provider does not answer. Try again with the same key.")
-    BUSY = (503, True, "More requests are waiting than can be served now. Try again shortly.")
-    INTERNAL = (
-        500,
-        True,
-        "Something went wrong on our side. The request had no effect, or is safe to repeat.",
-    )
+    PAYLOAD_TOO_LARGE = ("The request body is too large. Send a smaller one.", False)
+    RATE_LIMITED = ("Too many requests. Wait for the seconds in Retry-After, then try again.", True)
+    INVALID_SIGNATURE = ("The signature does not match the body, or is too old. Check the signing secret.", False)
+    INVALID_REQUEST = ("The request is not valid. Correct the fields listed in `errors`.", False)
+    IDEMPOTENCY_KEY_MISSING = ("This request needs an Idempotency-Key header of 1 to 255 characters.", False)
+    UNAUTHORIZED = ("This request needs a valid token. Send Authorization: Bearer <token>.", False)
+    FORBIDDEN = ("Your role does not allow this request. Use a key with another role.", False)
+    NOT_FOUND = ("Nothing was found at this address. Check the path and the id.", False)
+    METHOD_NOT_ALLOWED = ("This address does not support this method. The Allow header lists those it does.", False)
+    EVENT_NOT_ON_SALE = ("The event is not on sale: it is a draft, or it has ended.", False)
+    EVENT_ENDED = ("The event is completed or cancelled and can no longer change.", False)
+    IDEMPOTENCY_KEY_REUSED = ("This Idempotency-Key belongs to a different request. Send a new key.", False)
+    UNKNOWN_SEAT = ("The event has no such seat. Choose one from its seat map.", False)
+    UNKNOWN_POOL = ("The event has no such pool. Choose one of its pools.", False)
+    UNKNOWN_TARIFF = ("Name one of the pool's tariffs. Only a pool with a single tariff needs no name.", False)
+    UNKNOWN_PROVIDER = ("This payment provider is not set up here. Choose another one.", False)
+    INVALID_TICKET = ("This code is not a ticket for one of your events.", False)
+    TICKET_VOID = ("The ticket is no longer valid.", False)
+    ALREADY_CHECKED_IN = ("This ticket has already been used to enter.", False)
+    ALREADY_BOOKED = ("This user already has a booking for the event, which allows one each.", False)
+    LIMIT_REACHED = ("The request would exceed a limit.", False)
+    SEAT_TAKEN = ("Someone else has one of these seats. Choose other seats.", False)
+    SOLD_OUT = ("Not enough units are left. Ask for fewer, or choose another pool.", False)
+    ORPHAN_SEAT = ("This choice would leave a single empty seat. Choose seats without such a gap.", False)
+    CAPACITY_IN_USE = ("More units are taken than the new capacity allows. Set a higher capacity.", False)
+    HOLD_EXPIRED = ("The hold has expired. Its seats are on sale again; start a new hold.", False)
+    ALREADY_SUBMITTED = ("A payment receipt for this booking is waiting for review.", False)
+    ALREADY_CONFIRMED = ("The booking is already confirmed.", False)
+    ALREADY_REJECTED = ("The booking was rejected. Start a new hold.", False)
+    ALREADY_CANCELLED = ("The booking was cancelled. Start a new hold.", False)
+    ALREADY_TRANSFERRED = ("Someone else transferred the booking at the same time. Read it again.", False)
+    ALREADY_REFUNDED = ("The booking was refunded. Start a new hold.", False)
+    ALREADY_COMPLETED = ("The event is over and the booking is completed.", False)
+    NOT_SUBMITTED = ("The booking has no payment receipt to review.", False)
+    NOT_CONFIRMED = ("The booking is not confirmed. Confirm it first.", False)
+    REVIEW_NOT_OFFERED = ("This event does not accept payment receipts. Choose another way to pay.", False)
+    NOT_REFUNDABLE = ("This payment holds no money that could be refunded.", False)
+    PROVIDER_REFUSED = ("The payment provider declined to start this payment. Choose another way to pay.", False)
+    PROVIDER_UNAVAILABLE = ("The payment provider does not respond. Try again with the same Idempotency-Key.", True)
+    BUSY = ("The server is busy. Try again in a moment.", True)
+    INTERNAL = ("Something went wrong on our side. It is safe to send the same request again.", True)
 
-    def __init__(self, status: int, retryable: bool, title: str) -> None:
-        self.status = status
-        self.retryable = retryable
+    def __init__(self, title: str, retryable: bool) -> None:
         self.title = title
+        self.retryable = retryable
 
     @property
     def code(self) -> str:
@@ -73,22 +68,36 @@ class Refusal(Enum):
 
 
 class FieldError(Struct, frozen=True):
+    """What is wrong with one field of a request: `{"field": "quantity", "message": "must be at least 1"}`."""
+
     field: str
     message: str
 
 
 class Refused(Struct, frozen=True):
-    """The answer "no" to one command. A refusal writes nothing."""
+    """The answer "no" to one command, which then writes nothing. An empty `detail` stands for the refusal's title."""
 
     refusal: Refusal
     detail: str = ""
     conflicts: tuple[str, ...] = ()
     errors: tuple[FieldError, ...] = ()
+    # Of a ticket that was used before: when and where.
+    checked_in_at: datetime | None = None
+    gate: str | None = None
 
 
 class RefusedError(Exception):
-    """A refusal on its way up through code that answers only "yes"."""
+    """Carries a refusal up through code that returns only successes."""
 
-    def __init__(self, refusal: Refusal, detail: str = "", **more: Any) -> None:
+    def __init__(
+        self,
+        refusal: Refusal,
+        detail: str = "",
+        *,
+        conflicts: tuple[str, ...] = (),
+        errors: tuple[FieldError, ...] = (),
+        checked_in_at: datetime | None = None,
+        gate: str | None = None,
+    ) -> None:
         super().__init__(detail or refusal.title)
-        self.refused = Refused(refusal, detail, **more)
+        self.refused = Refused(refusal, detail, conflicts, errors, checked_in_at, gate)

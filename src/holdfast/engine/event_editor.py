@@ -202,7 +202,7 @@ async def _insert_stock(connection: Connection, event: bytes, stock: StockRows) 
 async def _refuse_used_labels(connection: Connection, event: bytes, stock: StockRows) -> None:
     used = await connection.fetch(sql.events.labels_in_use, event, [seat[2] for seat in stock.seats])
     if used:
-        raise invalid_field("pools", f"the seat label {used[0]['label']} appears twice")
+        raise invalid_field("pools", f"has the seat label {used[0]['label']} twice")
 
 
 async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolState]:

@@ -48,7 +48,7 @@ class _VersionRow(Struct, frozen=True):
     at: datetime
     version: int
     due: int
-    facts: str
+    entries: str
 
 
 class _DueRow(Struct, frozen=True):
@@ -119,7 +119,7 @@ class LiveEvent:
     async def _catch_up(self, snapshot: SeatSnapshot) -> None:
         row = await self._database.row(_VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
         assert row is not None, "events are never deleted"
-        current, entries, due = EventVersion(row.version, row.due), _decode_entries(row.facts), None
+        current, entries, due = EventVersion(row.version, row.due), _decode_entries(row.entries), None
         if current.due and current != self.event_version:
             due = await self._database.row(_DueRow, sql.reads.due, self.event)
             assert due is not None
@@ -152,7 +152,7 @@ class LiveEvent:
     async def _entries(self, after: int, until: int) -> list[FeedEntry]:
         if after >= until:
             return []
-        return _decode_entries(await self._database.fetchval(sql.reads.facts_until, self.event, after, until))
+        return _decode_entries(await self._database.fetchval(sql.reads.entries_until, self.event, after, until))
 
     async def _load_recent(self, after: int) -> None:
         first = self.version - len(self._recent)

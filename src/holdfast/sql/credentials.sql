@@ -1,4 +1,4 @@
--- Orgs, their keys, and the secrets that sign their customers' tokens.
+-- Orgs, their secret keys, and the secrets that sign customer tokens.
 
 -- name: insert_org
 INSERT INTO org (id, slug, name, token_secret) VALUES ($1, $2, $3, $4) ON CONFLICT (slug) DO NOTHING RETURNING id
@@ -9,14 +9,14 @@ SELECT id, slug, name FROM org WHERE slug = $1
 -- name: orgs
 SELECT id, slug, name, created_at FROM org ORDER BY slug
 
--- name: org_shown
+-- name: branding
 SELECT slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE id = $1
 
--- name: org_shown_by_slug
+-- name: branding_by_slug
 SELECT id, slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE slug = $1
 
 -- name: change_org
--- A colour can be taken back, so whether there is a new one is said apart.
+-- $3 says whether to set the colour, because null is one of its values.
 UPDATE org SET name = coalesce($2, name),
                colour = CASE WHEN $3 THEN lower($4) ELSE colour END,
                frame_origins = coalesce($5, frame_origins)

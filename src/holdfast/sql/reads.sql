@@ -1,11 +1,11 @@
--- What is read outside of batches. A hold past its deadline reads as expired, and its units as free, at once.
+-- Reads outside of batches. A hold past its deadline reads as expired, and its units as free, at once.
 
 -- name: event
 SELECT id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event WHERE id = $1
 
 -- name: events
--- $1 org (null: all), $2 only published ones, $3 status (null: any), $4 before this id, $5 how many; newest first.
+-- $1 org or null for all, $2 only published, $3 status or null for any, $4 the id before the page, $5 limit; newest first.
 SELECT id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event
 WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR published_at IS NOT NULL) AND ($3::text IS NULL OR status = $3)
@@ -19,33 +19,32 @@ SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id =
 SELECT event_id, pool, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
 
 -- name: event_version
--- What tells a board whether it is current: the version, how many holds have run out since, and the facts after $2, at most
--- $3 of them. Between two facts the number of holds that have run out only grows.
+-- Shows whether a read model is current: the version, the number of due holds, and up to $3 journal entries after $2.
+-- Between two journal entries the number of due holds only grows.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
-SELECT event.org_id, event.published_at IS NOT NULL AS is_published, clock.at, event.version, due.count AS due, told.facts
+SELECT event.org_id, event.published_at IS NOT NULL AS is_published, clock.at, event.version, due.count AS due, recent.entries
 FROM clock CROSS JOIN event CROSS JOIN LATERAL (
     SELECT count(*) FROM booking WHERE booking.event_id = event.id
       AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
 ) AS due CROSS JOIN LATERAL (
-    SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]') AS facts
+    SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]') AS entries
     FROM (
         SELECT number, kind, booking_id, data FROM journal
         WHERE journal.event_id = event.id AND journal.number > $2 ORDER BY number LIMIT $3
-    ) AS fact
-) AS told
+    ) AS entry
+) AS recent
 WHERE event.id = $1
 
 -- name: versions
 SELECT holdfast_now() AS at, id, version FROM event WHERE id = ANY ($1::uuid[])
 
--- name: facts_until
--- As in a pulse: those after $2 and up to $3.
+-- name: entries_until
+-- The journal entries after $2 and up to $3, in the form of `event_version`.
 SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]')
 FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
 
 -- name: due
--- What holds that have run out leave: their seats, and the pools without their units. It is one statement because it has to
--- be of one moment.
+-- The seats of due holds, and the pools without their units. One statement, because all of it must be of one moment.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT booking.id FROM clock CROSS JOIN booking
@@ -101,8 +100,8 @@ WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2 AND booking.or
   AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: bookings
--- $1 org, $2 event, $3 user, $4 status as it reads now, $5 before this id, $6 how many, $7 the last ten digits of the id;
--- newest first. Null: any.
+-- $1 org, $2 event, $3 user, $4 status as it reads now, $5 the id before the page, $6 limit, $7 the last ten digits of the
+-- id; newest first. Null means any.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page AS MATERIALIZED (
     SELECT booking.*
@@ -129,7 +128,7 @@ SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $
 SELECT org_id, published_at FROM event WHERE id = $1
 
 -- name: progress
--- How far an event that has ended is wound up: bookings by status, and money on its way back.
+-- The clean-up after an event: bookings that are still live, and refunds that are pending.
 SELECT event.status,
        (SELECT count(*) FROM booking WHERE booking.event_id = event.id
           AND booking.status IN ('held', 'payment_submitted', 'confirmed')) AS live,

@@ -1,7 +1,7 @@
--- Webhook endpoints of an org, and the log of what was sent to them.
+-- The webhook endpoints of an org, and the log of deliveries to them.
 
 -- name: lock_org
--- So that those who are counted next stay as many.
+-- Two requests at once must not both find room for one more endpoint.
 SELECT FROM org WHERE id = $1 FOR NO KEY UPDATE
 
 -- name: insert
@@ -16,13 +16,13 @@ SELECT id, url, kinds, enabled, disabled_reason, created_at FROM webhook_endpoin
 SELECT id, url, kinds, enabled, disabled_reason, created_at FROM webhook_endpoint WHERE id = $1 AND org_id = $2
 
 -- name: change
--- What is null stays as it is.
+-- Null leaves a column as it is.
 UPDATE webhook_endpoint SET url = coalesce($3, url), kinds = coalesce($4, kinds), enabled = coalesce($5, enabled),
        disabled_reason = CASE WHEN $5 THEN NULL WHEN NOT $5 THEN 'switched off' ELSE disabled_reason END
 WHERE id = $1 AND org_id = $2
 
 -- name: rotate
--- The old secret signs too, for as long as receivers need to learn the new one.
+-- The old secret keeps signing for a while, so that receivers can switch to the new one.
 UPDATE webhook_endpoint
 SET old_secret = secret, old_secret_until = holdfast_now() + make_interval(secs => $4), secret = $3
 WHERE id = $1 AND org_id = $2
@@ -30,8 +30,8 @@ WHERE id = $1 AND org_id = $2
 -- name: delete
 DELETE FROM webhook_endpoint WHERE id = $1 AND org_id = $2
 
--- name: notifications
--- $1 target, $2 org, $3 status (null: any), $4+$5 before this fact, $6 how many; newest first.
+-- name: deliveries
+-- $1 endpoint, $2 org, $3 status or null for any, $4 and $5 the delivery before the page, $6 limit; newest first.
 SELECT event_id, number, kind, status, attempts, created_at, due_at, done_at, last_error FROM delivery
 WHERE target = $1 AND org_id = $2 AND ($3::text IS NULL OR status = $3)
   AND ($4::uuid IS NULL OR (created_at, event_id, number) < (

@@ -1,31 +1,48 @@
-"""The readable docs of the API, made from the table of operations. One page, no scripts, no outside requests."""
+"""The readable docs of the API, made from the table of operations. One page, no scripts, no requests to other sites."""
 
 from collections.abc import Iterator, Sequence
-from html import escape
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from holdfast import __version__
-from holdfast.api.call import Access, Operation
+from holdfast.api.call import Access, Operation, Tag
 from holdfast.api.openapi import refusals_of
+from holdfast.api.problems import STATUS
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
-from holdfast.web.api_docs_frame import PAGE
 
-_WHO = {
-    Access.PUBLIC: "anyone",
-    Access.BUYERS: "admin, sales, the customer",
-    Access.READERS: "admin, sales, review, the customer",
-    Access.TICKET_READERS: "admin, sales, door, the customer",
-    Access.SALES: "admin, sales",
-    Access.REVIEW: "admin, review",
-    Access.DOOR: "admin, door",
-    Access.ADMIN: "admin",
+Schema = dict[str, Any]
+
+_ACCESS: Final = {
+    Access.PUBLIC: "Anyone",
+    Access.BUYERS: "Admin, sales, the customer",
+    Access.READERS: "Admin, sales, review, the customer",
+    Access.TICKET_READERS: "Admin, sales, door, the customer",
+    Access.SALES: "Admin, sales",
+    Access.REVIEW: "Admin, review",
+    Access.DOOR: "Admin, door",
+    Access.ADMIN: "Admin",
 }
+
+_TYPES: Final = {"date-time": "RFC 3339 time", "binary": "file", "array": "list"}
+_LOWER: Final = ("minimum", "minLength", "minItems")
+_UPPER: Final = ("maximum", "maxLength", "maxItems")
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A request or a response: text, and the fields of its type or a link to where they are listed."""
+
+    title: str
+    text: str = ""
+    anchor: str = ""
+    link: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 def docs_route(operations: Sequence[Operation]) -> Route:
@@ -38,132 +55,127 @@ def docs_route(operations: Sequence[Operation]) -> Route:
 
 
 def docs_page(operations: Sequence[Operation]) -> bytes:
-    contents = "".join(f'<li><a href="#{op.name}"><b>{op.method}</b> {escape(op.path)}</a></li>' for op in operations)
-    shown: set[type] = set()
-    sections = "".join(_section(operation, shown) for operation in operations)
-    refusals = "".join(_refusal_row(refusal) for refusal in Refusal)
-    text = PAGE.format(version=__version__, contents=contents, sections=sections, refusals=refusals)
-    return text.encode()
+    listed: set[type] = set()
+    chapters = [(tag, [row for row in operations if row.tag is tag]) for tag in Tag]
+    page = _template().render(
+        version=__version__,
+        chapters=[
+            (tag, [(row, list(_blocks(row, listed)), refusals_of(row)) for row in rows])
+            for tag, rows in chapters
+            if rows
+        ],
+        access=_ACCESS,
+        refusals=[(refusal, STATUS[refusal]) for refusal in Refusal],
+    )
+    return page.encode()
 
 
-def _section(operation: Operation, shown: set[type]) -> str:
-    parts = [
-        f'<section id="{operation.name}"><h3><b>{operation.method}</b> <code>{escape(operation.path)}</code></h3>',
-        f'<p>{_inline(operation.summary)} <span class="who">Who: {_WHO[operation.who]}.</span></p>',
-    ]
-    if operation.needs_idempotency_key:
-        parts.append("<p>Needs an <code>Idempotency-Key</code> header of 1 to 255 characters.</p>")
-    if operation.has_etag:
-        parts.append("<p>Has an <code>ETag</code>; answers 304 to a matching <code>If-None-Match</code>.</p>")
-    if operation.media:
-        parts.append(f"<h4>Body</h4><p>{_media(operation.media)}, at most {operation.body_max:,} bytes.</p>")
-    for title, kind in (("Query", operation.query), ("Body", operation.takes)):
-        if kind is not None:
-            parts.append(_fields(title, kind, shown))
-    parts.append(_answer(operation, shown))
-    codes = ", ".join(f'<a href="#{r.code}"><code>{r.code}</code></a>' for r in refusals_of(operation))
-    parts.append(f"<p>Refusals: {codes}</p></section>")
-    return "".join(parts)
+def _template() -> Template:
+    templates = Environment(
+        loader=PackageLoader("holdfast.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["code"] = _with_code
+    return templates.get_template("api_docs.html")
 
 
-def _media(names: tuple[str, ...]) -> str:
-    return " or ".join(f"<code>{escape(name)}</code>" for name in names)
+def _with_code(text: str) -> Markup:
+    """Text with `code` in backticks."""
+    pieces = str(escape(text)).split("`")
+    marked = (f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
+    return Markup("".join(marked))  # noqa: S704 (escaped above)
 
 
-def _answer(operation: Operation, shown: set[type]) -> str:
-    title = f"Answer {operation.status}"
-    if isinstance(operation.gives, tuple):
-        return f"<h4>{title}</h4><p>{_media(operation.gives)}</p>"
-    listed = [kind for kind, _ in _inner_structs(operation.gives)]
-    return _fields(title if listed[0] is operation.gives else f"{title}, a list", listed[0], shown)
+def _blocks(operation: Operation, listed: set[type]) -> Iterator[Block]:
+    if operation.query_type is not None:
+        yield _block("Query", operation.query_type, listed)
+    if operation.body_content:
+        media_types = " or ".join(f"`{name}`" for name in operation.body_content)
+        yield Block("Body", f"{media_types}, at most {operation.body_bytes_max:,} bytes.")
+        for media_type, kind in operation.body_content.items():
+            if kind is not None:
+                yield _block(f"Body as {media_type}", kind, listed)
+    elif operation.body_type is not None:
+        yield _block("Body", operation.body_type, listed)
+    yield _response(operation, listed)
 
 
-def _fields(title: str, kind: type[msgspec.Struct], shown: set[type]) -> str:
-    """The fields of a type where it first occurs, and later a link to there."""
+def _response(operation: Operation, listed: set[type]) -> Block:
+    title = f"Response {operation.status}"
+    if operation.response_type is bytes:
+        return Block(title, " or ".join(f"`{name}`" for name in operation.response_media_types))
+    (kind, suffix), *_ = _structs_in(operation.response_type)
+    return _block(f"{title}, a list" if suffix else title, kind, listed)
+
+
+def _block(title: str, kind: type, listed: set[type]) -> Block:
+    """The fields of a type where it first occurs, and a link to there from then on."""
     name = kind.__name__.removesuffix("View")
-    if kind in shown:
-        return f'<h4>{title}</h4><p><a href="#type-{name}">{name}</a>, as above.</p>'
-    shown.add(kind)
-    rows = "".join(_field_rows(kind, "", set()))
-    table = f"<table>{rows}</table>" if rows else "<p>Nothing, or an empty object.</p>"
-    return f'<h4 id="type-{name}">{title}</h4>{_doc(kind)}{table}'
+    if kind in listed:
+        return Block(title, link=name)
+    listed.add(kind)
+    fields = tuple(_fields(kind, "", frozenset()))
+    return Block(title, _docstring(kind), anchor=f"type-{name}", fields=fields)
 
 
-def _doc(kind: type) -> str:
-    text = kind.__dict__.get("__doc__") or ""
-    return f"<p>{_inline(' '.join(text.split()))}</p>" if text else ""
+def _docstring(kind: type) -> str:
+    return " ".join((kind.__dict__.get("__doc__") or "").split())
 
 
-def _field_rows(kind: Any, path: str, above: set[Any]) -> Iterator[str]:
-    """The fields of a type and of the types inside it, each with its full path."""
+def _fields(kind: type, path: str, above: frozenset[type]) -> Iterator[tuple[str, str]]:
+    """Each field of a type and of the types inside it: the full path, and a description."""
     for field in msgspec.structs.fields(kind):
         name = f"{path}{field.encode_name}"
-        words = [_describe(msgspec.json.schema(field.type)), _default(kind, field)]
-        inner = [(struct, suffix) for struct, suffix in _inner_structs(field.type) if struct not in above]
-        docs = [" ".join((struct.__dict__.get("__doc__") or "").split()) for struct, _ in inner]
-        told = " · ".join(word for word in (*words, *docs) if word)
-        yield f"<tr><th><code>{escape(name)}</code></th><td>{_inline(told)}</td></tr>"
+        inner = [(struct, suffix) for struct, suffix in _structs_in(field.type) if struct not in above]
+        schema = msgspec.json.schema(field.type)
+        facts = (_type_name(schema, schema.get("$defs", {})), _default(kind, field))
+        sentences = (*_descriptions(schema), *(_docstring(struct) for struct, _ in inner))
+        yield name, " · ".join(text for text in (*facts, " ".join(filter(None, sentences))) if text)
         for struct, suffix in inner:
-            yield from _field_rows(struct, f"{name}{suffix}.", above | {kind, struct})
+            yield from _fields(struct, f"{name}{suffix}.", above | {kind, struct})
 
 
-def _default(kind: type, field: Any) -> str:
-    """What a caller may leave out, and what is taken instead."""
+def _default(kind: type, field: msgspec.structs.FieldInfo) -> str:
     if not issubclass(kind, Request):
         return ""
     if field.required:
         return "required"
-    return f"default {_json_text(field.default)}" if isinstance(field.default, int | str) else ""
+    is_plain = isinstance(field.default, int | str)
+    return f"default `{msgspec.json.encode(field.default).decode()}`" if is_plain else ""
 
 
-def _json_text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _inner_structs(kind: Any, suffix: str = "") -> Iterator[tuple[Any, str]]:
+def _structs_in(kind: Any, suffix: str = "") -> Iterator[tuple[type, str]]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield kind, suffix
-    origin = getattr(kind, "__origin__", None)
-    places: dict[Any, str] = {list: "[]", tuple: "[]", dict: "{}"}
+    suffixes: dict[Any, str] = {list: "[]", tuple: "[]", dict: "{}"}
     for inner in getattr(kind, "__args__", ()):
-        yield from _inner_structs(inner, places.get(origin, suffix))
+        yield from _structs_in(inner, suffixes.get(getattr(kind, "__origin__", None), suffix))
 
 
-def _describe(schema: dict[str, Any], definitions: dict[str, Any] | None = None) -> str:
-    definitions = definitions or schema.get("$defs", {})
+def _descriptions(schema: Schema) -> list[str]:
+    return [option["description"] for option in schema.get("anyOf", [schema]) if "description" in option]
+
+
+def _type_name(schema: Schema, definitions: Schema) -> str:
     if "anyOf" in schema:
-        told = [option.get("description", "") for option in schema["anyOf"]]
-        kinds = " or ".join(_describe({**option, "description": ""}, definitions) for option in schema["anyOf"])
-        return " · ".join(part for part in (kinds, *told) if part)
+        return ", or ".join(_type_name(option, definitions) for option in schema["anyOf"])
     if "$ref" in schema:
         target = definitions.get(schema["$ref"].rpartition("/")[2], {})
-        return " | ".join(target["enum"]) if "enum" in target else "object"
+        return _type_name(target, definitions) if "enum" in target else "object"
     if "enum" in schema:
-        return " | ".join(str(value) for value in schema["enum"])
-    words = [schema.get("format", schema.get("type", "anything"))]
-    if schema.get("type") == "array":
-        words = [f"list of {_describe(schema.get('items', {}), definitions)}"]
-    low, high = _bounds(schema)
-    if high is not None:
-        words.append(f"({low} to {high:,})")
-    if schema.get("description"):
-        words.append(f"· {schema['description']}")
-    return " ".join(str(word) for word in words)
+        return " | ".join(f"`{value}`" for value in schema["enum"])
+    name: str = schema.get("format") or schema.get("type", "anything")
+    items = f" ({_type_name(schema.get('items', {}), definitions)})" if name == "array" else ""
+    return _TYPES.get(name, name) + _bounds(schema) + items
 
 
-def _bounds(schema: dict[str, Any]) -> tuple[int, int | None]:
-    low = next((schema[name] for name in ("minimum", "minLength", "minItems") if name in schema), 0)
-    return low, next((schema[name] for name in ("maximum", "maxLength", "maxItems") if name in schema), None)
-
-
-def _refusal_row(refusal: Refusal) -> str:
-    again = "yes" if refusal.retryable else "no"
-    return (
-        f'<tr id="{refusal.code}"><th><code>{refusal.code}</code></th><td>{refusal.status}</td>'
-        f"<td>{escape(refusal.title)}</td><td>{again}</td></tr>"
-    )
-
-
-def _inline(text: str) -> str:
-    pieces = escape(text).split("`")
-    return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
+def _bounds(schema: Schema) -> str:
+    low = next((schema[name] for name in _LOWER if name in schema), 0)
+    high = next((schema[name] for name in _UPPER if name in schema), None)
+    if high is None:
+        return ""
+    unit = " characters" if "maxLength" in schema else " items" if "maxItems" in schema else ""
+    return f" of {low:,.0f} to {high:,.0f}{unit}"

@@ -59,7 +59,7 @@ class Site:
         return self._secret
 
     async def org(self, slug: str) -> Org:
-        return _org(await self.pool.fetchrow(sql.credentials.org_shown_by_slug, slug) if is_text(slug) else None)
+        return _org(await self.pool.fetchrow(sql.credentials.branding_by_slug, slug) if is_text(slug) else None)
 
     async def org_of_event(self, event: str) -> tuple[Org, int]:
         """Whose event it is, and the revision of its layout."""

@@ -1,0 +1,41 @@
+"""A refusal becomes a problem document with a status of its own, and says truthfully whether to repeat the request."""
+
+import pytest
+from msgspec import json
+
+from holdfast.api.problems import STATUS, problem
+from holdfast.api.responses import Problem
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import TRANSITIONS
+
+
+def test_every_refusal_has_an_http_status() -> None:
+    assert set(STATUS) == set(Refusal)
+    assert {status for status in STATUS.values() if not 400 <= status <= 599} == set()
+
+
+def test_a_refused_transition_is_a_conflict_or_gone() -> None:
+    refusals = {target for target in TRANSITIONS.values() if isinstance(target, Refusal)}
+    assert {STATUS[refusal] for refusal in refusals} == {409, 410}
+
+
+def test_only_trouble_that_passes_is_retryable() -> None:
+    retryable = {refusal for refusal in Refusal if refusal.retryable}
+    assert retryable == {Refusal.BUSY, Refusal.RATE_LIMITED, Refusal.PROVIDER_UNAVAILABLE, Refusal.INTERNAL}
+
+
+@pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
+def test_a_problem_document_says_what_the_refusal_says(refusal: Refusal) -> None:
+    response = problem(Refused(refusal))
+    assert isinstance(response.body, bytes)
+    document = json.decode(response.body, type=Problem)
+    assert response.status == document.status == STATUS[refusal]
+    assert (document.code, document.title, document.detail) == (refusal.code, refusal.title, refusal.title)
+    assert document.retryable is refusal.retryable
+    assert (b"retry-after" in dict(response.headers)) is (document.status in (429, 503))
+
+
+@pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
+def test_a_title_is_made_of_whole_sentences(refusal: Refusal) -> None:
+    assert refusal.title[0].isupper()
+    assert refusal.title.endswith(".")
