@@ -1,7 +1,7 @@
-"""How an org shows itself to buyers: its logo, and the colours that follow from the one it has chosen.
+"""An org's branding: its logo, and a palette derived from the one colour it chooses.
 
-An org names one colour, whatever it is. Text in it, and text on it, has to be legible on every surface of our pages, so
-the colours that the pages use are derived from it by the contrast that WCAG 2 asks for.
+An org may choose any colour. Text in it, and text on it, must be legible on every surface of the pages, so the palette
+adjusts the colour until it reaches the contrast that WCAG 2 requires.
 """
 
 from collections.abc import Iterable
@@ -13,23 +13,23 @@ from holdfast.payments.receipt_files import content_type
 
 LOGO_MAX: Final = 256 * 1024
 LOGO_TYPES: Final = ("image/png", "image/jpeg", "image/webp")
-# So much of a logo's hash tells it from the one before.
-LOGO_DIGITS: Final = 12
+# This many digits of a logo's hash tell it from the previous one.
+LOGO_HASH_DIGITS: Final = 12
 
-# AA for text of any size.
+# WCAG level AA for text of any size.
 CONTRAST_MIN: Final = 4.5
-# Those of our stylesheet, from the plain page to what is sunk into it, and white for whatever is printed. The last of
-# the dark ones is as light as a tint of the text's own colour gets while the text needs help on it.
+# The surfaces of the stylesheet from the page to its insets, and white for print. The last dark one is the lightest
+# tint on which text in the brand colour still needs adjusting.
 LIGHT_SURFACES: Final = ("#ffffff", "#fffdf9", "#f5f2ec", "#ebe6dd")
 DARK_SURFACES: Final = ("#161311", "#201c18", "#2b2621", "#302a25")
-# By preference. On whatever white is not legible, black is; on most of it a softer black is too.
+# In order of preference. Where white is not legible, black is, and mostly a softer black too.
 INKS: Final = ("#ffffff", "#211d18", "#000000")
 
 Rgb = tuple[int, int, int]
 
 
 class Palette(Struct, frozen=True):
-    """`brand` is for surfaces and `brand_ink` for text on them; the other two are for text on surfaces of ours."""
+    """`brand` is for surfaces and `brand_ink` for text on them. The other two are for text on the pages' surfaces."""
 
     brand: str
     brand_ink: str
@@ -37,20 +37,20 @@ class Palette(Struct, frozen=True):
     brand_text_dark: str
 
 
-# What the stylesheet has for orgs that have chosen none.
+# The stylesheet's own colours, for orgs without a colour.
 DEFAULT: Final = Palette(brand="#0b6b57", brand_ink="#ffffff", brand_text="#0b6b57", brand_text_dark="#6fd3b9")
 
 
 def palette(colour: str | None) -> Palette:
-    """The colours of an org that has chosen this one, as `#1f6feb`, or none."""
+    """The palette for a colour such as `#1f6feb`, or the default."""
     if colour is None:
         return DEFAULT
     brand = colour.lower()
     return Palette(
         brand=_text(_rgb(brand)),
         brand_ink=next(ink for ink in INKS if is_legible(ink, (brand,))),
-        brand_text=_legible(brand, "#000000", LIGHT_SURFACES),
-        brand_text_dark=_legible(brand, "#ffffff", DARK_SURFACES),
+        brand_text=_make_legible(brand, "#000000", LIGHT_SURFACES),
+        brand_text_dark=_make_legible(brand, "#ffffff", DARK_SURFACES),
     )
 
 
@@ -64,30 +64,30 @@ def is_legible(colour: str, surfaces: Iterable[str]) -> bool:
 
 
 def contrast(one: str, other: str) -> float:
-    """From 1, for the same colour twice, to 21, for black and white."""
+    """The WCAG contrast ratio: 1 for equal colours, 21 for black and white."""
     darker, lighter = sorted((_luminance(_rgb(one)), _luminance(_rgb(other))))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def logo_type(data: bytes) -> str | None:
-    """What the file is, by its content, if it can be a logo. Drawings with scripts in them cannot."""
+    """The media type of an image by its content, if it may be a logo. SVG may not, because it can contain scripts."""
     found = content_type(data)
     return found if found in LOGO_TYPES else None
 
 
 def logo_path(slug: str, logo_hash: str | None) -> str | None:
-    """Where our pages have the logo. Another logo has another address, so that each can be kept for ever."""
-    return None if logo_hash is None else f"/logo/{slug}?v={logo_hash[:LOGO_DIGITS]}"
+    """The logo's path on the pages. Every logo has its own, so that browsers may cache it for ever."""
+    return None if logo_hash is None else f"/logo/{slug}?v={logo_hash[:LOGO_HASH_DIGITS]}"
 
 
-def _legible(colour: str, end: str, surfaces: Iterable[str]) -> str:
-    """The colour, with as little of black or white in it as makes it legible."""
-    mixed = (_mixed(_rgb(colour), _rgb(end), part) for part in range(256))
+def _make_legible(colour: str, end: str, surfaces: Iterable[str]) -> str:
+    """The colour, mixed with as little black or white as makes it legible."""
+    mixed = (_mix(_rgb(colour), _rgb(end), part) for part in range(256))
     return next(found for found in map(_text, mixed) if is_legible(found, surfaces))
 
 
-def _mixed(colour: Rgb, end: Rgb, part: int) -> Rgb:
-    """`part` of 255 is of the other colour."""
+def _mix(colour: Rgb, end: Rgb, part: int) -> Rgb:
+    """`part` of 255 comes from the second colour."""
     red, green, blue = (round((a * (255 - part) + b * part) / 255) for a, b in zip(colour, end, strict=True))
     return red, green, blue
 

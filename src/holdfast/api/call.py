@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
+from typing import Final, Generic, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
@@ -115,7 +115,7 @@ class ApiResponse(Struct, Generic[Content], frozen=True):
 
 
 # A handler takes the call and, as a second argument named `body` or `query`, its decoded input.
-Handler = Callable[..., Awaitable[ApiResponse[Any]]]
+Handler = Callable[..., Awaitable[ApiResponse[object]]]
 
 
 class Operation(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words for whoever sent it: msgspec's messages translated, field by field."""
+"""Validation errors: translates msgspec's messages into sentences about the fields of a request."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -70,8 +70,8 @@ def _refused(text: str, kind: type[Struct], noun: str) -> RefusedError:
 
 
 def _join(path: str, name: str) -> str:
-    shown = name if len(name) <= NAME_MAX else name[:NAME_MAX] + "…"
-    return f"{path}.{shown}" if path else shown
+    cut = name if len(name) <= NAME_MAX else name[:NAME_MAX] + "…"
+    return f"{path}.{cut}" if path else cut
 
 
 def _invalid_whole(message: str) -> RefusedError:
@@ -79,7 +79,7 @@ def _invalid_whole(message: str) -> RefusedError:
 
 
 def _whole(message: str) -> str:
-    """What is wrong with a body that no field is to blame for."""
+    """Describe a body in which no single field is wrong."""
     if malformed := _MALFORMED.fullmatch(message):
         return f"is not valid JSON: {malformed['what']} at byte {malformed['byte']}"
     if message == "Input data was truncated":
@@ -97,7 +97,7 @@ def _predicate(message: str, kind: type[Struct] | None, path: str) -> str:
 
 
 def _describe_type(found: re.Match[str]) -> str:
-    """Null is left out: where a field takes it, so does leaving the field out."""
+    """Leave null out: a field that accepts null is optional, and that is the better advice."""
     names = [name for name in found[1].split(" | ") if name != "null"]
     if "datetime" in names:
         return TIME
@@ -130,7 +130,7 @@ def _number(text: str) -> str:
 
 
 def _choices(kind: type[Struct], path: str) -> list[str]:
-    """The values that a field with a fixed choice takes."""
+    """The values of a field that accepts a fixed choice."""
     found = list(_members(_type_info(kind)))
     for step in _STEP.finditer(path):
         found = [member for each in found for member in _members(_step_into(each, step[1]))]
@@ -150,7 +150,7 @@ def _members(kind: inspect.Type | None) -> Iterator[inspect.Type]:
 
 
 def _step_into(kind: inspect.Type, name: str | None) -> inspect.Type | None:
-    """The type of a struct's field, or of a list's items where no name is given."""
+    """The type of a struct's field, or without a name that of a list's items."""
     if isinstance(kind, inspect.StructType) and name is not None:
         return next((field.type for field in kind.fields if field.encode_name == name), None)
     return kind.item_type if isinstance(kind, inspect.ListType) and name is None else None
