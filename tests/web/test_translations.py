@@ -13,6 +13,7 @@ import pytest
 import holdfast.i18n
 import holdfast.web
 from holdfast.api.operations import OPERATIONS
+from holdfast.api.responses import EventView
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import EventStatus, Status
@@ -22,8 +23,8 @@ from holdfast.notifications.emails import EmailKind
 from holdfast.payments.registry import make_providers
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
-from holdfast.web.api_types import Event, Problem
 from holdfast.web.page_texts import page_text, refusal_text
+from holdfast.web.problems import PageProblem
 from holdfast.web.rendering import LANGUAGE_NAMES, TONES
 
 I18N: Final = Path(holdfast.i18n.__file__).parent
@@ -191,8 +192,8 @@ def test_every_preset_and_every_provider_has_its_words() -> None:
         assert {f"pay.with.{provider}", f"pay.about.{provider}"} <= set(PAGE)
 
 
-def _event(most: int | None = 2) -> Event:
-    return Event(
+def _event(most: int | None = 2) -> EventView:
+    return EventView(
         id="ev_1",
         title="",
         status=EventStatus.ACTIVE,
@@ -206,6 +207,7 @@ def _event(most: int | None = 2) -> Event:
         details={},
         pools=[],
         version=1,
+        created_at=None,  # type: ignore[arg-type]
     )
 
 
@@ -225,14 +227,14 @@ def test_what_the_api_refuses_a_buyer_is_told_in_words_of_its_own() -> None:
 @pytest.mark.parametrize("of_best", [False, True])
 def test_every_refusal_can_be_told_whatever_it_is(language: str, most: int | None, of_best: bool) -> None:
     for code in [each.code for each in Refusal] + ["nothing_chosen", "no_file", "wrong_file", "never heard of"]:
-        text = refusal_text(language, Problem(409, code, conflicts=["A-1", "{x}"]), _event(most), of_best=of_best)
+        text = refusal_text(language, PageProblem(409, code, ("A-1", "{x}")), _event(most), of_best=of_best)
         assert text
         assert "None" not in text
         assert "{most}" not in text
 
 
 def test_what_is_put_into_a_text_is_never_taken_for_a_hole() -> None:
-    told = refusal_text("en", Problem(409, "seat_taken", conflicts=["{0.__class__}", "{most}"]), _event())
+    told = refusal_text("en", PageProblem(409, "seat_taken", ("{0.__class__}", "{most}")), _event())
     assert told == "Sorry, someone just took {0.__class__}, {most}."
     assert page_text("en", "units", n=1) != page_text("en", "units", n=2) != page_text("en", "units", n=0)
 

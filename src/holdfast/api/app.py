@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.api.auth import Callers
 from holdfast.api.call import ApiResponse, Operation, Services
 from holdfast.api.endpoint import Endpoint, Limits, send_response
+from holdfast.api.in_process import InProcessApi
 from holdfast.api.live_socket import WATCH, LiveFeed
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
@@ -79,12 +80,13 @@ class App:
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
         engine = Engine(self._url, self._settings.lanes)
         engine.start()
-        services = _make_services(self._settings, pool, engine)
+        services = make_services(self._settings, pool, engine)
         limits = Limits(services)
         live = LiveFeed(services, limits)
         self._routes = routes_by_path(self._operations, services, limits)
         self._live_routes = {_route_key(WATCH): PathRoute(WATCH.path_parameter, live)}
-        pages = self._pages(self, services) if self._pages is not None else ()
+        in_process = InProcessApi(self._operations, services, limits)
+        pages = self._pages(in_process, services) if self._pages is not None else ()
         self._router.routes.extend([*pages, *_document_routes(self._operations, self._settings)])
         _tune_gc()
         interrupt.serve(live)
@@ -98,7 +100,7 @@ class App:
 
 
 # Makes the routes of the pages, which come before the API's own documents.
-Pages = Callable[[App, Services], list[BaseRoute]]
+Pages = Callable[[InProcessApi, Services], list[BaseRoute]]
 
 
 class PathRoute:
@@ -141,7 +143,7 @@ async def _close(pool: db.Pool) -> None:
         pool.terminate()
 
 
-def _make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
+def make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
     database = db.Database(pool)
     providers = make_providers(settings, database)
     return Services(

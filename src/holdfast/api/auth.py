@@ -1,6 +1,7 @@
 """Authentication: staff send a secret key of their org, its customers a signed token."""
 
 import time
+from collections import OrderedDict
 from typing import Final
 
 from msgspec import Struct
@@ -30,26 +31,38 @@ class KeyRow(Struct, frozen=True):
     role: Role
 
 
+def customer_caller(org: bytes, user: str) -> Caller:
+    return Caller(org, Role.CUSTOMER, f"user:{user}", user)
+
+
 class Callers:
     """Identifies callers by their tokens, and caches them for a few seconds."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._database = Database(pool)
-        self._cache: dict[str, tuple[float, Caller]] = {}
+        self._cache: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
     def cached(self, token: str) -> Caller | None:
         entry = self._cache.get(token)
-        return entry[1] if entry is not None and entry[0] > time.monotonic() else None
+        if entry is None or entry[0] <= time.monotonic():
+            return None
+        self._cache.move_to_end(token)
+        return entry[1]
 
     async def identify(self, token: str) -> Caller:
         caller, seconds = await (
             self._read_key(token) if token.startswith(KEY_PREFIX) else self._read_customer_token(token)
         )
-        if len(self._cache) >= CALLERS_MAX:
-            self._cache.clear()
-        self._cache[token] = (time.monotonic() + min(seconds, CACHE_SECONDS), caller)
+        self._remember(token, caller, min(seconds, CACHE_SECONDS))
         return caller
+
+    def _remember(self, token: str, caller: Caller, seconds: float) -> None:
+        """Evict the least recently used callers, so that a flood of customers pushes no busy staff key out."""
+        self._cache[token] = (time.monotonic() + seconds, caller)
+        self._cache.move_to_end(token)
+        while len(self._cache) > CALLERS_MAX:
+            self._cache.popitem(last=False)
 
     async def _read_key(self, token: str) -> tuple[Caller, float]:
         key = await self._database.shared.row(KeyRow, sql.credentials.key, hash_key(token))
@@ -64,5 +77,4 @@ class Callers:
             raise RefusedError(
                 Refusal.UNAUTHORIZED, "The token is not valid or has expired. Request a new one."
             ) from None
-        caller = Caller(customer.org, Role.CUSTOMER, f"user:{customer.user}", customer.user)
-        return caller, customer.expires_at - time.time()
+        return customer_caller(customer.org, customer.user), customer.expires_at - time.time()

@@ -1,4 +1,4 @@
-"""The whole of one API process: the API, and the pages that are its clients."""
+"""Puts one API process together: the API and the pages, which call it in the same process."""
 
 import os
 
@@ -6,6 +6,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.api.app import App
 from holdfast.api.call import Services
+from holdfast.api.in_process import InProcessApi
 from holdfast.api.operations import OPERATIONS
 from holdfast.payments.sandbox import Sandbox
 from holdfast.runtime.logs import configure_logs
@@ -15,12 +16,12 @@ from holdfast.web.site import Site
 
 
 def create_app() -> App:
-    """What Granian's workers call. The settings come from the environment."""
+    """Granian's workers call this. The settings come from the environment."""
     configure_logs()
-    return App(Settings.from_environment(os.environ), pages=_pages)
+    return App(Settings.from_environment(os.environ), pages=create_pages)
 
 
-def _pages(app: App, services: Services) -> list[BaseRoute]:
-    site = Site(services.settings, services.pool, app, tuple(services.providers))
+def create_pages(api: InProcessApi, services: Services) -> list[BaseRoute]:
+    site = Site(services.settings, services.database, api, tuple(services.providers))
     sandbox = services.providers.get("sandbox")
     return [*page_routes(site, OPERATIONS, sandbox if isinstance(sandbox, Sandbox) else None)]

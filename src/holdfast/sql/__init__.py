@@ -90,7 +90,7 @@ payments: Final = _load("payments.sql")
 tickets: Final = _load("tickets.sql")
 webhook_endpoints: Final = _load("webhook_endpoints.sql")
 sandbox: Final = _load("sandbox.sql")
-secrets: Final = _load("secrets.sql")
+pages: Final = _load("pages.sql")
 stampede: Final = _load("stampede.sql")
 
 

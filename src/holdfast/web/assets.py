@@ -47,7 +47,7 @@ class Assets:
 ASSETS: Final = Assets()
 
 
-def zippable(request: Request, asset: Asset, cache_control: str) -> Response:
+def asset_response(request: Request, asset: Asset, cache_control: str) -> Response:
     headers = {"cache-control": cache_control, "vary": "accept-encoding", "x-content-type-options": "nosniff"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["content-encoding"] = "gzip"
@@ -61,7 +61,7 @@ async def _serve(request: Request) -> Response:
         return Response(status_code=404)
     is_current = request.path_params["version"] == ASSETS.version
     # While a new version is rolled out, another process may be asked for what only the old one had.
-    return zippable(request, asset, FOREVER if is_current else "no-cache")
+    return asset_response(request, asset, FOREVER if is_current else "no-cache")
 
 
 def asset_routes() -> list[Route]:

@@ -1,4 +1,4 @@
-"""How a browser comes to be somebody by name, and what an org looks like."""
+"""Signing a customer of the merchant's own site in, and an org's logo and colour."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -7,17 +7,16 @@ from starlette.routing import Route
 from holdfast import sql
 from holdfast.api.branding import palette, stylesheet
 from holdfast.runtime.credentials import InvalidTokenError, read_customer_token
-from holdfast.runtime.db import Database
-from holdfast.web.api_client import ApiError
-from holdfast.web.api_types import Problem
 from holdfast.web.assets import FOREVER
-from holdfast.web.site import PageRequest, Site, is_text
+from holdfast.web.page_request import PageRequest
+from holdfast.web.problems import PageError, PageProblem
+from holdfast.web.site import Site, is_plain_text
 
 
 def entry_routes(site: Site) -> list[Route]:
     async def send_logo(request: Request) -> Response:
         slug = request.path_params["slug"]
-        row = await site.pool.fetchrow(sql.credentials.logo, slug) if is_text(slug) else None
+        row = await site.database.shared.fetchrow(sql.credentials.logo, slug) if is_plain_text(slug) else None
         if row is None:
             return Response(status_code=404)
         headers = {
@@ -28,7 +27,7 @@ def entry_routes(site: Site) -> list[Route]:
         return Response(row["logo"], headers=headers, media_type=row["logo_type"])
 
     async def send_brand(request: Request) -> Response:
-        """The colour is in the address, so that what is kept of it is never old."""
+        """The address contains the colour, so caches can keep the stylesheet for ever."""
         colour = request.path_params["colour"]
         try:
             style = stylesheet(palette(f"#{colour}"))
@@ -47,16 +46,16 @@ def entry_routes(site: Site) -> list[Route]:
 
 
 async def enter(page: PageRequest) -> Response:
-    """A customer of the merchant's own site comes with a token, which does not stay in the address."""
+    """The merchant's site sends its customer here with a token. The redirect takes the token out of the address."""
     try:
-        customer = await read_customer_token(Database(page.site.pool), page.request.query_params.get("token", ""))
+        customer = await read_customer_token(page.site.database, page.request.query_params.get("token", ""))
     except InvalidTokenError:
-        raise ApiError(Problem(401, "unauthorized")) from None
-    page.session = page.session.handed_over(customer.org, customer.user)
-    return page.go(_local(page.request.query_params.get("next", "/")))
+        raise PageError(PageProblem(401, "unauthorized")) from None
+    page.session = page.session.sign_in(customer.org, customer.user)
+    return page.redirect(_own_path(page.request.query_params.get("next", "/")))
 
 
-def _local(path: str) -> str:
-    """A path of this site; browsers read `//host` and `/\\host` as another one."""
-    is_local = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable() and path.isascii()
-    return path if is_local else "/"
+def _own_path(path: str) -> str:
+    """A path of this site, or the start. Browsers read `//host` and `/\\host` as another site."""
+    is_own = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable() and path.isascii()
+    return path if is_own else "/"

@@ -1,4 +1,4 @@
-"""Pages of events: what is on sale, the seats of one event, and taking a hold."""
+"""Event pages: the list of events on sale, one event with its seats, and the form that places a hold."""
 
 import asyncio
 import gzip
@@ -11,160 +11,149 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast import sql
-from holdfast.core.states import EventStatus
+from holdfast.api.requests import BestAvailable, BookingsQuery, HoldNew, Item
+from holdfast.api.responses import BookingView, EventView, PoolView
+from holdfast.core.refusals import RefusedError
+from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits, money
 from holdfast.i18n.texts import section
-from holdfast.web.api_client import ApiError, key_of
-from holdfast.web.api_types import Availability, Booking, BookingList, Event, EventList, Pool, Problem, Seats
-from holdfast.web.assets import FOREVER, Asset, zippable
+from holdfast.runtime import ids
+from holdfast.web.assets import FOREVER, Asset, asset_response
+from holdfast.web.booking_summary import is_live, seat_labels
+from holdfast.web.customer_api import get_seats, idempotency_key
+from holdfast.web.event_listing import EventListing, Org, load_listings
+from holdfast.web.page_request import PageRequest
 from holdfast.web.page_texts import refusal_text
-from holdfast.web.site import PageRequest, Site, answer_json, go_up
+from holdfast.web.problems import PageError, PageProblem, problem_of
+from holdfast.web.site import Site, json_response, redirect_to_parent
 
 LAYOUTS_MAX: Final = 32
 BOOKINGS_MAX: Final = 50
-CARDS_MAX: Final = 200
+EVENTS_MAX: Final = 200
 BEST_MAX: Final = 10
-NOTHING_CHOSEN: Final = Problem(422, "nothing_chosen")
+QUANTITY_DIGITS_MAX: Final = 4
+NOTHING_CHOSEN: Final = PageProblem(422, "nothing_chosen")
 
 
-class Card(Struct, frozen=True):
-    """An event in a list, with how much is left of it."""
-
-    event: Event
-    capacity: int
-    remaining: int
-
-
-class SeatChosen(Struct, frozen=True, forbid_unknown_fields=True):
+class ChosenSeat(Struct, frozen=True, forbid_unknown_fields=True):
     seat: str
     tariff: str | None = None
 
 
 class SeatLayouts:
-    """Where the seats of an event are, as the seat map takes it. It stays the same for a revision of the event."""
+    """The places of an event's seats, as the seat map reads them. They change only with the event's revision."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, int], Asset] = OrderedDict()
+        self._by_revision: OrderedDict[tuple[str, int], Asset] = OrderedDict()
 
-    async def get(self, page: PageRequest, event: Event, revision: int) -> Asset:
-        key = (event.id, revision)
-        if key not in self._known:
-            self._known[key] = await self._load(page, event)
-            if len(self._known) > LAYOUTS_MAX:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
+    async def get(self, page: PageRequest, listing: EventListing) -> Asset:
+        key = (listing.event.id, listing.revision)
+        if key not in self._by_revision:
+            self._by_revision[key] = await _load_layout(page, listing.event)
+            if len(self._by_revision) > LAYOUTS_MAX:
+                self._by_revision.popitem(last=False)
+        self._by_revision.move_to_end(key)
+        return self._by_revision[key]
 
-    async def _load(self, page: PageRequest, event: Event) -> Asset:
-        pools = {pool.code: n for n, pool in enumerate(event.pools)}
-        seats = (await page.api.get(f"/v1/events/{event.id}/seats", Seats)).seats
-        rows = [(each.label, pools[each.pool], each.row, each.number, each.x, each.y) for each in seats]
-        content = json.encode({"seats": rows})
-        return Asset(content, await asyncio.to_thread(gzip.compress, content, 6), "application/json")
+
+async def _load_layout(page: PageRequest, event: EventView) -> Asset:
+    pools = {pool.code: number for number, pool in enumerate(event.pools)}
+    seats = (await get_seats(page.site.api, page.client_address, event.id)).seats
+    rows = [(seat.label, pools[seat.pool], seat.row, seat.number, seat.x, seat.y) for seat in seats]
+    content = json.encode({"seats": rows})
+    return Asset(content, await asyncio.to_thread(gzip.compress, content, 6), "application/json")
 
 
 def event_routes(site: Site) -> list[Route]:
     layouts = SeatLayouts()
 
     async def send_layout(page: PageRequest) -> Response:
-        event, revision = await find_event(page)
-        asset = await layouts.get(page, event, revision)
-        is_current = page.request.query_params.get("revision") == str(revision)
-        return zippable(page.request, asset, FOREVER if is_current else "no-cache")
+        listing = await load_event(page)
+        asset = await layouts.get(page, listing)
+        is_current = page.request.query_params.get("revision") == str(listing.revision)
+        return asset_response(page.request, asset, FOREVER if is_current else "no-cache")
 
     return [
         Route("/", site.page(show_start), methods=["GET"]),
         Route("/o/{slug}", site.page(show_org), methods=["GET"]),
         Route("/e/{event}", site.page(show_event), methods=["GET"]),
         Route("/e/{event}/layout.json", site.page(send_layout), methods=["GET"]),
-        Route("/e/{event}/hold", site.page(take_hold), methods=["POST"]),
-        Route("/e/{event}/hold", site.page(go_up), methods=["GET"]),
+        Route("/e/{event}/hold", site.page(place_hold), methods=["POST"]),
+        Route("/e/{event}/hold", site.page(redirect_to_parent), methods=["GET"]),
     ]
 
 
 async def show_start(page: PageRequest) -> Response:
-    """Where one org sells, the start is its page."""
-    slugs = [row["slug"] for row in await page.site.pool.fetch(sql.secrets.orgs)]
-    if len(slugs) == 1:
-        page.org = await page.site.org(slugs[0])
-    return page.show("events.html", cards=await _cards(page))
+    """Where only one org sells, the start page is the page of that org."""
+    orgs = await page.site.database.all_events.rows(Org, sql.pages.orgs_on_sale)
+    if len(orgs) == 1:
+        page.org = orgs[0]
+    return await _events_page(page)
 
 
 async def show_org(page: PageRequest) -> Response:
-    page.org = await page.site.org(page.request.path_params["slug"])
-    return page.show("events.html", cards=await _cards(page))
+    page.org = await page.site.load_org(page.request.path_params["slug"])
+    return await _events_page(page)
 
 
-async def _cards(page: PageRequest) -> list[Card]:
+async def _events_page(page: PageRequest) -> Response:
     """What is on sale, soonest first."""
-    query: dict[str, str | int] = {"status": "active", "limit": CARDS_MAX}
-    if page.org:
-        query["org"] = page.org.slug
-    events = (await page.api.get("/v1/events", EventList, **query)).items
-    left = await asyncio.gather(*(page.api.get(f"/v1/events/{each.id}/availability", Availability) for each in events))
-    cards = [
-        Card(event, sum(pool.capacity for pool in now.pools), sum(pool.remaining for pool in now.pools))
-        for event, now in zip(events, left, strict=True)
-    ]
-    return sorted(cards, key=lambda card: card.event.starts_at)
+    page.site.api.spend(page.client_address)
+    scope = page.site.database.all_events
+    rows = await scope.fetch(sql.pages.events_on_sale, page.org.id if page.org else None, EVENTS_MAX)
+    listings = await load_listings(scope, [row["id"] for row in rows]) if rows else {}
+    return page.render("events.html", listings=sorted(listings.values(), key=lambda listing: listing.event.starts_at))
 
 
 async def show_event(page: PageRequest) -> Response:
-    event, revision = await find_event(page)
-    return await _event_page(page, event, revision)
+    return await _event_page(page, await load_event(page))
 
 
-async def find_event(page: PageRequest) -> tuple[Event, int]:
-    named = page.request.path_params["event"]
-    org, revision = await page.site.org_of_event(named)
-    event = await page.api.get(f"/v1/events/{named}", Event)
-    # Not before: an event that is not published yet is not there at all.
-    page.org = org
-    return event, revision
+async def load_event(page: PageRequest) -> EventListing:
+    return await page.load_event(ids.parse_event_id(page.request.path_params["event"]))
 
 
 async def _event_page(
-    page: PageRequest, event: Event, revision: int, status: int = 200, problem: str | None = None
+    page: PageRequest, listing: EventListing, status: int = 200, problem: str | None = None
 ) -> Response:
-    left = await page.api.get(f"/v1/events/{event.id}/availability", Availability)
-    mine = await _bookings(page, event)
-    held = next((booking for booking in mine if booking.status == "held"), None)
-    by_code = {pool.code: pool for pool in left.pools}
-    return page.show(
+    event = listing.event
+    bookings = await _live_bookings(page, event)
+    held = next((booking for booking in bookings if booking.status is Status.HELD), None)
+    return page.render(
         "event.html",
         status,
+        listing=listing,
         event=event,
-        pools=[(pool, by_code[pool.code]) for pool in event.pools],
-        remaining=sum(pool.remaining for pool in left.pools),
+        pools=list(zip(event.pools, listing.availability, strict=True)),
         is_on_sale=event.status is EventStatus.ACTIVE,
         held=held,
         problem=problem,
         best_max=min(event.policy.max_units_per_user or BEST_MAX, BEST_MAX),
         key=secrets.token_hex(8),
-        page={
-            **event_data(page, event, revision),
+        script_data={
+            **event_data(page, listing),
             "hold": f"/e/{event.id}/hold",
-            "mine": [label for booking in mine for label in booking.seats],
+            "mine": [label for booking in bookings for label in seat_labels(booking)],
             "secondsLeft": held.expires_in_seconds if held else None,
         },
     )
 
 
-async def _bookings(page: PageRequest, event: Event) -> list[Booking]:
-    """What this browser has of the event. Who was never here has nothing."""
+async def _live_bookings(page: PageRequest, event: EventView) -> list[BookingView]:
+    """What this browser has booked of the event. A browser without a session has nothing."""
     if not page.is_known:
         return []
-    api = await page.customer()
-    found = await api.get("/v1/bookings", BookingList, event=event.id, limit=BOOKINGS_MAX)
-    return [booking for booking in found.items if booking.is_live]
+    bookings = await page.customer.list_bookings(BookingsQuery(event=event.id, limit=BOOKINGS_MAX))
+    return [booking for booking in bookings if is_live(booking)]
 
 
-def event_data(page: PageRequest, event: Event, revision: int) -> dict[str, Any]:
-    """What scripts have to know of an event."""
+def event_data(page: PageRequest, listing: EventListing) -> dict[str, Any]:
+    """What the page's scripts need to know about an event."""
+    event = listing.event
     return {
         "event": event.id,
         "live": f"/v1/events/{event.id}/live",
-        "layout": f"/e/{event.id}/layout.json?revision={revision}" if event.is_seated else None,
+        "layout": f"/e/{event.id}/layout.json?revision={listing.revision}" if listing.is_seated else None,
         "language": page.language,
         "currency": event.currency,
         "digits": minor_digits(event.currency),
@@ -176,89 +165,82 @@ def event_data(page: PageRequest, event: Event, revision: int) -> dict[str, Any]
     }
 
 
-def _pool_data(page: PageRequest, event: Event, pool: Pool) -> dict[str, Any]:
+def _pool_data(page: PageRequest, event: EventView, pool: PoolView) -> dict[str, Any]:
+    prices = dict.fromkeys(money(tariff.price, event.currency, page.language) for tariff in pool.tariffs)
     return {
         "code": pool.code,
         "name": pool.name,
         "seated": pool.seated,
-        "prices": " / ".join(
-            dict.fromkeys(money(tariff.price, event.currency, page.language) for tariff in pool.tariffs)
-        ),
-        "tariffs": [{"code": tariff.code, "name": tariff.name, "price": tariff.price} for tariff in pool.tariffs],
+        "prices": " / ".join(prices),
+        "tariffs": pool.tariffs,
     }
 
 
-async def take_hold(page: PageRequest) -> Response:
-    """A hold from the page's form. The same form sent twice is one hold; another choice on it is another one."""
-    event, revision = await find_event(page)
-    form = await page.form()
+async def place_hold(page: PageRequest) -> Response:
+    """The same form sent twice is one hold; another choice on it is another hold."""
+    listing = await load_event(page)
+    fields = await page.read_fields()
     try:
-        body = {**_choice(form, event), **_buyer(page, form)}
-        api = await page.customer()
-        path = f"/v1/events/{event.id}/holds"
-        booking = await api.post(path, Booking, body, key=key_of(form, body))
-    except ApiError as error:
-        return await _refused(page, event, revision, error, of_best="best_pool" in form)
+        hold = _hold(page, fields, listing.event)
+        booking = await page.customer.place_hold(listing.event.id, hold, idempotency_key(fields, hold))
+    except (RefusedError, PageError) as error:
+        return await _refused_page(page, listing, problem_of(error), is_best="best_pool" in fields)
     if page.wants_json:
-        return answer_json({"booking": f"/b/{booking.id}"}, 201)
-    return page.go(f"/b/{booking.id}")
+        return json_response({"booking": f"/b/{booking.id}"}, 201)
+    return page.redirect(f"/b/{booking.id}")
 
 
-async def _refused(page: PageRequest, event: Event, revision: int, error: ApiError, *, of_best: bool) -> Response:
-    problem = error.problem
-    text = refusal_text(page.language, problem, event, of_best=of_best)
+async def _refused_page(page: PageRequest, listing: EventListing, problem: PageProblem, *, is_best: bool) -> Response:
+    text = refusal_text(page.language, problem, listing.event, of_best=is_best)
     if page.wants_json:
         answer = {"code": problem.code, "text": text, "conflicts": problem.conflicts}
-        return answer_json(answer, problem.status)
-    return await _event_page(page, event, revision, problem.status, text)
+        return json_response(answer, problem.status)
+    return await _event_page(page, listing, problem.status, text)
 
 
-def _choice(form: dict[str, str], event: Event) -> dict[str, Any]:
-    if "best_pool" in form:
-        return {"best_available": _best(form, event)}
-    items = [*_seats(form), *_quantities(form, event)]
+def _hold(page: PageRequest, fields: dict[str, str], event: EventView) -> HoldNew:
+    email = fields.get("email", "").strip() or None
+    if "best_pool" in fields:
+        return HoldNew(best_available=_best_available(fields, event), email=email, language=page.language)
+    items = [*_chosen_seats(fields), *_chosen_quantities(fields, event)]
     if not items:
-        raise ApiError(NOTHING_CHOSEN)
-    return {"items": items}
+        raise PageError(NOTHING_CHOSEN)
+    return HoldNew(items=items, email=email, language=page.language)
 
 
-def _best(form: dict[str, str], event: Event) -> dict[str, Any]:
-    """Without a script the tariffs to choose from stay those of the first area. Whoever has chosen another one gets the
-    tariff whose price was shown with it."""
-    tariffs = [tariff.code for pool in event.pools if pool.code == form["best_pool"] for tariff in pool.tariffs]
-    wanted = form.get("best_tariff")
-    return {
-        "pool": form["best_pool"],
-        "quantity": _whole(form.get("best_quantity", "")),
-        "adjacent": form.get("best_adjacent") == "yes",
-        "tariff": wanted if wanted in tariffs else next(iter(tariffs), None),
-    }
+def _best_available(fields: dict[str, str], event: EventView) -> BestAvailable:
+    """Without scripts, the page offers only the tariffs of the first area. Buyers who choose another area get the
+    tariff whose price the page shows for it."""
+    pool = fields["best_pool"]
+    tariffs = [tariff.code for each in event.pools if each.code == pool for tariff in each.tariffs]
+    wanted = fields.get("best_tariff")
+    return BestAvailable(
+        pool=pool,
+        quantity=_parse_quantity(fields.get("best_quantity", "")),
+        adjacent=fields.get("best_adjacent") == "yes",
+        tariff=wanted if wanted in tariffs else next(iter(tariffs), None),
+    )
 
 
-def _seats(form: dict[str, str]) -> list[SeatChosen]:
+def _chosen_seats(fields: dict[str, str]) -> list[Item]:
     try:
-        return json.decode(form.get("seats") or "[]", type=list[SeatChosen])
+        chosen = json.decode(fields.get("seats") or "[]", type=list[ChosenSeat])
     except (ValidationError, DecodeError):
-        raise ApiError(NOTHING_CHOSEN) from None
+        raise PageError(NOTHING_CHOSEN) from None
+    return [Item(seat=each.seat, tariff=each.tariff) for each in chosen]
 
 
-def _quantities(form: dict[str, str], event: Event) -> list[dict[str, Any]]:
-    """Fields are named by the places of a pool and of its tariff: `quantity.0.1`."""
-    named = {
-        f"quantity.{n}.{m}": {"pool": pool.code, "tariff": tariff.code}
+def _chosen_quantities(fields: dict[str, str], event: EventView) -> list[Item]:
+    """Fields carry the positions of a pool and of its tariff: `quantity.0.1`."""
+    return [
+        Item(pool=pool.code, tariff=tariff.code, quantity=quantity)
         for n, pool in enumerate(event.pools)
         for m, tariff in enumerate(pool.tariffs)
-    }
-    chosen = {name: _whole(form[name]) for name in named if form.get(name)}
-    return [{**named[name], "quantity": quantity} for name, quantity in chosen.items() if quantity]
+        if (quantity := _parse_quantity(fields.get(f"quantity.{n}.{m}") or "0"))
+    ]
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal() or len(text) > 4:
-        raise ApiError(NOTHING_CHOSEN)
+def _parse_quantity(text: str) -> int:
+    if not text.isdecimal() or len(text) > QUANTITY_DIGITS_MAX:
+        raise PageError(NOTHING_CHOSEN)
     return int(text)
-
-
-def _buyer(page: PageRequest, form: dict[str, str]) -> dict[str, str]:
-    email = form.get("email", "").strip()
-    return {"language": page.language} | ({"email": email} if email else {})

@@ -1,14 +1,15 @@
 """Texts of the pages: a look-up for templates, and what a buyer reads when the API refuses a request."""
 
+from holdfast.api.responses import EventView
 from holdfast.i18n.texts import section, translate
-from holdfast.web.api_types import Event, Problem
+from holdfast.web.problems import PageProblem
 
 
 def page_text(language: str, key: str, **values: object) -> str:
     return translate(language, f"page.{key}", **values)
 
 
-def refusal_text(language: str, problem: Problem, event: Event, *, of_best: bool = False) -> str:
+def refusal_text(language: str, problem: PageProblem, event: EventView, *, of_best: bool = False) -> str:
     """`of_best`: the buyer asked for the best seats available and named none."""
     known = section(language, "refusal")
     most = event.policy.max_units_per_user

@@ -13,10 +13,11 @@ from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
 from holdfast.i18n.reasons import reason_text
 from holdfast.web.assets import ASSETS
+from holdfast.web.booking_summary import last_payment, seat_labels, unit_count
 from holdfast.web.page_texts import page_text
 
 if TYPE_CHECKING:
-    from holdfast.web.site import PageRequest
+    from holdfast.web.page_request import PageRequest
 
 LANGUAGE_NAMES: Final = {"en": "English", "es": "Español"}
 
@@ -56,7 +57,10 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         icon=_icon,
         pattern=_pattern,
         tone=TONES.__getitem__,
-        data=_data,
+        to_json=_to_json,
+        last_payment=last_payment,
+        seat_labels=seat_labels,
+        unit_count=unit_count,
         language=language,
         languages=[(each, LANGUAGE_NAMES[each], _in_language(page, each)) for each in LANGUAGES],
         org=page.org,
@@ -77,7 +81,7 @@ def _pattern(event: str) -> int:
     return int(event[-4:], 16) % PATTERNS + 1
 
 
-def _data(value: object) -> Markup:
+def _to_json(value: object) -> Markup:
     """JSON for a script of the page to read. No text in it can end the element that it stands in."""
     return Markup(json.encode(value).decode().replace("<", "\\u003c"))  # noqa: S704
 

@@ -8,16 +8,16 @@ from starlette.types import Scope
 
 from holdfast.api.call import Operation
 from holdfast.payments.sandbox import Sandbox
-from holdfast.web.api_client import ApiError
 from holdfast.web.api_docs import docs_route
-from holdfast.web.api_types import Problem
 from holdfast.web.assets import asset_routes
 from holdfast.web.booking_pages import booking_routes
 from holdfast.web.entry_pages import entry_routes
 from holdfast.web.event_pages import event_routes
+from holdfast.web.page_request import PageRequest
 from holdfast.web.paid_page import paid_route
+from holdfast.web.problems import NOT_FOUND, PageError
 from holdfast.web.sandbox_pages import sandbox_routes
-from holdfast.web.site import PageRequest, Site
+from holdfast.web.site import Site
 from holdfast.web.stampede_pages import stampede_routes
 
 
@@ -31,18 +31,18 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
         docs_route(operations),
         paid_route(),
         *(sandbox_routes(sandbox) if sandbox is not None else ()),
-        _Nowhere("/{path:path}", site.page(_be_lost), methods=["GET"]),
+        NotFoundRoute("/{path:path}", site.page(show_not_found), methods=["GET"]),
     ]
 
 
-class _Nowhere(Route):
-    """What a person is shown where there is nothing. Programs are told by the API."""
+class NotFoundRoute(Route):
+    """Answers browsers with a page where no other route matches. The API answers programs."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        is_person = any(name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ()))
-        is_page = is_person and not scope["path"].startswith(("/v1/", "/docs", "/openapi.json", "/paid", "/sandbox/"))
+        is_browser = any(name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ()))
+        is_page = is_browser and not scope["path"].startswith(("/v1/", "/docs", "/openapi.json", "/paid", "/sandbox/"))
         return super().matches(scope) if is_page else (Match.NONE, {})
 
 
-async def _be_lost(page: PageRequest) -> Response:
-    raise ApiError(Problem(404, "not_found"))
+async def show_not_found(page: PageRequest) -> Response:
+    raise PageError(NOT_FOUND)

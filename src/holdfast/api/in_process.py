@@ -1,0 +1,92 @@
+"""Calls operations of the API from code in the same process.
+
+The same handlers, role checks, body validation and rate limits apply as over HTTP. There is no token: the caller is
+already known.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from msgspec import Struct, json
+from starlette.types import Scope
+
+from holdfast.api.auth import Caller
+from holdfast.api.call import Access, ApiResponse, Call, Operation, Services
+from holdfast.api.endpoint import Limits, decode_json
+from holdfast.core.event_schemas import Request
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
+
+log = structlog.get_logger()
+
+
+class InProcessApi:
+    """The API as the pages call it."""
+
+    def __init__(self, operations: Sequence[Operation], services: Services, limits: Limits) -> None:
+        self._operations = {operation.name: _InProcessOperation(operation) for operation in operations}
+        self._services = services
+        self._limits = limits
+
+    def address(self, scope: Scope) -> str:
+        """The client address that rate limits count."""
+        return self._limits.address(scope, dict(scope["headers"]))
+
+    def spend(self, address: str) -> None:
+        """Count one request of this address; refuse it where the address has made too many."""
+        self._limits.per_address.spend(address)
+
+    async def call(
+        self,
+        name: str,
+        caller: Caller | None,
+        address: str,
+        *,
+        id: str = "",  # noqa: A002 (the path parameter of every operation)
+        query: Request | None = None,
+        body: Struct | bytes | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> ApiResponse[Any]:
+        operation = self._operations[name]
+        self.spend(address)
+        operation.check_access(caller)
+        call = Call(self._services, caller, {"id": id}, headers or {})
+        try:
+            return await operation.run(call, query, body)
+        except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
+            log.error("request_without_database", operation=name, error=type(error).__name__)
+            raise RefusedError(Refusal.BUSY) from None
+
+
+class _InProcessOperation:
+    """An operation with the types of its input, which are looked up once."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._handler = operation.handler
+        self._access = operation.access
+        self._query_type = operation.query_type
+        self._takes_body = operation.body_type is not None
+        self._decoder: json.Decoder[Request] | None = None
+        if operation.body_type is not None and issubclass(operation.body_type, Request):
+            self._decoder = json.Decoder(operation.body_type)
+
+    def check_access(self, caller: Caller | None) -> None:
+        if caller is None and self._access is not Access.PUBLIC:
+            raise RefusedError(Refusal.UNAUTHORIZED)
+        if caller is not None and caller.role not in self._access.value:
+            raise RefusedError(Refusal.FORBIDDEN)
+
+    async def run(self, call: Call, query: Request | None, body: Struct | bytes | None) -> ApiResponse[Any]:
+        if self._takes_body:
+            return await self._handler(call, self._validate(body))
+        if self._query_type is not None:
+            return await self._handler(call, query or self._query_type())
+        return await self._handler(call)
+
+    def _validate(self, body: Struct | bytes | None) -> Request | bytes:
+        """The body as HTTP would deliver it. Constructing a struct checks no bounds; decoding its JSON does."""
+        if self._decoder is not None:
+            return decode_json(self._decoder, b"" if body is None else json.encode(body))
+        assert isinstance(body, bytes)
+        return body

@@ -1,0 +1,115 @@
+"""Events as pages show them: with their org, and with what is left of each pool."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct, json
+
+from holdfast import sql
+from holdfast.api.responses import EventView, PoolView
+from holdfast.core.policy import Policy
+from holdfast.core.states import EventStatus
+from holdfast.live.snapshot import PoolAvailability
+from holdfast.runtime import ids
+from holdfast.runtime.db import Scope
+
+
+class Org(Struct, frozen=True):
+    """How an org presents itself to buyers."""
+
+    id: bytes
+    slug: str
+    name: str
+    colour: str | None
+    logo_hash: str | None
+    frame_origins: list[str]
+
+
+class EventListing(Struct, frozen=True):
+    """`revision` changes whenever anything but stock changes."""
+
+    event: EventView
+    org: Org
+    revision: int
+    availability: list[PoolAvailability]
+
+    @property
+    def id(self) -> bytes:
+        parsed = ids.parse_event_id(self.event.id)
+        assert parsed is not None
+        return parsed
+
+    @property
+    def capacity(self) -> int:
+        return sum(pool.capacity for pool in self.availability)
+
+    @property
+    def remaining(self) -> int:
+        return sum(pool.remaining for pool in self.availability)
+
+    @property
+    def is_seated(self) -> bool:
+        return any(pool.seated for pool in self.event.pools)
+
+    @property
+    def lowest_price(self) -> int:
+        return min(tariff.price for pool in self.event.pools for tariff in pool.tariffs)
+
+    @property
+    def address(self) -> str | None:
+        address = self.event.details.get("address")
+        return address if isinstance(address, str) else None
+
+
+class _Row(Struct, frozen=True):
+    id: bytes
+    revision: int
+    status: EventStatus
+    version: int
+    title: str
+    preset: str | None
+    starts_at: datetime
+    ends_at: datetime | None
+    timezone: str
+    currency: str
+    tax_bps: int
+    policy: str
+    details: str
+    created_at: datetime
+    org_id: bytes
+    slug: str
+    org_name: str
+    colour: str | None
+    logo_hash: str | None
+    frame_origins: list[str]
+    pools: str
+
+
+async def load_listings(scope: Scope, events: Sequence[bytes]) -> dict[bytes, EventListing]:
+    """Those of the events that are published, by id."""
+    return {row.id: _listing(row) for row in await scope.rows(_Row, sql.pages.listings, events)}
+
+
+def _listing(row: _Row) -> EventListing:
+    org = Org(row.org_id, row.slug, row.org_name, row.colour, row.logo_hash, row.frame_origins)
+    pools = json.decode(row.pools, type=list[PoolView])
+    return EventListing(_event(row, pools), org, row.revision, json.decode(row.pools, type=list[PoolAvailability]))
+
+
+def _event(row: _Row, pools: list[PoolView]) -> EventView:
+    return EventView(
+        id=ids.format_event_id(row.id),
+        title=row.title,
+        status=row.status,
+        preset=row.preset,
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        timezone=row.timezone,
+        currency=row.currency,
+        tax_bps=row.tax_bps,
+        policy=json.decode(row.policy, type=Policy),
+        details=json.decode(row.details),
+        pools=pools,
+        version=row.version,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,162 @@
+"""One request of a browser for a page: its session, its form, and the response it gets."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from holdfast.i18n.formatting import LANGUAGES, language_of
+from holdfast.web.customer_api import CustomerApi
+from holdfast.web.event_listing import EventListing, Org, load_listings
+from holdfast.web.forms import read_fields, read_form
+from holdfast.web.problems import NOT_FOUND, PageError, PageProblem
+from holdfast.web.rendering import render
+from holdfast.web.security import content_security_policy, form_token, is_form_token, security_headers
+from holdfast.web.session import COOKIE, COOKIE_SECONDS, Session, new_session, read_cookie, write_cookie
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
+
+OWN_SITE: Final = ("same-origin", "none")
+
+
+class PageRequest:
+    """`org` is the org whose page this is, once that is known."""
+
+    def __init__(self, site: "Site", request: Request) -> None:
+        self.site = site
+        self.request = request
+        self.session = new_session()
+        self.org: Org | None = None
+        self._loaded_session: Session | None = None
+        self._secret = b""
+
+    async def load_session(self) -> None:
+        self._secret = await self.site.session_secret()
+        known = read_cookie(self.request.cookies.get(COOKIE, ""), self._secret)
+        if known is not None:
+            self._loaded_session = self.session = known
+        language = self.request.query_params.get("lang")
+        if language in LANGUAGES:
+            self.session = structs.replace(self.session, language=language)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the browser has a session of ours."""
+        return self._loaded_session is not None
+
+    @cached_property
+    def language(self) -> str:
+        return self.session.language or _preferred_language(self.request.headers.get("accept-language", ""))
+
+    @cached_property
+    def form_token(self) -> str:
+        return form_token(self.session, self._secret)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether another site shows the page in a frame."""
+        return self.request.headers.get("sec-fetch-dest") == "iframe"
+
+    @property
+    def wants_json(self) -> bool:
+        return "application/json" in self.request.headers.get("accept", "")
+
+    @property
+    def base_url(self) -> str:
+        """The origin that the browser uses for us, so that it comes back with its cookie."""
+        origin = self.request.headers.get("origin", "")
+        return origin if self._is_own_origin(origin) else self.site.settings.public_url.rstrip("/")
+
+    @cached_property
+    def client_address(self) -> str:
+        return self.site.api.address(self.request.scope)
+
+    @property
+    def customer(self) -> CustomerApi:
+        """The API, called as the user of this browser, in the org whose page it is."""
+        assert self.org is not None
+        return CustomerApi(self.site.api, self.client_address, self.org.id, self.session.user(self.org.id))
+
+    async def load_event(self, event: bytes | None) -> EventListing:
+        """A published event. The page becomes one of its org."""
+        self.site.api.spend(self.client_address)
+        if event is None:
+            raise PageError(NOT_FOUND)
+        listing = (await load_listings(self.site.database.event(event), [event])).get(event)
+        if listing is None:
+            raise PageError(NOT_FOUND)
+        self.org = listing.org
+        return listing
+
+    async def read_fields(self) -> dict[str, str]:
+        """The fields of a form, if a page of this browser has sent it."""
+        self._check_sender()
+        fields = await read_fields(self.request)
+        self.check_token(fields.pop("form_token", ""))
+        return fields
+
+    async def read_upload(self, bytes_max: int) -> FormData:
+        """A form with a file. The caller still has to check its token."""
+        self._check_sender()
+        return await read_form(self.request, bytes_max, files_max=1)
+
+    def check_token(self, token: str) -> None:
+        if not self.is_known or not is_form_token(token, self.session, self._secret):
+            raise PageError(PageProblem(403, "stale_form"))
+
+    def _check_sender(self) -> None:
+        """Browsers name the origin of a form. We refuse the forms of other sites before we read them."""
+        origin = self.request.headers.get("origin")
+        is_foreign = origin is not None and not self._is_own_origin(origin)
+        if is_foreign or self.request.headers.get("sec-fetch-site", "same-origin") not in OWN_SITE:
+            raise PageError(PageProblem(403, "foreign_form"))
+        if not self.is_known:
+            raise PageError(PageProblem(403, "stale_form"))
+
+    def _is_own_origin(self, origin: str) -> bool:
+        """The origin of the request or the public one: a proxy may have changed the Host header."""
+        return origin.partition("://")[2] == self.request.headers.get("host") or origin == self.site.origin
+
+    def render(self, template: str, status: int = 200, **context: object) -> Response:
+        return HTMLResponse(render(template, self, **context), status)
+
+    def redirect(self, path: str) -> Response:
+        return RedirectResponse(path, 303)
+
+    def finish(self, response: Response) -> None:
+        """Add security headers and the cookie. A response that caches may share carries no cookie."""
+        for name, value in self._headers().items():
+            response.headers.setdefault(name, value)
+        is_private = response.headers["cache-control"] == "no-store"
+        if is_private and self._secret and self.session != self._loaded_session:
+            self._set_cookie(response)
+
+    def _headers(self) -> dict[str, str]:
+        frames = self.org.frame_origins if self.org else ()
+        policy = content_security_policy(f"'self' https: {self.site.origin}", frames)
+        return security_headers(policy, is_https=self.site.is_https)
+
+    def _set_cookie(self, response: Response) -> None:
+        """In a frame of another site, browsers keep only partitioned cookies, and only over TLS."""
+        response.set_cookie(
+            COOKIE,
+            write_cookie(self.session, self._secret),
+            max_age=COOKIE_SECONDS,
+            path="/",
+            secure=self.is_embedded or self.site.is_https,
+            httponly=True,
+            samesite="none" if self.is_embedded else "lax",
+        )
+        if self.is_embedded:
+            response.headers["set-cookie"] += "; Partitioned"
+
+
+def _preferred_language(accept_language: str) -> str:
+    """The first language of the browser's list that we have texts in."""
+    tags = [entry.partition(";")[0].strip() for entry in accept_language.split(",")]
+    languages = [tag.partition("-")[0].lower() for tag in tags]
+    return language_of(next((language for language in languages if language in LANGUAGES), None))

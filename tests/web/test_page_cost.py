@@ -1,0 +1,145 @@
+"""Pages stay cheap: a fixed number of SQL statements each, however many events are on sale, and no signed token."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import httpx
+import jwt
+import pytest
+from msgspec import Struct
+from starlette.applications import Starlette
+
+from holdfast.api.app import make_services
+from holdfast.api.auth import CALLERS_MAX, Caller, Callers
+from holdfast.api.endpoint import Limits
+from holdfast.api.in_process import InProcessApi
+from holdfast.api.operations import OPERATIONS
+from holdfast.core.commands import Accepted
+from holdfast.engine.engine import Engine
+from holdfast.runtime import db
+from holdfast.runtime.application import create_pages
+from holdfast.runtime.credentials import Role
+from holdfast.runtime.settings import Settings
+from holdfast.web.session import COOKIE, read_cookie
+from holdfast.web.site import SECRET_NAME
+from tests.support.engine_helpers import (
+    EventHandle,
+    async_test,
+    lane_connection,
+    new_event,
+    new_org,
+    place_command,
+    run_commands,
+)
+
+EVENT_PAGE_STATEMENTS_MAX = 3
+START_PAGE_STATEMENTS_MAX = 3
+
+
+class Shop(Struct):
+    """The pages in this process, with every statement that their pool runs."""
+
+    client: httpx.AsyncClient
+    pool: db.Pool
+    statements: list[str]
+
+    async def cost(self, path: str) -> int:
+        """The number of statements of a page whose caches are warm."""
+        await self.look(path)
+        self.statements.clear()
+        await self.look(path)
+        return len(self.statements)
+
+    async def look(self, path: str) -> str:
+        answer = await self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+@asynccontextmanager
+async def shop_at(url: str, **settings: Any) -> AsyncIterator[Shop]:
+    statements: list[str] = []
+
+    def record(query: Any) -> None:
+        # The pool resets a connection when it is returned; that is not a statement of the page.
+        if "pg_advisory_unlock_all" not in query.query:
+            statements.append(query.query)
+
+    async def prepare(connection: db.Connection) -> None:
+        await db.register_uuid_codec(connection)
+        connection.add_query_logger(record)
+
+    engine = Engine(url, 1)
+    engine.start()
+    async with asyncpg.create_pool(url, min_size=1, max_size=4, init=prepare) as pool:
+        services = make_services(Settings(database_url=url, **settings), pool, engine)
+        routes = create_pages(InProcessApi(OPERATIONS, services, Limits(services)), services)
+        transport = httpx.ASGITransport(Starlette(routes=routes))
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            yield Shop(client, pool, statements)
+        await services.inbox.close()
+    await engine.close()
+
+
+async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHandle) -> None:
+    """The guest of this browser gets a hold, so that the page has a booking to show."""
+    await shop.look(f"/e/{event.text}")
+    secret = await connection.fetchval("SELECT value FROM secret WHERE name = $1", SECRET_NAME)
+    session = read_cookie(shop.client.cookies[COOKIE], secret)
+    assert session is not None
+    (outcome,) = await run_commands(connection, [place_command(event, "A-1", user=session.user(event.org))])
+    assert isinstance(outcome, Accepted)
+
+
+@async_test
+async def test_an_event_page_costs_a_known_guest_few_statements_and_no_token(database: str) -> None:
+    async with lane_connection(database) as connection, shop_at(database) as shop:
+        event = await new_event(connection)
+        await _hold_as_guest(connection, shop, event)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jwt, "encode", lambda *_, **__: pytest.fail("a page signed a token"))
+            cost = await shop.cost(f"/e/{event.text}")
+        assert "A-1" in await shop.look(f"/e/{event.text}")
+        assert 1 <= cost <= EVENT_PAGE_STATEMENTS_MAX, shop.statements
+
+
+@async_test
+async def test_a_list_costs_the_same_with_one_event_and_with_sixty(database: str) -> None:
+    async with lane_connection(database) as connection, shop_at(database) as shop:
+        org = await new_org(connection)
+        slug = await connection.fetchval("SELECT slug FROM org")
+        await new_event(connection, org, title="Number 0")
+        paths = ("/", f"/o/{slug}")
+        alone = [await shop.cost(path) for path in paths]
+        for number in range(1, 60):
+            await new_event(connection, org, title=f"Number {number}")
+        assert [await shop.cost(path) for path in paths] == alone
+        assert max(alone) <= START_PAGE_STATEMENTS_MAX
+        assert (await shop.look("/")).count(">Number ") == 60
+
+
+@async_test
+async def test_a_browser_that_asks_for_too_many_pages_has_to_wait(database: str) -> None:
+    async with lane_connection(database) as connection, shop_at(database, rate_per_address=2) as shop:
+        event = await new_event(connection)
+        for path in ("/", f"/e/{event.text}"):
+            codes = []
+            for _ in range(20):
+                shop.client.cookies.clear()
+                codes.append((await shop.client.get(path)).status_code)
+            assert 429 in codes, path
+
+
+@async_test
+async def test_a_flood_of_customers_does_not_push_a_busy_key_out_of_the_cache(database: str) -> None:
+    async with await db.create_pool(database, 1) as pool:
+        callers = Callers(pool)
+        staff = Caller(b"", Role.ADMIN, "key:staff")
+        callers._remember("staff", staff, 60)
+        for number in range(CALLERS_MAX + 10):
+            callers._remember(f"customer {number}", staff, 60)
+            assert callers.cached("staff") is staff
+        assert callers.cached("customer 0") is None
+        assert len(callers._cache) == CALLERS_MAX
