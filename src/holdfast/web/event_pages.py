@@ -15,7 +15,7 @@ from holdfast.api.requests import BestAvailable, BookingsQuery, HoldNew, Item
 from holdfast.api.responses import BookingView, EventView, PoolView
 from holdfast.core.refusals import RefusedError
 from holdfast.core.states import EventStatus, Status
-from holdfast.i18n.formatting import minor_digits, money
+from holdfast.i18n.formatting import minor_digits
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.web.assets import FOREVER, Asset, asset_response
@@ -25,6 +25,7 @@ from holdfast.web.event_listing import EventListing, Org, load_listings
 from holdfast.web.page_request import PageRequest
 from holdfast.web.page_texts import refusal_text
 from holdfast.web.problems import PageError, PageProblem, problem_of
+from holdfast.web.rendering import page_money
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
 LAYOUTS_MAX: Final = 32
@@ -166,7 +167,7 @@ def event_data(page: PageRequest, listing: EventListing) -> dict[str, Any]:
 
 
 def _pool_data(page: PageRequest, event: EventView, pool: PoolView) -> dict[str, Any]:
-    prices = dict.fromkeys(money(tariff.price, event.currency, page.language) for tariff in pool.tariffs)
+    prices = dict.fromkeys(page_money(tariff.price, event.currency, page.language) for tariff in pool.tariffs)
     return {
         "code": pool.code,
         "name": pool.name,

@@ -1,5 +1,7 @@
 """Templates, and what they speak with."""
 
+from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 LANGUAGE_NAMES: Final = {"en": "English", "es": "Español"}
 
 PATTERNS: Final = 6
+FORMATTED_MAX: Final = 10_000
 TONES: Final = {
     Status.HELD: "is-warn",
     Status.PAYMENT_SUBMITTED: "is-info",
@@ -43,16 +46,36 @@ _templates: Final = Environment(
 )
 
 
+# Babel takes most of the time of a page that lists events, and the same prices and dates occur again and again.
+page_money: Final = lru_cache(FORMATTED_MAX)(money)
+_moment: Final = lru_cache(FORMATTED_MAX)(moment)
+
+
+@lru_cache(FORMATTED_MAX)
+def _day(at: datetime, timezone: str, pattern: str, language: str) -> str:
+    return format_date(in_zone(at, timezone), pattern, language)
+
+
+@lru_cache(FORMATTED_MAX)
+def _clock(at: datetime, timezone: str, language: str) -> str:
+    return format_time(in_zone(at, timezone), "short", locale=language)
+
+
+@lru_cache(FORMATTED_MAX)
+def _number(value: float, language: str) -> str:
+    return format_decimal(value, locale=language)
+
+
 def render(template: str, page: "PageRequest", /, **context: object) -> str:
     language = page.language
     return _templates.get_template(template).render(
         t=lambda key, **values: page_text(language, key, **values),
         reason=lambda reason: reason_text(language, reason),
-        money=lambda amount, currency: money(amount, currency, language),
-        moment=lambda at, zone: moment(at, zone, language),
-        day=lambda at, zone, pattern: format_date(in_zone(at, zone), pattern, language),
-        clock=lambda at, zone: format_time(in_zone(at, zone), "short", locale=language),
-        number=lambda count: format_decimal(count, locale=language),
+        money=lambda amount, currency: page_money(amount, currency, language),
+        moment=lambda at, zone: _moment(at, zone, language),
+        day=lambda at, zone, pattern: _day(at, zone, pattern, language),
+        clock=lambda at, zone: _clock(at, zone, language),
+        number=lambda count: _number(count, language),
         asset=ASSETS.url,
         icon=_icon,
         pattern=_pattern,
