@@ -254,7 +254,7 @@ _ORG: Final = (
     Operation(
         "PUT", "/v1/org/logo", orgs.set_logo, Access.ADMIN, Resource.ORG,
         "Upload your org's logo. The body is the image file.",
-        body_content=dict.fromkeys(LOGO_TYPES), body_bytes_max=LOGO_MAX,
+        body_content=dict.fromkeys((*LOGO_TYPES, "application/octet-stream")), body_bytes_max=LOGO_MAX,
     ),
     Operation("DELETE", "/v1/org/logo", orgs.delete_logo, Access.ADMIN, Resource.ORG, "Delete your org's logo."),
     Operation(
