@@ -10,6 +10,7 @@ import typer
 from holdfast import sql
 from holdfast.api.branding import LOGO_MAX
 from holdfast.api.requests import OrgChange
+from holdfast.api.validation import invalid_body
 from holdfast.core.refusals import RefusedError
 from holdfast.runtime.cli_database import DataFolder, fail, read_settings, run_with_connection
 from holdfast.runtime.credentials import create_org
@@ -56,19 +57,19 @@ def set_(
     from holdfast.api.org_handlers import drop_logo, read_org, save_logo, save_org
 
     async def save(connection: Connection) -> msgspec.Struct:
-        org = await find_org(connection, slug)
+        org, database = await find_org(connection, slug), Database(connection)
         async with connection.transaction():
-            await save_org(connection, org, change)
+            await save_org(database, org, change)
             if logo_file is not None:
-                await save_logo(connection, org, logo_file)
+                await save_logo(database, org, logo_file)
             elif logo is not None:
-                await drop_logo(connection, org)
-        return await read_org(connection, org, read_settings().public_url)
+                await drop_logo(database, org)
+        return await read_org(database, org, read_settings().public_url)
 
     try:
         change, logo_file = _read_change(name, colour, frame_origin), _read_logo(logo) if logo else None
         saved = run_with_connection(data, save)
-    except (RefusedError, msgspec.ValidationError) as error:
+    except RefusedError as error:
         fail(str(error))
     typer.echo(msgspec.json.format(msgspec.json.encode(saved)))
 
@@ -104,6 +105,8 @@ def _read_change(name: str | None, colour: str | None, origins: list[str] | None
         return msgspec.json.decode(msgspec.json.encode(given), type=OrgChange)
     except UnicodeEncodeError:
         fail("The options are not valid UTF-8.")
+    except msgspec.ValidationError as error:
+        raise invalid_body(error, OrgChange) from None
 
 
 def _read_logo(file: str) -> bytes:
