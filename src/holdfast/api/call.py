@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
+from functools import cache
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar, get_args, get_type_hints
 
@@ -117,6 +118,8 @@ class ApiResponse(Struct, Generic[Content], frozen=True):
 # A handler takes the call and, as a second argument named `body` or `query`, its decoded input.
 Handler = Callable[..., Awaitable[ApiResponse[object]]]
 
+_annotations: Final = cache(get_type_hints)
+
 
 class Operation(Struct, frozen=True):
     """One row of the table. The handler's signature gives the types of the input and of the response."""
@@ -145,15 +148,15 @@ class Operation(Struct, frozen=True):
     @property
     def body_type(self) -> type[Request] | type[bytes] | None:
         """The JSON document it takes, or bytes where the handler decodes the body."""
-        return get_type_hints(self.handler).get("body")
+        return _annotations(self.handler).get("body")
 
     @property
     def query_type(self) -> type[Request] | None:
-        return get_type_hints(self.handler).get("query")
+        return _annotations(self.handler).get("query")
 
     @property
     def response_type(self) -> type:
-        content: type = get_args(get_type_hints(self.handler)["return"])[0]
+        content: type = get_args(_annotations(self.handler)["return"])[0]
         return content
 
     @property

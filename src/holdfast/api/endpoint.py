@@ -10,7 +10,7 @@ from msgspec import DecodeError, Struct, ValidationError, convert, json
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.api.auth import Caller
-from holdfast.api.call import BODY_BYTES_MAX, Access, ApiResponse, Call, Operation, Services
+from holdfast.api.call import BODY_BYTES_MAX, Access, ApiResponse, Call, Handler, Operation, Services
 from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
@@ -53,13 +53,15 @@ class Limits:
 
 
 class Endpoint:
-    """One operation as an ASGI application."""
+    """One operation as an ASGI application. `handler` replaces the operation's own."""
 
-    def __init__(self, operation: Operation, services: Services, limits: Limits) -> None:
+    def __init__(
+        self, operation: Operation, services: Services, limits: Limits, handler: Handler | None = None
+    ) -> None:
         self._operation = operation
         self._services = services
         self._limits = limits
-        self._handler = operation.handler
+        self._handler = handler or operation.handler
         self._roles = operation.access.value
         self._query_type = operation.query_type
         body_type = operation.body_type

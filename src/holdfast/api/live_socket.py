@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 import structlog
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast import sql
@@ -72,8 +72,8 @@ class LiveFeed:
             opened.append(await self._open(call, query.after))
             return ApiResponse(b"", 101)
 
-        operation = structs.replace(WATCH, handler=open_watcher)
-        await Endpoint(operation, self._services, self._limits)(scope, receive, _HandshakeResponse(send))
+        endpoint = Endpoint(WATCH, self._services, self._limits, open_watcher)
+        await endpoint(scope, receive, _HandshakeResponse(send))
         for watcher in opened:
             try:
                 await watcher.serve(receive, send)
