@@ -170,7 +170,7 @@ def test_private_addresses_are_refused_unless_they_are_allowed(database: str, re
             _within(lambda: bool(_deliveries(admin, named["id"])["items"][0]["attempts"]))
             _within(lambda: _deliveries(admin, named["id"])["items"][0]["last_error"] is not None)
             (delivery,) = _deliveries(admin, named["id"])["items"]
-            assert (delivery["status"], delivery["last_error"]) == ("waiting", "the address is not a public one")
+            assert (delivery["status"], delivery["last_error"]) == ("waiting", "the address is not public")
             assert receiver.received == []
 
 

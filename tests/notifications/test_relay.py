@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from holdfast import sql
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
-from holdfast.notifications.relay import AILING_MAX, CLAIM_MAX, PATIENCE_SECONDS, RETRIES, TARGETS_MAX, Relay
+from holdfast.notifications.relay import CLAIM_MAX, FAILING_MAX, RETRIES, RETRY_FOR_SECONDS, TARGETS_MAX, Relay
 from holdfast.runtime import db
 from tests.support.engine_helpers import async_test, eventually, shift_clock
 from tests.support.harness import IS_LONG, free_port
@@ -175,10 +175,10 @@ async def test_a_well_target_finds_a_place_among_more_hanging_ones_than_there_ar
             failed_once = "SELECT count(*) FROM delivery WHERE last_error = 'at first it fails'"
             await eventually(lambda: _finds(connection, failed_once, dead))
             await shift_clock(connection, 10)
-            await eventually(lambda: hanging.under_way == AILING_MAX)
+            await eventually(lambda: hanging.under_way == FAILING_MAX)
             await insert_deliveries(connection, "well", channel="well", streams=10)
             await eventually(lambda: well.asked == 10)
-            assert hanging.under_way == AILING_MAX
+            assert hanging.under_way == FAILING_MAX
             _cut_short(relay)
 
 
@@ -304,7 +304,7 @@ async def test_attempts_grow_rarer_until_three_days_are_over_and_then_it_is_an_a
                 waits.append(row["due_seconds"])
                 passed += math.ceil(row["due_seconds"]) + 1
                 await shift_clock(connection, passed)
-        assert PATIENCE_SECONDS <= passed < PATIENCE_SECONDS + 60
+        assert RETRY_FOR_SECONDS <= passed < RETRY_FOR_SECONDS + 60
         for wait, planned in zip(waits, (*RETRIES.waits_seconds, 12 * 3600, 12 * 3600), strict=False):
             assert 0.88 * planned - 1 < wait < 1.12 * planned
         assert len(waits) > len(RETRIES.waits_seconds) + 2
@@ -409,7 +409,7 @@ async def test_a_message_for_a_channel_that_is_not_set_up_fails_at_once_without_
             async with running_relay(database):
                 await eventually(lambda: all_done(connection))
         assert await count_statuses(connection, "mail") == {"failed": 3}
-        assert (await first_delivery(connection, "mail"))["last_error"] == "no such channel is set up"
+        assert (await first_delivery(connection, "mail"))["last_error"] == "this channel is not set up"
         assert {log["log_level"] for log in logs} == {"info"}
 
 

@@ -77,7 +77,7 @@ class Hooks(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def hooks(database: str, *, allow_private: bool = True) -> AsyncIterator[Hooks]:
     pool = await db.create_pool(database, 2)
-    channel = WebhookChannel(pool, allow_private=allow_private)
+    channel = WebhookChannel(db.Database(pool), allow_private=allow_private)
     try:
         yield Hooks(channel, pool, await new_org(pool))
     finally:
@@ -205,7 +205,7 @@ async def test_a_receiver_that_is_gone_and_an_endpoint_that_is_not_there_are_tol
 async def test_an_answer_counts_by_its_status_whatever_follows(
     database: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_channel, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(webhook_channel, "RESPONSE_SECONDS", 0.1)
     async with hooks(database) as tell, running_receiver(always(answer)) as receiver:
         for _ in range(2):
             await tell.send(receiver.url)
@@ -221,7 +221,7 @@ async def test_a_receiver_that_says_nothing_is_given_up(database: str, monkeypat
         return b""
 
     async with hooks(database) as tell, running_receiver(hang) as receiver:
-        assert await tell.refusal(receiver.url) == "no answer within 0 s"
+        assert await tell.refusal(receiver.url) == "no response within 0 s"
         assert await tell.refusal(f"http://127.0.0.1:{free_port()}/") == "ConnectError"
 
 

@@ -194,7 +194,7 @@ async def new_relay(
 ) -> AsyncIterator[Relay]:
     """A relay that does what it is told to, with webhooks to wherever they go."""
     pool = await db.create_pool(url, 4)
-    webhooks = WebhookChannel(pool, allow_private=True)
+    webhooks = WebhookChannel(db.Database(pool), allow_private=True)
     relay = Relay(db.Database(pool), {"webhook": webhooks, **(channels or {})}, send_seconds=send_seconds)
     try:
         yield relay

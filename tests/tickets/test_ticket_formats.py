@@ -16,7 +16,7 @@ from PIL import Image
 from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, new_key, sign
 from holdfast.tickets.pdf import tickets_pdf
-from holdfast.tickets.printed import PrintedTicket
+from holdfast.tickets.printed_ticket import PrintedTicket
 from holdfast.tickets.qr import PNG_SCALE, QUIET_MODULES, qr_png, qr_svg
 from tests.support.cases import case
 from tests.support.harness import IS_LONG

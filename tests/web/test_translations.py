@@ -108,6 +108,13 @@ def test_texts_are_text_in_order_and_no_markup(language: str) -> None:
             assert not re.search(r"[<>]|&\w+;|\.\.\.| {2}", text), key
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_sentence_ends_with_a_name_that_may_have_its_own_full_stop(language: str) -> None:
+    """Such as "Acme, S.A."."""
+    for texts in TEXTS[language].values():
+        assert [key for key, text in texts.items() if re.search(r"\{(org|event|pool)\}\.", text)] == []
+
+
 def test_no_text_of_one_language_was_left_in_another() -> None:
     same = {
         f"{name}.{key}"

@@ -15,10 +15,11 @@ from holdfast.api.responses import CheckinView, KeyView, TicketKeyView, TicketVi
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus, Status
 from holdfast.runtime import ids
+from holdfast.tickets.booking_details import BookingDetails, load_booking_details
 from holdfast.tickets.booking_tickets import VALID, Ticket, TicketStatus, ticket_at, tickets_of
 from holdfast.tickets.codes import TicketRef, is_genuine, parse
-from holdfast.tickets.issue import BookingSheet, Issued, issue, load_booking_sheet, print_tickets
-from holdfast.tickets.keys import rotate_key, signing_key
+from holdfast.tickets.issued_tickets import IssuedTicket, issue_tickets, print_tickets
+from holdfast.tickets.keys import get_signing_key, rotate_key
 from holdfast.tickets.qr import qr_png, qr_svg
 
 PRIVATE_HEADERS: Final = ((b"cache-control", b"private, no-store"), (b"x-content-type-options", b"nosniff"))
@@ -54,12 +55,12 @@ class CheckinRow(Struct, frozen=True):
 async def list_tickets(call: Call) -> ApiResponse[list[TicketView]]:
     """Empty until the booking is confirmed. The tickets of a refunded booking are void."""
     event, booking = parse_booking_id(call)
-    sheet = await _load_sheet(call, event, booking)
+    details = await _load_details(call, event, booking)
     used = set(await call.services.database.event(event).rows(UsedTicketRow, sql.tickets.checkins, event, booking))
-    tickets = tickets_of(sheet.booking, sheet.layout) if _was_confirmed(sheet) else []
+    tickets = tickets_of(details.booking, details.layout) if _was_confirmed(details) else []
     views = [
-        _ticket_view(sheet, issued, UsedTicketRow(issued.ticket.line, issued.ticket.unit) in used)
-        for issued in await issue(call.services.pool, sheet.booking, tickets)
+        _ticket_view(details, issued, UsedTicketRow(issued.ticket.line, issued.ticket.unit) in used)
+        for issued in await issue_tickets(call.services.database, details.booking, tickets)
     ]
     return ApiResponse(views, headers=PRIVATE_HEADERS)
 
@@ -75,8 +76,8 @@ async def get_qr_png(call: Call) -> ApiResponse[bytes]:
 
 
 async def get_ticket_pdf(call: Call) -> ApiResponse[bytes]:
-    sheet, issued = await _require_ticket(call)
-    pdf = await print_tickets(sheet, [issued], sheet.booking.language or "en")
+    details, issued = await _require_ticket(call)
+    pdf = await print_tickets(details, [issued], details.booking.language or "en")
     headers = (*PRIVATE_HEADERS, (b"content-disposition", b'inline; filename="ticket.pdf"'))
     return ApiResponse(pdf, headers=headers, content_type=b"application/pdf")
 
@@ -87,7 +88,7 @@ async def get_ticket_key(call: Call) -> ApiResponse[TicketKeyView]:
 
 async def rotate_ticket_key(call: Call, body: KeyRotation) -> ApiResponse[TicketKeyView]:
     event = await require_event(call)
-    await rotate_key(call.services.pool, event, revoke=body.revoke)
+    await rotate_key(call.services.database, event, revoke=body.revoke)
     return await _key_response(call, event)
 
 
@@ -98,8 +99,8 @@ async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
     attempt = await database.row(
         CheckinAttemptRow, sql.tickets.check_in, *place, ref.generation, body.gate, body.nonce, call.caller.actor
     )
-    sheet = await load_booking_sheet(call.services.pool, call.services.engine, ref.event, ref.booking)
-    ticket = ticket_at(sheet.booking, sheet.layout, ref.line, ref.unit) if sheet is not None else None
+    details = await load_booking_details(call.services.database, call.services.engine, ref.event, ref.booking)
+    ticket = ticket_at(details.booking, details.layout, ref.line, ref.unit) if details is not None else None
     if attempt is None or ticket is None:
         raise RefusedError(Refusal.INVALID_TICKET)
     _check_valid(attempt, ref)
@@ -162,42 +163,46 @@ def _admitted(ref: TicketRef, ticket: Ticket, at: datetime, gate: str | None) ->
     )
 
 
-async def _require_ticket(call: Call) -> tuple[BookingSheet, Issued]:
+async def _require_ticket(call: Call) -> tuple[BookingDetails, IssuedTicket]:
     """The valid ticket in the path, with its code."""
     parsed = ids.parse_ticket_id(call.path["id"])
     if parsed is None:
         raise RefusedError(Refusal.NOT_FOUND)
     event, booking, line, unit = parsed
-    sheet = await _load_sheet(call, event, booking)
-    ticket = ticket_at(sheet.booking, sheet.layout, line, unit)
-    if ticket is None or not _was_confirmed(sheet):
+    details = await _load_details(call, event, booking)
+    ticket = ticket_at(details.booking, details.layout, line, unit)
+    if ticket is None or not _was_confirmed(details):
         raise RefusedError(Refusal.NOT_FOUND)
-    if not _is_valid(sheet):
+    if not _is_valid(details):
         raise RefusedError(
             Refusal.TICKET_VOID, "The ticket is no longer valid: the booking was refunded or the event was cancelled."
         )
-    (issued,) = await issue(call.services.pool, sheet.booking, [ticket])
-    return sheet, issued
+    (issued,) = await issue_tickets(call.services.database, details.booking, [ticket])
+    return details, issued
 
 
-async def _load_sheet(call: Call, event: bytes, booking: bytes) -> BookingSheet:
-    sheet = await load_booking_sheet(call.services.pool, call.services.engine, event, booking)
-    if sheet is None or sheet.booking.org != call.caller.org or call.caller.user not in (None, sheet.booking.user):
+async def _load_details(call: Call, event: bytes, booking: bytes) -> BookingDetails:
+    details = await load_booking_details(call.services.database, call.services.engine, event, booking)
+    if (
+        details is None
+        or details.booking.org != call.caller.org
+        or call.caller.user not in (None, details.booking.user)
+    ):
         raise RefusedError(Refusal.NOT_FOUND)
-    return sheet
+    return details
 
 
-def _was_confirmed(sheet: BookingSheet) -> bool:
-    return sheet.booking.status in VALID or sheet.booking.status is Status.REFUNDED
+def _was_confirmed(details: BookingDetails) -> bool:
+    return details.booking.status in VALID or details.booking.status is Status.REFUNDED
 
 
-def _is_valid(sheet: BookingSheet) -> bool:
+def _is_valid(details: BookingDetails) -> bool:
     """Tickets of a cancelled event are void at once, before the worker has ended its bookings."""
-    return sheet.booking.status in VALID and sheet.layout.status is not EventStatus.CANCELLED
+    return details.booking.status in VALID and details.layout.status is not EventStatus.CANCELLED
 
 
-def _ticket_view(sheet: BookingSheet, issued: Issued, is_used: bool) -> TicketView:
-    ticket, booking = issued.ticket, sheet.booking
+def _ticket_view(details: BookingDetails, issued: IssuedTicket, is_used: bool) -> TicketView:
+    ticket, booking = issued.ticket, details.booking
     status = TicketStatus.CHECKED_IN if is_used else TicketStatus.VALID
     return TicketView(
         id=ids.format_ticket_id(booking.event, booking.id, ticket.line, ticket.unit),
@@ -205,19 +210,19 @@ def _ticket_view(sheet: BookingSheet, issued: Issued, is_used: bool) -> TicketVi
         pool=ticket.pool,
         tariff=ticket.tariff,
         code=issued.code,
-        status=status if _is_valid(sheet) else TicketStatus.VOID,
+        status=status if _is_valid(details) else TicketStatus.VOID,
     )
 
 
 async def _key_response(call: Call, event: bytes) -> ApiResponse[TicketKeyView]:
-    current = await signing_key(call.services.pool, event)
+    current = await get_signing_key(call.services.database, event)
     rows = await call.services.database.event(event).rows(KeyRow, sql.tickets.keys, event)
     return ApiResponse(
         TicketKeyView(
             event=ids.format_event_id(event),
             algorithm="Ed25519",
-            number=current["number"],
-            public_key=_base64(current["public"]),
+            number=current.number,
+            public_key=_base64(current.public),
             keys=[_key_view(row) for row in rows],
         )
     )

@@ -1,4 +1,4 @@
-"""Money and times as people read them, in each language that Holdfast speaks."""
+"""Formats money and times for readers of each supported language."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,8 +12,8 @@ from babel.numbers import format_currency, get_currency_symbol
 LANGUAGES: Final = ("en", "es")
 DEFAULT: Final = "en"
 
-# ISO 4217: how many digits of an amount are minor units, where it is not two. Babel has digits too, but those are of
-# everyday use: it would read 100.00 RSD as 10,000.
+# ISO 4217: the number of minor digits, where it is not two. Babel's digits follow everyday use instead, and would show
+# 100.00 RSD as 10,000.
 _MINOR_DIGITS: Final = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
     3: "BHD IQD JOD KWD LYD OMR TND",
@@ -22,9 +22,9 @@ _MINOR_DIGITS: Final = {
 
 
 def language_of(text: str | None) -> str:
-    """The language for a tag such as `es-CO`, or English for one that is not spoken here."""
-    spoken = (text or "").replace("_", "-").partition("-")[0].strip().lower()
-    return spoken if spoken in LANGUAGES else DEFAULT
+    """The supported language of a tag such as `es-CO`, or English."""
+    language = (text or "").replace("_", "-").partition("-")[0].strip().lower()
+    return language if language in LANGUAGES else DEFAULT
 
 
 def minor_digits(currency: str) -> int:
@@ -38,22 +38,22 @@ def money(amount_minor: int, currency: str, language: str) -> str:
 
 
 def _money_pattern(currency: str, digits: int, locale: Locale) -> str:
-    """How the language writes money, with the currency's own digits, and a space between a number and letters."""
+    """The language's pattern with the currency's own digits, and a space between letters and the number."""
     pattern: str = locale.currency_formats["standard"].pattern.replace(".00", f".{'0' * digits}" if digits else "")
     return pattern.replace("¤#", "¤\u00a0#") if get_currency_symbol(currency, locale)[-1].isalpha() else pattern
 
 
 def moment(at: datetime, timezone: str, language: str) -> str:
-    """The day and time in the zone of the event, which is named: the reader may be in another."""
-    there, locale = in_zone(at, timezone), Locale(language_of(language))
-    day, time = format_date(there, "full", locale), format_time(there, "short", locale=locale)
-    text = f"{day}, {time} ({get_timezone_name(there, 'long', locale=locale)})"
-    # A narrow space is missing in many of the fonts that mail is read in.
+    """Day and time in the event's time zone, with its name, because the reader may be in another zone."""
+    local, locale = in_zone(at, timezone), Locale(language_of(language))
+    day, time = format_date(local, "full", locale), format_time(local, "short", locale=locale)
+    text = f"{day}, {time} ({get_timezone_name(local, 'long', locale=locale)})"
+    # Many mail clients use fonts without the narrow no-break space.
     return text.replace("\u202f", "\u00a0")
 
 
 def in_zone(at: datetime, timezone: str) -> datetime:
-    """A zone that this machine does not know is no reason to tell no time: in UTC it is right as well."""
+    """Falls back to UTC if this machine does not know the zone."""
     try:
         return at.astimezone(ZoneInfo(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -1,1 +1,1 @@
-"""What has to reach the outside: mail, webhooks, and whatever else can carry a message."""
+"""Notifications to the outside world: e-mails to buyers and webhook events to orgs."""

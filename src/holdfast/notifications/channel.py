@@ -1,4 +1,4 @@
-"""What carries a message to the outside. To add another way, such as SMS, write a `Channel` and name it."""
+"""The interface of a channel. To add one, such as SMS, implement `Channel` and give it a name in the worker."""
 
 from datetime import datetime
 from typing import Protocol
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """One message for one target, as the fact that it tells of was written. `body` is JSON."""
+    """One message for one target, as it was written with its journal entry. `body` is JSON."""
 
     event: bytes
     number: int
@@ -22,8 +22,8 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 
 class UndeliveredError(Exception):
-    """The message did not arrive. It is tried again later, unless `for_good`. The text goes to the delivery log, which
-    staff can read, and names no buyer."""
+    """The message did not arrive. The relay retries it unless `for_good` is set. The text goes into the delivery log,
+    which staff read, so it never names a buyer."""
 
     def __init__(self, detail: str, *, for_good: bool = False) -> None:
         super().__init__(detail)
@@ -31,7 +31,7 @@ class UndeliveredError(Exception):
 
 
 class TargetGoneError(UndeliveredError):
-    """The target wants no more messages at all."""
+    """The target wants no more messages."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, for_good=True)
@@ -39,5 +39,5 @@ class TargetGoneError(UndeliveredError):
 
 class Channel(Protocol):
     async def send(self, delivery: Delivery) -> None:
-        """Returns once the other side has taken the message; else raises `UndeliveredError`. It may get the same
-        message again: whoever dies between sending and noting it has to send it once more."""
+        """Return once the other side has accepted the message, otherwise raise `UndeliveredError`. The same message may
+        come again: a relay that dies before it records a success leaves the message to another relay."""

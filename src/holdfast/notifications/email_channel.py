@@ -1,4 +1,4 @@
-"""Letters to buyers: written when they are sent, from the message and from what is known of the booking."""
+"""The channel `mail`: writes each e-mail at the moment of sending, from the delivery and the booking's details."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -16,9 +16,10 @@ from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.emails import Attachment, Email, EmailItem, EmailKind, compose
 from holdfast.notifications.smtp import Smtp
 from holdfast.runtime import ids
-from holdfast.runtime.db import Pool
+from holdfast.runtime.db import Database
+from holdfast.tickets.booking_details import BookingDetails, load_booking_details
 from holdfast.tickets.booking_tickets import tickets_of
-from holdfast.tickets.issue import BookingSheet, calendar_of, issue, load_booking_sheet, print_tickets
+from holdfast.tickets.issued_tickets import event_calendar, issue_tickets, print_tickets
 
 KINDS: Final = {
     public_kind(Status.CONFIRMED): EmailKind.CONFIRMED,
@@ -30,65 +31,72 @@ KINDS: Final = {
     PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: EmailKind.LATE_REFUND,
 }
 WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
-# These say themselves why.
-OF_MONEY: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
+# The text of these e-mails already gives the reason.
+WITHOUT_REASON: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 
 
-class Body(Struct, frozen=True):
+class DeliveryBody(Struct, frozen=True):
+    """The parts of a delivery's body that an e-mail needs."""
+
     email: str
     language: str | None
     generation: int
     status: Status
     reason: str | None
 
-    def kind(self, told: str) -> EmailKind:
-        """Money that is too much for a booking that stands is not money that came too late for it."""
-        kind = KINDS[told]
-        is_extra = kind is EmailKind.LATE_REFUND and self.status in (Status.CONFIRMED, Status.COMPLETED)
-        return EmailKind.EXTRA_REFUND if is_extra else kind
+    def email_kind(self, delivery_kind: str) -> EmailKind:
+        """Money for a booking that is confirmed anyway is surplus, not late."""
+        kind = KINDS[delivery_kind]
+        is_surplus = kind is EmailKind.LATE_REFUND and self.status in (Status.CONFIRMED, Status.COMPLETED)
+        return EmailKind.EXTRA_REFUND if is_surplus else kind
 
 
 class EmailChannel:
-    def __init__(self, pool: Pool, engine: Engine, smtp: Smtp, sender: str) -> None:
-        self._pool = pool
+    def __init__(self, database: Database, engine: Engine, smtp: Smtp, sender: str) -> None:
+        self._database = database
         self._engine = engine
         self._smtp = smtp
         self._sender = sender
 
     async def send(self, delivery: Delivery) -> None:
-        body = json.decode(delivery.body, type=Body)
-        sheet = await load_booking_sheet(self._pool, self._engine, delivery.event, delivery.stream)
-        if sheet is None:
-            raise UndeliveredError("the booking is not there", for_good=True)
-        kind, language = body.kind(delivery.kind), language_of(body.language)
-        attachments = await self._tickets(sheet, body, language) if kind in WITH_TICKETS else ()
-        email = _email(delivery, body, sheet, kind, attachments)
+        body = json.decode(delivery.body, type=DeliveryBody)
+        details = await load_booking_details(self._database, self._engine, delivery.event, delivery.stream)
+        if details is None:
+            raise UndeliveredError("The booking does not exist.", for_good=True)
+        kind = body.email_kind(delivery.kind)
+        attachments = await self._make_attachments(details, body) if kind in WITH_TICKETS else ()
+        email = _email(delivery, body, details, kind, attachments)
         await self._smtp.send(compose(email, self._sender))
 
-    async def _tickets(self, sheet: BookingSheet, body: Body, language: str) -> tuple[Attachment, ...]:
-        tickets = tickets_of(sheet.booking, sheet.layout)
-        issued = await issue(self._pool, sheet.booking, tickets, body.generation)
+    async def _make_attachments(self, details: BookingDetails, body: DeliveryBody) -> tuple[Attachment, ...]:
+        tickets = tickets_of(details.booking, details.layout)
+        issued = await issue_tickets(self._database, details.booking, tickets, body.generation)
+        pdf = await print_tickets(details, issued, language_of(body.language))
         return (
-            Attachment("tickets.pdf", "application/pdf", await print_tickets(sheet, issued, language)),
-            Attachment("event.ics", "text/calendar; charset=utf-8", calendar_of(sheet, datetime.now(UTC))),
+            Attachment("tickets.pdf", "application/pdf", pdf),
+            Attachment("event.ics", "text/calendar; charset=utf-8", event_calendar(details, datetime.now(UTC))),
         )
 
 
 def _email(
-    delivery: Delivery, body: Body, sheet: BookingSheet, kind: EmailKind, attachments: tuple[Attachment, ...]
+    delivery: Delivery,
+    body: DeliveryBody,
+    details: BookingDetails,
+    kind: EmailKind,
+    attachments: tuple[Attachment, ...],
 ) -> Email:
-    booking = sheet.booking
+    booking = details.booking
     return Email(
         kind=kind,
         language=language_of(body.language),
         to=body.email,
-        org_name=sheet.org_name,
-        event_title=sheet.title,
-        starts_at=sheet.starts_at,
-        timezone=sheet.timezone,
-        address=sheet.address,
+        org_name=details.org_name,
+        event_title=details.title,
+        starts_at=details.starts_at,
+        timezone=details.timezone,
+        address=details.address,
         booking=ids.booking_reference(booking.id),
-        items=_items(sheet),
+        items=_items(details),
         subtotal=booking.subtotal,
         tax=booking.tax,
         total=booking.total,
@@ -99,17 +107,17 @@ def _email(
     )
 
 
-def _reason(body: Body, kind: EmailKind) -> str | None:
-    if body.reason is None or kind in OF_MONEY:
+def _reason(body: DeliveryBody, kind: EmailKind) -> str | None:
+    if body.reason is None or kind in WITHOUT_REASON:
         return None
     return reason_text(language_of(body.language), body.reason)
 
 
-def _items(sheet: BookingSheet) -> tuple[EmailItem, ...]:
+def _items(details: BookingDetails) -> tuple[EmailItem, ...]:
     items = []
-    for line in sheet.booking.lines:
-        pool = sheet.layout.pools[line.pool]
-        seat = None if line.seat is None else sheet.layout.seats[line.seat].label
+    for line in details.booking.lines:
+        pool = details.layout.pools[line.pool]
+        seat = None if line.seat is None else details.layout.seats[line.seat].label
         label = ", ".join(part for part in (pool.name, seat, pool.tariffs[line.tariff].name) if part)
         items.append(EmailItem(label, line.quantity, line.unit_price))
     return tuple(items)

@@ -172,7 +172,7 @@ def describe(email: Email) -> EmailContent:
         lead=text(f"{email.kind}.lead"),
         tickets=text("tickets") if email.attachments and email.kind in _GOOD_NEWS else None,
         event=event,
-        when=moment(email.starts_at, email.timezone, language),
+        when=_capitalize(moment(email.starts_at, email.timezone, language)),
         where=", ".join(_lines(email.address)) or None,
         booking=booking,
         reason=_lines(email.reason),
@@ -187,6 +187,10 @@ def describe(email: Email) -> EmailContent:
 def is_address(text: str) -> bool:
     """Whether we can send mail to it. Quoted local parts and IP literals are legal, but nobody uses them."""
     return len(text) <= ADDRESS_MAX and _ADDRESS.fullmatch(text) is not None
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _row(email: Email, item: EmailItem, language: str) -> EmailRow:

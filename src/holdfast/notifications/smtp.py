@@ -1,4 +1,4 @@
-"""Hands messages to a mail server."""
+"""Sends messages through a mail server."""
 
 import asyncio
 import ssl
@@ -21,16 +21,16 @@ from aiosmtplib import (
 from holdfast.notifications.channel import UndeliveredError
 
 SEND_SECONDS: Final = 20.0
-GOODBYE_SECONDS: Final = 2.0
+QUIT_SECONDS: Final = 2.0
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-# The server wants a login before it serves anybody: that is not about the recipient.
-LOGIN_WANTED: Final = 530
+# The server asks us to log in first. That says nothing about the recipient.
+LOGIN_REQUIRED: Final = 530
 
-_FORM: Final = "Write it as smtp://user:password@host:port or smtps://…, with special characters in percent encoding."
+_FORM: Final = "Write it as smtp://user:password@host:port or smtps://…, and percent-encode special characters."
 
 
 class SmtpUrlError(ValueError):
-    """The address of the mail server cannot be used. The message does not repeat it: there may be a password in it."""
+    """The URL of the mail server is unusable. The message never repeats it, because it may contain a password."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"The mail server's URL {what}. {_FORM}")
@@ -46,11 +46,11 @@ _QUERIES: Final = ("", *(f"starttls={choice}" for choice in Starttls))
 
 
 class Smtp:
-    """One mail server. Certificates are always verified, against the authorities that this machine trusts.
+    """One mail server. Certificates are always verified against the authorities that this machine trusts.
 
-    `smtps://` is encrypted from the start. With `smtp://` encryption is used where the server offers it, and
-    `?starttls=required` makes sure of it. A password makes sure of it too, unless the server is this machine:
-    otherwise whoever sits in between could ask for it in the clear. `optional` and `never` say that this is meant.
+    `smtps://` encrypts from the start. `smtp://` encrypts if the server offers it, and `?starttls=required` insists. A
+    password insists too unless the server is this machine, because an attacker in between could otherwise ask for it in
+    plain text. `?starttls=optional` and `?starttls=never` override that.
     """
 
     def __init__(self, url: str) -> None:
@@ -62,9 +62,9 @@ class Smtp:
         self._starttls = Starttls.NEVER if self._tls else self._starttls_of(parts.query)
 
     async def send(self, message: EmailMessage) -> None:
-        """Returns once the server has taken the message; else raises `UndeliveredError`."""
+        """Return once the server has accepted the message, otherwise raise `UndeliveredError`."""
         failure = await self._attempt(message)
-        # Raised out here, the error does not carry along the one that it was made of, which may name the recipient.
+        # Raised outside the except block, the error has no context, which might name the recipient.
         if failure is not None:
             raise failure
 
@@ -74,7 +74,7 @@ class Smtp:
             async with asyncio.timeout(SEND_SECONDS):
                 await client.connect()
                 await client.send_message(message)
-            await _say_goodbye(client)
+            await _quit(client)
         except (SMTPException, OSError, ValueError) as error:
             return _failure(error)
         finally:
@@ -98,17 +98,17 @@ class Smtp:
         return Starttls.REQUIRED if self._password and self._host not in LOOPBACK else Starttls.OPTIONAL
 
 
-async def _say_goodbye(client: SMTP) -> None:
-    """The message was taken: whatever goes wrong now must not make us send it again."""
+async def _quit(client: SMTP) -> None:
+    """The server has accepted the message, so an error here must not make us send it again."""
     with suppress(SMTPException, OSError):
-        await client.quit(timeout=GOODBYE_SECONDS)
+        await client.quit(timeout=QUIT_SECONDS)
 
 
 def _failure(error: Exception) -> UndeliveredError:
-    """Of what the server said only the code is told on; its words may repeat the address."""
+    """Passes on only the server's status code, because its text may repeat the recipient's address."""
     match error:
         case SMTPRecipientsRefused(recipients=[refused, *_]):
-            for_good = refused.code >= 500 and refused.code != LOGIN_WANTED
+            for_good = refused.code >= 500 and refused.code != LOGIN_REQUIRED
             return UndeliveredError(f"The mail server refused the recipient ({refused.code}).", for_good=for_good)
         case SMTPDataError():
             return UndeliveredError(f"The mail server refused the message ({error.code}).", for_good=error.code >= 500)
@@ -117,35 +117,34 @@ def _failure(error: Exception) -> UndeliveredError:
         case SMTPResponseException():
             return UndeliveredError(f"The mail server answered {error.code}.")
         case SMTPNotSupported():
-            return UndeliveredError("The mail server cannot send to an address with such letters.", for_good=True)
+            return UndeliveredError("The mail server does not support non-ASCII addresses.", for_good=True)
         case TimeoutError():
-            return UndeliveredError("The mail server did not answer in time.")
+            return UndeliveredError("The mail server did not respond in time.")
         case _ if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
-            return UndeliveredError("No secure connection to the mail server: its certificate cannot be trusted.")
+            return UndeliveredError("No secure connection to the mail server: its certificate is not trusted.")
         case OSError():
-            return UndeliveredError("The mail server could not be reached, or hung up.")
+            return UndeliveredError("The mail server is unreachable, or closed the connection.")
         case SMTPException():
-            return UndeliveredError("The mail server offers no encryption, or no way to log in.")
-    return UndeliveredError("The message is not of a form that can be sent.")
+            return UndeliveredError("The mail server offers no encryption, or no supported login.")
+    return UndeliveredError("The message is malformed.")
 
 
 def _split(url: str) -> SplitResult:
     problem: str | None = None
     with suppress(ValueError):
         parts = urlsplit(url)
-        problem = _problem(parts)
+        problem = _first_problem(parts)
         if problem is None:
             return parts
-    raise SmtpUrlError(problem or "cannot be read")
+    raise SmtpUrlError(problem or "is malformed")
 
 
-def _problem(parts: SplitResult) -> str | None:
-    """The first thing that is wrong with the URL."""
+def _first_problem(parts: SplitResult) -> str | None:
     problems = (
         (parts.scheme not in ("smtp", "smtps"), "begins with neither smtp:// nor smtps://"),
         (not parts.hostname, "names no host"),
-        (parts.port == 0, "names a port that does not exist"),
-        (parts.path not in ("", "/") or parts.fragment, "has something behind the host that is not understood"),
+        (parts.port == 0, "names port 0"),
+        (parts.path not in ("", "/") or parts.fragment, "has a path or fragment"),
         (parts.query not in _QUERIES, "has an option that is not starttls=required, =optional or =never"),
         (parts.query and parts.scheme == "smtps", "has an option for STARTTLS, which smtps:// does not use"),
         (bool(parts.username) != bool(parts.password), "has a user without a password, or a password without a user"),

@@ -1,11 +1,11 @@
--- What the relay and the webhook channel read and write.
+-- Statements of the relay and the webhook channel.
 --
--- A row is found by its key, and `|| ''` keeps the other indexes out of that: on a small table they look as good, and in
--- a plan that stays they would read all that ever went to the target.
+-- `|| ''` keeps the planner on the primary key. On a small table the other indexes look just as good, but a cached plan
+-- would later use them to read everything that was ever sent to the target.
 
 -- name: targets
--- Targets that something waits for, $2 at most, after $1, and whether any of it is due. Each step jumps to the next
--- target in `delivery_due`, whose first row is the one due first, so that rows that wait cost nothing.
+-- Up to $2 targets after $1 that have waiting rows, and whether any of those is due. Each step jumps to the next target
+-- in `delivery_due`, where the first row of a target is the first one due, so the number of waiting rows does not matter.
 WITH RECURSIVE seen AS (
     (SELECT 1 AS step, target, due_at FROM delivery
      WHERE status = 'waiting' AND target > $1 ORDER BY target, due_at LIMIT 1)
@@ -50,7 +50,7 @@ RETURNING delivery.event_id, delivery.number, delivery.target, delivery.channel,
     clock.at >= delivery.created_at + make_interval(secs => $5) AS is_last
 
 -- name: finish
--- Ends a row as $4, and makes the next one of its stream due.
+-- Ends a row with status $4, and makes the next row of its stream due.
 WITH done AS (
     UPDATE delivery SET status = $4, last_error = $5, done_at = holdfast_now()
     WHERE event_id = $1 AND number = $2 AND target || '' = $3 AND status || '' = 'waiting'
@@ -78,8 +78,8 @@ WHERE event_id = $1 AND number = $2 AND target || '' = $3 AND status || '' = 'wa
 UPDATE webhook_endpoint SET enabled = false, disabled_reason = $2
 WHERE id = CASE WHEN $1 ~ '^[0-9a-f]{32}$' THEN $1::text::uuid END AND enabled RETURNING id
 
--- name: give_up
--- Ends $3 waiting rows of a target that is gone. What others have in hand they end themselves.
+-- name: fail_waiting
+-- Fails up to $3 waiting rows of a target that is gone. Rows that another relay has locked are left to it.
 WITH waiting AS MATERIALIZED (
     SELECT event_id, number FROM delivery WHERE target = $1 AND status = 'waiting'
     ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
@@ -88,7 +88,7 @@ UPDATE delivery SET status = 'failed', last_error = $2, done_at = holdfast_now()
 WHERE delivery.event_id = waiting.event_id AND delivery.number = waiting.number AND delivery.target || '' = $1
 
 -- name: endpoint
--- Where to send, and with which secrets to sign: the one before the last rotation as long as it is still good.
+-- The URL and the secrets that sign. After a rotation the old secret signs too until it expires.
 SELECT url, secret, CASE WHEN old_secret_until > holdfast_now() THEN old_secret END AS old_secret
 FROM webhook_endpoint
 WHERE id = CASE WHEN $1 ~ '^[0-9a-f]{32}$' THEN $1::text::uuid END AND org_id = $2 AND enabled

@@ -1,1 +1,1 @@
-"""Tickets: what is signed, how it is printed, and who is let in."""
+"""Tickets: signed codes, their keys, and how a ticket looks on screen, on paper and in a calendar."""

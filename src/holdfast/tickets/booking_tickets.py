@@ -1,4 +1,4 @@
-"""Tickets of a booking: one for each seat or unit. They follow from the booking and are stored nowhere."""
+"""The tickets of a booking: one per seat or unit. They are derived from the booking and never stored."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""The event as a file that a calendar can take in."""
+"""An event as an iCalendar file."""
 
 import unicodedata
 from datetime import UTC, datetime
@@ -18,9 +18,9 @@ def calendar_file(
     description: str,
     now: datetime,
 ) -> bytes:
-    """The same `uid` again replaces what the calendar has, if `now` is later. Times are in UTC, which no calendar gets
-    wrong; the zone only tells where the event is."""
-    # Most processes never make one, and it takes long to import.
+    """A later file with the same `uid` replaces the calendar's entry. Times are in UTC, which every calendar reads
+    correctly; the time zone only says where the event takes place."""
+    # Slow to import, and most processes never need it.
     from icalendar import Calendar, Event
 
     event = Event()
@@ -44,7 +44,7 @@ def calendar_file(
 
 
 def _printable(text: str) -> str:
-    """The format knows no control characters but line breaks and tabs, and some readers break lines at others."""
+    """iCalendar allows no control characters except line breaks and tabs, and some readers break lines at others."""
     return "\n".join("".join(filter(_is_printable, line)) for line in text.splitlines())
 
 

@@ -1,7 +1,6 @@
-"""What a ticket's QR code says: which unit of which booking it lets in, signed so that it cannot be made up.
+"""Ticket codes: which unit of which booking a QR code admits, signed so that nobody can forge one.
 
-A code is the base64url text, without padding, of 105 bytes, which makes 140 characters. Numbers are unsigned, with the
-high byte first:
+A code is 105 bytes as base64url without padding, which makes 140 characters. Numbers are unsigned and big-endian:
 
     offset  length
          0       1  version, which is 1
@@ -9,18 +8,18 @@ high byte first:
         17      16  booking
         33       2  line of the booking
         35       2  unit of the line
-        37       2  generation: how often the booking was handed to another person
-        39       2  key: which of the event's keys has signed
+        37       2  generation: how often the booking was transferred
+        39       2  key: the number of the event's key that signed the code
         41      64  Ed25519 signature (RFC 8032)
 
-What is signed is the 16 bytes of the ASCII text `holdfast-ticket:` and after them the first 41 bytes of the code.
+The signature covers the 16 ASCII bytes `holdfast-ticket:` followed by the first 41 bytes of the code.
 
-To check a code without a connection: refuse it unless it is 140 characters long, all of them of `A-Z a-z 0-9 - _`.
-Decode it, refuse any other version, take the public key that its event has under its number, and verify the signature.
-105 bytes fill 140 characters to the last bit, so there is no second way to write a code.
+To check a code offline: refuse it unless it has exactly 140 characters of `A-Z a-z 0-9 - _`. Decode it, refuse any
+other version, look up the event's public key with that number, and verify the signature. 105 bytes fill 140 characters
+to the last bit, so every code has exactly one spelling.
 
-A genuine code was made by the holder of the key, and that is all. Whether its event is the one at the door, whether its
-generation is still the booking's, and whether it was shown before, is for the door to compare.
+A genuine code proves only that the holder of the key signed it. The door still has to check that the event is the right
+one, that the generation is the booking's current one, and that nobody has used the ticket before.
 """
 
 import binascii
@@ -34,7 +33,7 @@ from msgspec import Struct
 
 VERSION: Final = 1
 CODE_CHARS: Final = 140
-# Whatever else a key may ever sign, it is not a ticket.
+# Keeps a signature for some other purpose from ever passing as a ticket.
 _DOMAIN: Final = b"holdfast-ticket:"
 _FIELDS: Final = Layout(">B16s16sHHHH")
 _CODE_BYTES: Final = _FIELDS.size + 64
@@ -58,14 +57,14 @@ def new_key() -> tuple[bytes, bytes]:
 
 
 def sign(private: bytes, ref: TicketRef) -> str:
-    # A shorter or longer id would be filled up or cut without a word.
+    # struct would silently pad or cut an id of another length.
     assert len(ref.event) == len(ref.booking) == 16
     fields = _FIELDS.pack(VERSION, ref.event, ref.booking, ref.line, ref.unit, ref.generation, ref.key)
     return _text(fields + Ed25519PrivateKey.from_private_bytes(private).sign(_DOMAIN + fields))
 
 
 def parse(code: str) -> TicketRef | None:
-    """What the code claims, if this is the one way to write it. Nothing of it is proven."""
+    """What the code claims, without checking the signature. None if it is not a well-formed code."""
     raw = _bytes(code)
     if raw is None:
         return None
@@ -74,8 +73,7 @@ def parse(code: str) -> TicketRef | None:
 
 
 def is_genuine(code: str, public: bytes) -> bool:
-    """Whether the holder of the private key has signed exactly this code. That it is for this event is still to be
-    compared."""
+    """Whether the holder of the private key signed exactly this code. The caller compares the event."""
     raw = _bytes(code)
     if raw is None or raw[0] != VERSION:
         return False
@@ -92,7 +90,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(code: str) -> bytes | None:
-    """Decoders pass over characters that they do not know, so what was read has to be written the same again."""
+    """The decoder skips characters outside its alphabet, so only a code that encodes back to itself is accepted."""
     if len(code) != CODE_CHARS or not code.isascii():
         return None
     try:

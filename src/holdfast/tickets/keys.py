@@ -1,30 +1,41 @@
-"""The keys that sign the tickets of an event. Each event has its own; the first is made when it is needed."""
+"""The keys that sign the tickets of an event. Each event has its own, and gets the first one on first use."""
 
-from typing import Any
+from msgspec import Struct
 
 from holdfast import sql
-from holdfast.runtime.db import Pool
+from holdfast.runtime.db import Database
 from holdfast.tickets.codes import new_key
 
 
-async def signing_key(pool: Pool, event: bytes) -> Any:
-    """The newest key, with its number."""
-    row = await pool.fetchrow(sql.tickets.signing_key, event)
-    if row is None:
-        await _add_key(pool, event)
-        row = await pool.fetchrow(sql.tickets.signing_key, event)
-    return row
+class SigningKey(Struct, frozen=True):
+    number: int
+    private: bytes
+    public: bytes
 
 
-async def rotate_key(pool: Pool, event: bytes, *, revoke: bool) -> None:
-    """From now on a new key signs. What earlier ones have signed stays valid, unless they are revoked."""
-    await signing_key(pool, event)
-    number = await _add_key(pool, event)
+async def get_signing_key(database: Database, event: bytes) -> SigningKey:
+    """The event's newest valid key. Creates one if there is none."""
+    key = await _newest_key(database, event)
+    if key is None:
+        await _add_key(database, event)
+        key = await _newest_key(database, event)
+    assert key is not None
+    return key
+
+
+async def rotate_key(database: Database, event: bytes, *, revoke: bool) -> None:
+    """Sign with a new key from now on. Tickets signed by earlier keys stay valid unless `revoke` is set."""
+    await get_signing_key(database, event)
+    number = await _add_key(database, event)
     if revoke:
-        await pool.execute(sql.tickets.revoke_keys, event, number)
+        await database.event(event).execute(sql.tickets.revoke_keys, event, number)
 
 
-async def _add_key(pool: Pool, event: bytes) -> int:
-    number: int = await pool.fetchval(sql.tickets.last_key, event) + 1
-    await pool.execute(sql.tickets.insert_key, event, number, *new_key())
-    return number
+async def _newest_key(database: Database, event: bytes) -> SigningKey | None:
+    return await database.event(event).row(SigningKey, sql.tickets.signing_key, event)
+
+
+async def _add_key(database: Database, event: bytes) -> int:
+    last_number: int = await database.event(event).fetchval(sql.tickets.last_key_number, event)
+    await database.event(event).execute(sql.tickets.insert_key, event, last_number + 1, *new_key())
+    return last_number + 1

@@ -1,7 +1,7 @@
-"""Tickets to print: one sheet of A4 each.
+"""Tickets as a PDF, one A4 page each.
 
-A sheet is one card: a band with the seller's name, what it is about, and below the dashed line the code beside what the
-ticket is good for.
+A page shows one card: a band with the org's name, the event, and below a dashed line the stub with the QR code beside
+the seat, the area, the ticket type and the booking.
 """
 
 import logging
@@ -20,10 +20,10 @@ from fpdf.fonts import TTFFont
 
 from holdfast.i18n.formatting import LANGUAGES
 from holdfast.i18n.texts import Section, section
-from holdfast.tickets.printed import PrintedTicket
+from holdfast.tickets.printed_ticket import PrintedTicket
 from holdfast.tickets.qr import qr_runs
 
-# It tells of every table of the font that it leaves out.
+# It logs every font table that it drops.
 logging.getLogger("fontTools").setLevel(logging.ERROR)
 
 _FONT: Final = "DejaVu"
@@ -40,8 +40,8 @@ _BAND_MM: Final = 17.0
 _CORNER_MM: Final = 4.0
 _NOTCH_MM: Final = 3.5
 _QR_MM: Final = 76.0
-# Four claims are as high as the code beside them.
-_CLAIM_MM: Final = _QR_MM / 4
+# Four fields are as high as the QR code beside them.
+_FIELD_MM: Final = _QR_MM / 4
 _GAP_MM: Final = 12.0
 
 _INK: Final = (17, 24, 39)
@@ -51,27 +51,26 @@ _WHITE: Final = (255, 255, 255)
 
 _TITLE_PTS: Final = (28, 24, 20, 16)
 _VALUE_PTS: Final = (13, 11, 9)
-# Stands for a letter that the fonts do not have.
-_BOX: Final = "□"
+# Replaces characters that the fonts lack.
+_MISSING: Final = "□"
 
 
 def tickets_pdf(tickets: Sequence[PrintedTicket], language: str) -> bytes:
-    """Takes a tenth of a second and more, most of it to cut the fonts down to the letters that are used: not for the
-    thread that serves others."""
+    """Takes a tenth of a second or more, mostly to subset the fonts. Run it in a thread."""
     locale = _locale(language)
-    sheet = _Sheet()
-    sheet.set_lang(str(locale).replace("_", "-"))
-    sheet.set_title(_tidy(tickets[0].event_title))
-    sheet.set_author(_tidy(tickets[0].org_name))
-    sheet.set_creator("Holdfast")
+    document = _Document()
+    document.set_lang(str(locale).replace("_", "-"))
+    document.set_title(_tidy(tickets[0].event_title))
+    document.set_author(_tidy(tickets[0].org_name))
+    document.set_creator("Holdfast")
     for ticket in tickets:
-        sheet.add_page()
-        _draw(sheet, ticket, locale)
-    return bytes(sheet.output())
+        document.add_page()
+        _draw(document, ticket, locale)
+    return bytes(document.output())
 
 
 def _locale(language: str) -> Locale:
-    """A region, as in `en-GB`, decides how dates are written."""
+    """Keeps the region of a tag such as `en-GB`, because it decides how dates look."""
     try:
         locale = Locale.parse(language.replace("-", "_"))
     except (ValueError, UnknownLocaleError):
@@ -79,8 +78,8 @@ def _locale(language: str) -> Locale:
     return locale if locale.language in LANGUAGES else Locale("en")
 
 
-class _Sheet(FPDF):
-    """A page that is written from the top to the bottom. It never breaks: what is too long gets smaller, then cut."""
+class _Document(FPDF):
+    """Pages are written from top to bottom and never break: text that is too long shrinks first, then gets cut."""
 
     def __init__(self) -> None:
         super().__init__(format="A4", unit="mm")
@@ -105,8 +104,8 @@ class _Sheet(FPDF):
         color: tuple[int, int, int] = _INK,
         align: Align = Align.L,
     ) -> None:
-        """In the first of the sizes in which the text fits into that many lines. Goes on below it."""
-        text = "".join(email if ord(email) in self._known else _BOX for email in _tidy(text))
+        """Write in the first of these sizes that fits the text into the lines, and move below it."""
+        text = "".join(char if ord(char) in self._known else _MISSING for char in _tidy(text))
         for pt in pts:
             self.set_font(_FONT, "B" if bold else "", pt)
             lines = self._lines(text, width_mm)
@@ -136,63 +135,63 @@ class _Sheet(FPDF):
         return line.rstrip() + "…"
 
 
-def _draw(sheet: _Sheet, ticket: PrintedTicket, locale: Locale) -> None:
+def _draw(document: _Document, ticket: PrintedTicket, locale: Locale) -> None:
     labels = section(locale.language, "ticket")
-    _draw_band(sheet, ticket, labels)
-    sheet.set_y(_MARGIN_MM + _BAND_MM + 11)
-    sheet.write_text(ticket.event_title, _LEFT_MM, _TEXT_MM, _TITLE_PTS, lines_max=3, bold=True)
-    sheet.set_y(sheet.get_y() + 8)
-    _draw_when_and_where(sheet, ticket, labels, locale)
-    dashes_mm = sheet.get_y() + _GAP_MM
-    sheet.set_y(dashes_mm + _GAP_MM)
-    _draw_stub(sheet, ticket, labels)
-    _draw_outline(sheet, dashes_mm, sheet.get_y() + _GAP_MM)
-    sheet.set_y(sheet.get_y() + _GAP_MM + 5)
-    sheet.write_text(labels["note"], _LEFT_MM, _TEXT_MM, (8,), lines_max=3, color=_GRAY)
+    _draw_band(document, ticket, labels)
+    document.set_y(_MARGIN_MM + _BAND_MM + 11)
+    document.write_text(ticket.event_title, _LEFT_MM, _TEXT_MM, _TITLE_PTS, lines_max=3, bold=True)
+    document.set_y(document.get_y() + 8)
+    _draw_when_and_where(document, ticket, labels, locale)
+    dashes_mm = document.get_y() + _GAP_MM
+    document.set_y(dashes_mm + _GAP_MM)
+    _draw_stub(document, ticket, labels)
+    _draw_outline(document, dashes_mm, document.get_y() + _GAP_MM)
+    document.set_y(document.get_y() + _GAP_MM + 5)
+    document.write_text(labels["note"], _LEFT_MM, _TEXT_MM, (8,), lines_max=3, color=_GRAY)
 
 
-def _draw_band(sheet: _Sheet, ticket: PrintedTicket, labels: Section) -> None:
-    sheet.set_fill_color(_INK)
-    sheet.rect(_MARGIN_MM, _MARGIN_MM, _CARD_MM, _BAND_MM + _CORNER_MM, "F", True, _CORNER_MM)
-    sheet.set_fill_color(_WHITE)
-    sheet.rect(_MARGIN_MM, _MARGIN_MM + _BAND_MM, _CARD_MM, _CORNER_MM + 1, "F")
-    sheet.set_y(_MARGIN_MM + 5.5)
-    sheet.write_text(ticket.org_name, _LEFT_MM, _TEXT_MM - 46, (13, 11), bold=True, color=_WHITE)
-    sheet.set_y(_MARGIN_MM + 6.2)
-    counted = labels["ticket"].format(number=ticket.number, count=ticket.count)
-    sheet.write_text(counted, _LEFT_MM + _TEXT_MM - 44, 44, (10, 8), color=_WHITE, align=Align.R)
+def _draw_band(document: _Document, ticket: PrintedTicket, labels: Section) -> None:
+    document.set_fill_color(_INK)
+    document.rect(_MARGIN_MM, _MARGIN_MM, _CARD_MM, _BAND_MM + _CORNER_MM, "F", True, _CORNER_MM)
+    document.set_fill_color(_WHITE)
+    document.rect(_MARGIN_MM, _MARGIN_MM + _BAND_MM, _CARD_MM, _CORNER_MM + 1, "F")
+    document.set_y(_MARGIN_MM + 5.5)
+    document.write_text(ticket.org_name, _LEFT_MM, _TEXT_MM - 46, (13, 11), bold=True, color=_WHITE)
+    document.set_y(_MARGIN_MM + 6.2)
+    ticket_of_count = labels["ticket"].format(number=ticket.number, count=ticket.count)
+    document.write_text(ticket_of_count, _LEFT_MM + _TEXT_MM - 44, 44, (10, 8), color=_WHITE, align=Align.R)
 
 
-def _draw_when_and_where(sheet: _Sheet, ticket: PrintedTicket, labels: Section, locale: Locale) -> None:
+def _draw_when_and_where(document: _Document, ticket: PrintedTicket, labels: Section, locale: Locale) -> None:
     zone = ZoneInfo(ticket.timezone)
     starts_at = ticket.starts_at.astimezone(zone)
     date = format_date(starts_at, "full", locale)
-    sheet.write_label(labels["when"], _LEFT_MM, _TEXT_MM)
-    sheet.write_text(date[:1].upper() + date[1:], _LEFT_MM, _TEXT_MM, _VALUE_PTS, bold=True)
+    document.write_label(labels["when"], _LEFT_MM, _TEXT_MM)
+    document.write_text(date[:1].upper() + date[1:], _LEFT_MM, _TEXT_MM, _VALUE_PTS, bold=True)
     time = format_time(starts_at, "short", zone, locale)
     zone_name = get_timezone_name(starts_at, "long", locale=locale)
-    sheet.write_text(f"{time} · {zone_name}", _LEFT_MM, _TEXT_MM, (11, 9))
+    document.write_text(f"{time} · {zone_name}", _LEFT_MM, _TEXT_MM, (11, 9))
     if ticket.address:
-        sheet.set_y(sheet.get_y() + 6)
-        sheet.write_label(labels["where"], _LEFT_MM, _TEXT_MM)
+        document.set_y(document.get_y() + 6)
+        document.write_label(labels["where"], _LEFT_MM, _TEXT_MM)
         address = ", ".join(line.strip(" ,") for line in ticket.address.splitlines())
-        sheet.write_text(address, _LEFT_MM, _TEXT_MM, _VALUE_PTS, lines_max=2)
+        document.write_text(address, _LEFT_MM, _TEXT_MM, _VALUE_PTS, lines_max=2)
 
 
-def _draw_stub(sheet: _Sheet, ticket: PrintedTicket, labels: Section) -> None:
-    """The code, and beside it what a person at the door may want to read."""
-    top_mm = sheet.get_y()
-    _draw_qr(sheet, ticket.code, _LEFT_MM, top_mm)
+def _draw_stub(document: _Document, ticket: PrintedTicket, labels: Section) -> None:
+    """The QR code, and beside it what the staff at the door may want to read."""
+    top_mm = document.get_y()
+    _draw_qr(document, ticket.code, _LEFT_MM, top_mm)
     x_mm = _LEFT_MM + _QR_MM + _GAP_MM
     width_mm = _TEXT_MM - _QR_MM - _GAP_MM
-    for row, (label, value) in enumerate(_claims(ticket, labels)):
-        sheet.set_y(top_mm + row * _CLAIM_MM)
-        sheet.write_label(label, x_mm, width_mm)
-        sheet.write_text(value, x_mm, width_mm, _VALUE_PTS, lines_max=2, bold=True)
-    sheet.set_y(top_mm + _QR_MM)
+    for row, (label, value) in enumerate(_fields(ticket, labels)):
+        document.set_y(top_mm + row * _FIELD_MM)
+        document.write_label(label, x_mm, width_mm)
+        document.write_text(value, x_mm, width_mm, _VALUE_PTS, lines_max=2, bold=True)
+    document.set_y(top_mm + _QR_MM)
 
 
-def _claims(ticket: PrintedTicket, labels: Section) -> list[tuple[str, str]]:
+def _fields(ticket: PrintedTicket, labels: Section) -> list[tuple[str, str]]:
     seat = [] if ticket.seat is None else [(labels["seat"], ticket.seat)]
     return [
         *seat,
@@ -202,41 +201,40 @@ def _claims(ticket: PrintedTicket, labels: Section) -> list[tuple[str, str]]:
     ]
 
 
-def _draw_qr(sheet: _Sheet, code: str, x_mm: float, y_mm: float) -> None:
-    """One path for all of it, so that it stays sharp in any size and shows no seams. The margin around it is the
-    card's own white."""
+def _draw_qr(document: _Document, code: str, x_mm: float, y_mm: float) -> None:
+    """Drawn as one path, so that it stays sharp at any size and shows no seams. The white of the card is its margin."""
     modules, runs = qr_runs(code)
     module_mm = _QR_MM / modules
     path = PaintedPath()
     path.style.paint_rule = PathPaintRule.FILL_NONZERO
     path.style.fill_color = "#000"
-    for x, y, long in runs:
-        path.rectangle(x_mm + x * module_mm, y_mm + y * module_mm, long * module_mm, module_mm)
-    with sheet.drawing_context() as drawing:
+    for x, y, length in runs:
+        path.rectangle(x_mm + x * module_mm, y_mm + y * module_mm, length * module_mm, module_mm)
+    with document.drawing_context() as drawing:
         drawing.add_item(path, clone=False)
 
 
-def _draw_outline(sheet: _Sheet, dashes_mm: float, bottom_mm: float) -> None:
-    """The edge of the card, and where the stub would be torn off."""
+def _draw_outline(document: _Document, dashes_mm: float, bottom_mm: float) -> None:
+    """The edge of the card, and the dashed line where the stub tears off."""
     right_mm = _MARGIN_MM + _CARD_MM
-    sheet.set_draw_color(_HAIR)
-    sheet.set_line_width(0.3)
-    sheet.rect(_MARGIN_MM, _MARGIN_MM, _CARD_MM, bottom_mm - _MARGIN_MM, "D", True, _CORNER_MM)
-    sheet.set_fill_color(_WHITE)
+    document.set_draw_color(_HAIR)
+    document.set_line_width(0.3)
+    document.rect(_MARGIN_MM, _MARGIN_MM, _CARD_MM, bottom_mm - _MARGIN_MM, "D", True, _CORNER_MM)
+    document.set_fill_color(_WHITE)
     for x_mm, from_degrees in ((_MARGIN_MM, -90), (right_mm, 90)):
-        sheet.circle(x_mm, dashes_mm, _NOTCH_MM, "F")
-        sheet.arc(x_mm - _NOTCH_MM, dashes_mm - _NOTCH_MM, 2 * _NOTCH_MM, from_degrees, from_degrees + 180)
-    sheet.set_dash_pattern(1.2, 1.6)
-    sheet.line(_MARGIN_MM + 2 * _NOTCH_MM, dashes_mm, right_mm - 2 * _NOTCH_MM, dashes_mm)
-    sheet.set_dash_pattern()
+        document.circle(x_mm, dashes_mm, _NOTCH_MM, "F")
+        document.arc(x_mm - _NOTCH_MM, dashes_mm - _NOTCH_MM, 2 * _NOTCH_MM, from_degrees, from_degrees + 180)
+    document.set_dash_pattern(1.2, 1.6)
+    document.line(_MARGIN_MM + 2 * _NOTCH_MM, dashes_mm, right_mm - 2 * _NOTCH_MM, dashes_mm)
+    document.set_dash_pattern()
 
 
 def _tidy(text: str) -> str:
-    """On one line, accents joined with their letters, and without the signs that only steer other letters, for which
-    the font would draw boxes."""
+    """One line, with accents composed into their letters, and without invisible characters, which the font would draw
+    as boxes."""
     joined = unicodedata.normalize("NFC", " ".join(text.split()))
-    return "".join(character for character in joined if not _is_unseen(character))
+    return "".join(character for character in joined if not _is_invisible(character))
 
 
-def _is_unseen(character: str) -> bool:
+def _is_invisible(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf") or "\ufe00" <= character <= "\ufe0f"

@@ -64,7 +64,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     engine = Engine(url, LANES)
     engine.start()
     resources.push_async_callback(engine.close)
-    relay = Relay(database, _make_channels(settings, pool, engine, resources))
+    relay = Relay(database, _make_channels(settings, database, engine, resources))
     resources.push_async_callback(relay.close)
     return [
         *_make_connected_jobs(url, resources),
@@ -75,13 +75,13 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
 
 
 def _make_channels(
-    settings: Settings, pool: db.Pool, engine: Engine, resources: AsyncExitStack
+    settings: Settings, database: db.Database, engine: Engine, resources: AsyncExitStack
 ) -> Mapping[str, Channel]:
-    webhooks = WebhookChannel(pool, allow_private=settings.webhooks_to_private_addresses)
+    webhooks = WebhookChannel(database, allow_private=settings.webhooks_to_private_addresses)
     resources.push_async_callback(webhooks.close)
     channels: dict[str, Channel] = {WEBHOOK: webhooks}
     if settings.smtp_url:
-        channels[MAIL] = EmailChannel(pool, engine, Smtp(settings.smtp_url), settings.mail_from)
+        channels[MAIL] = EmailChannel(database, engine, Smtp(settings.smtp_url), settings.mail_from)
     return channels
 
 

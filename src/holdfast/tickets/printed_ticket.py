@@ -1,4 +1,4 @@
-"""What is printed on a ticket."""
+"""What a printed ticket says."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class PrintedTicket(Struct, frozen=True, kw_only=True):
-    """What is on the sheet. `timezone` is an IANA name, `number` counts from one."""
+    """`timezone` is an IANA name, `booking` the reference that the buyer knows, and `number` counts from one."""
 
     code: str
     event_title: str

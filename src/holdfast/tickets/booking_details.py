@@ -1,0 +1,54 @@
+"""A booking with its event and its org: what tickets and e-mails are made of."""
+
+from datetime import datetime
+
+from msgspec import Struct, json
+
+from holdfast import sql
+from holdfast.core.booking import Booking
+from holdfast.core.layout import Layout
+from holdfast.engine.engine import Engine
+from holdfast.runtime.db import Database
+
+
+class BookingDetails(Struct, frozen=True, kw_only=True):
+    booking: Booking
+    layout: Layout
+    title: str
+    starts_at: datetime
+    ends_at: datetime | None
+    timezone: str
+    address: str | None
+    org_name: str
+
+
+class _BookingRow(Struct, frozen=True):
+    """`booking` is JSON."""
+
+    title: str
+    starts_at: datetime
+    ends_at: datetime | None
+    timezone: str
+    address: str | None
+    revision: int
+    org_name: str
+    booking: str
+
+
+async def load_booking_details(
+    database: Database, engine: Engine, event: bytes, booking: bytes
+) -> BookingDetails | None:
+    row = await database.event(event).row(_BookingRow, sql.tickets.booking_details, event, booking)
+    if row is None:
+        return None
+    layouts = await engine.layouts(database, {event: row.revision})
+    return BookingDetails(
+        booking=json.decode(row.booking, type=Booking),
+        layout=layouts[event],
+        title=row.title,
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        timezone=row.timezone,
+        address=row.address,
+        org_name=row.org_name,
+    )

@@ -1,0 +1,75 @@
+"""Issues the tickets of a booking: signs their codes, prints them, and adds the event as a calendar file."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from holdfast.core.booking import Booking
+from holdfast.runtime import ids
+from holdfast.runtime.db import Database
+from holdfast.tickets.booking_details import BookingDetails
+from holdfast.tickets.booking_tickets import Ticket
+from holdfast.tickets.calendar import calendar_file
+from holdfast.tickets.codes import TicketRef, sign
+from holdfast.tickets.keys import SigningKey, get_signing_key
+from holdfast.tickets.printed_ticket import PrintedTicket
+
+
+class IssuedTicket(Struct, frozen=True):
+    ticket: Ticket
+    code: str
+
+
+async def issue_tickets(
+    database: Database, booking: Booking, tickets: Sequence[Ticket], generation: int | None = None
+) -> list[IssuedTicket]:
+    """Sign the tickets for the booking's present holder, or for the holder of an earlier generation."""
+    key = await get_signing_key(database, booking.event)
+    signed_generation = booking.generation if generation is None else generation
+    return [IssuedTicket(ticket, _sign_code(key, booking, ticket, signed_generation)) for ticket in tickets]
+
+
+async def print_tickets(details: BookingDetails, issued: Sequence[IssuedTicket], language: str) -> bytes:
+    """Draw the tickets as a PDF, in a thread because it takes a while."""
+    # The PDF library is large, and most processes never need it.
+    from holdfast.tickets.pdf import tickets_pdf
+
+    printed = [_printed_ticket(details, ticket, len(issued), number) for number, ticket in enumerate(issued, 1)]
+    return await asyncio.to_thread(tickets_pdf, printed, language)
+
+
+def event_calendar(details: BookingDetails, now: datetime) -> bytes:
+    booking = ids.format_booking_id(details.booking.event, details.booking.id)
+    return calendar_file(
+        uid=f"{booking}@holdfast",
+        title=details.title,
+        starts_at=details.starts_at,
+        ends_at=details.ends_at,
+        timezone=details.timezone,
+        address=details.address,
+        description=details.org_name,
+        now=now,
+    )
+
+
+def _sign_code(key: SigningKey, booking: Booking, ticket: Ticket, generation: int) -> str:
+    return sign(key.private, TicketRef(booking.event, booking.id, ticket.line, ticket.unit, generation, key.number))
+
+
+def _printed_ticket(details: BookingDetails, issued: IssuedTicket, count: int, number: int) -> PrintedTicket:
+    return PrintedTicket(
+        code=issued.code,
+        event_title=details.title,
+        starts_at=details.starts_at,
+        timezone=details.timezone,
+        address=details.address,
+        pool=issued.ticket.pool_name,
+        tariff=issued.ticket.tariff_name,
+        seat=issued.ticket.seat,
+        booking=ids.booking_reference(details.booking.id),
+        org_name=details.org_name,
+        number=number,
+        count=count,
+    )
