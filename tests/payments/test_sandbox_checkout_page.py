@@ -19,7 +19,11 @@ from holdfast.core.payment import PaymentResult
 from holdfast.payments.provider import ProviderError, ProviderStatus
 from holdfast.payments.sandbox import Action, ChargeStatus, Sandbox
 from holdfast.runtime import db
+from holdfast.runtime.settings import Settings
+from holdfast.web.assets import asset_routes
+from holdfast.web.page_texts import page_text
 from holdfast.web.sandbox_pages import sandbox_routes
+from holdfast.web.site import Site
 from tests.support.browser import chromium
 from tests.support.harness import fresh_database, wait_until
 from tests.support.sandbox_shop import SECRET, SandboxShop, checkout_request
@@ -45,8 +49,9 @@ class Place:
         pool, gone = [await db.create_pool(database, 4) for _ in range(2)]
         await gone.close()
         self.sandbox = Sandbox(db.Database(pool), SECRET, self.shop.url)
-        self.homeless = sandbox_routes(Sandbox(db.Database(gone), SECRET, self.shop.url))
-        routes = [*sandbox_routes(self.sandbox), Route("/return", _return), Route("/thanks", _thanks)]
+        self.homeless = sandbox_routes(_site(gone), Sandbox(db.Database(gone), SECRET, self.shop.url))
+        pages = [*sandbox_routes(_site(pool), self.sandbox), *asset_routes()]
+        routes = [*pages, Route("/return", _return), Route("/thanks", _thanks)]
         async with self.shop.serve(routes):
             self._up.set_result(None)
             await self._done.wait()
@@ -78,6 +83,11 @@ class Place:
 
     def result(self, ref: str) -> list[PaymentResult | None]:
         return [notice.result for notice in self.shop.notices if notice.ref == ref]
+
+
+def _site(pool: db.Pool) -> Site:
+    no_api: Any = None
+    return Site(Settings(), db.Database(pool), no_api, ())
 
 
 async def _return(request: Request) -> Response:
@@ -375,4 +385,4 @@ def test_a_checkout_without_its_database_asks_for_patience(place: Place) -> None
 
     answer = place.run(ask_for_it())
     assert answer.status_code == 503
-    assert "Back in a moment" in answer.text
+    assert page_text("en", "sorry.busy") in answer.text

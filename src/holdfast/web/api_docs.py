@@ -6,9 +6,6 @@ from typing import Any, Final
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
-from starlette.requests import Request as StarletteRequest
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 
 from holdfast import __version__
 from holdfast.api.call import Access, Operation, Tag
@@ -43,15 +40,6 @@ class Block(msgspec.Struct, frozen=True):
     anchor: str = ""
     link: str = ""
     fields: tuple[tuple[str, str], ...] = ()
-
-
-def docs_route(operations: Sequence[Operation]) -> Route:
-    page = docs_page(operations)
-
-    async def show(_: StarletteRequest) -> Response:
-        return HTMLResponse(page)
-
-    return Route("/docs", show, methods=["GET"])
 
 
 def docs_page(operations: Sequence[Operation]) -> bytes:

@@ -1,17 +1,15 @@
-"""Where a buyer comes back to after paying, if the shop has no page of its own for that."""
+"""Where a buyer returns after paying, if the shop has no page of its own for that."""
 
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.web.sandbox_pages import HEADERS, STYLE, policy, templates
+from holdfast.web.page_request import PageRequest
+from holdfast.web.site import Site
 
 
-def paid_route() -> Route:
-    page = templates.get_template("paid.html").render(style=STYLE)
-    headers = {**HEADERS, "content-security-policy": policy("'none'")}
+def paid_route(site: Site) -> Route:
+    return Route("/paid", site.page(show_paid), methods=["GET"])
 
-    async def show(_: Request) -> Response:
-        return HTMLResponse(page, headers=headers)
 
-    return Route("/paid", show, methods=["GET"])
+async def show_paid(page: PageRequest) -> Response:
+    return page.render("paid.html")

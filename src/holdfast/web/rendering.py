@@ -14,6 +14,7 @@ from msgspec import json
 from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
 from holdfast.i18n.reasons import reason_text
+from holdfast.i18n.texts import translate
 from holdfast.web.assets import ASSETS
 from holdfast.web.booking_summary import last_payment, seat_labels, unit_count
 from holdfast.web.page_texts import page_text
@@ -80,6 +81,8 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         icon=_icon,
         pattern=_pattern,
         tone=TONES.__getitem__,
+        sandbox_text=lambda key, **values: translate(language, f"sandbox.{key}", **values),
+        description=lambda key, **values: translate(language, f"description.{key}", **values),
         to_json=_to_json,
         last_payment=last_payment,
         seat_labels=seat_labels,

@@ -1,6 +1,7 @@
 """All pages."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -8,9 +9,9 @@ from starlette.types import Scope
 
 from holdfast.api.call import Operation
 from holdfast.payments.sandbox import Sandbox
-from holdfast.web.api_docs import docs_route
 from holdfast.web.assets import asset_routes
 from holdfast.web.booking_pages import booking_routes
+from holdfast.web.docs_page import docs_route
 from holdfast.web.entry_pages import entry_routes
 from holdfast.web.event_pages import event_routes
 from holdfast.web.page_request import PageRequest
@@ -20,6 +21,8 @@ from holdfast.web.sandbox_pages import sandbox_routes
 from holdfast.web.site import Site
 from holdfast.web.stampede_pages import stampede_routes
 
+API_PATHS: Final = ("/v1/", "/docs", "/openapi.json")
+
 
 def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | None) -> list[Route]:
     return [
@@ -28,9 +31,9 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
         *entry_routes(site),
         *stampede_routes(site),
         *asset_routes(),
-        docs_route(operations),
-        paid_route(),
-        *(sandbox_routes(sandbox) if sandbox is not None else ()),
+        docs_route(site, operations),
+        paid_route(site),
+        *(sandbox_routes(site, sandbox) if sandbox is not None else ()),
         NotFoundRoute("/{path:path}", site.page(show_not_found), methods=["GET"]),
     ]
 
@@ -40,7 +43,7 @@ class NotFoundRoute(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         is_browser = any(name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ()))
-        is_page = is_browser and not scope["path"].startswith(("/v1/", "/docs", "/openapi.json", "/paid", "/sandbox/"))
+        is_page = is_browser and not scope["path"].startswith(API_PATHS)
         return super().matches(scope) if is_page else (Match.NONE, {})
 
 

@@ -1,0 +1,38 @@
+"""Serves the docs of the API with the same protection as every other page."""
+
+import base64
+import gzip
+import hashlib
+import re
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.api.call import Operation
+from holdfast.web.api_docs import docs_page
+from holdfast.web.assets import Asset, asset_response
+from holdfast.web.security import NOBODY, content_security_policy, security_headers
+from holdfast.web.site import Site
+
+
+def docs_route(site: Site, operations: Sequence[Operation]) -> Route:
+    content = docs_page(operations)
+    asset = Asset(content, gzip.compress(content, mtime=0), "text/html; charset=utf-8")
+    policy = content_security_policy(NOBODY, styles=_style_sources(content), has_scripts=False)
+    headers = security_headers(policy, is_https=site.is_https)
+
+    async def show(request: Request) -> Response:
+        response = asset_response(request, asset, headers["cache-control"])
+        response.headers.update(headers)
+        return response
+
+    return Route("/docs", show, methods=["GET"])
+
+
+def _style_sources(content: bytes) -> str:
+    """The page brings its own style, so the policy names the hash of it."""
+    styles = re.findall(rb"<style>(.*?)</style>", content, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(style).digest()).decode() for style in styles]
+    return " ".join(["'self'", *(f"'sha256-{each}'" for each in hashes)])
