@@ -227,7 +227,7 @@ def test_forms_carry_the_token_of_their_browser(pages: dict[str, Page]) -> None:
     tokens = {name: {form.fields.get("form_token") for form in page.forms} for name, page in pages.items()}
     sent = [token for found in tokens.values() for token in found]
     assert None not in sent
-    assert len(sent) > 10
+    assert len(sent) > 3
     assert len(set(sent)) == len(sent), "a token that looks the same in two pages can be guessed from their sizes"
 
 

@@ -49,10 +49,18 @@ ASSETS: Final = Assets()
 
 def asset_response(request: Request, asset: Asset, cache_control: str) -> Response:
     headers = {"cache-control": cache_control, "vary": "accept-encoding", "x-content-type-options": "nosniff"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if accepts_gzip(request):
         headers["content-encoding"] = "gzip"
         return Response(asset.zipped, headers=headers, media_type=asset.content_type)
     return Response(asset.content, headers=headers, media_type=asset.content_type)
+
+
+def accepts_gzip(request: Request) -> bool:
+    for entry in request.headers.get("accept-encoding", "").lower().split(","):
+        coding, _, quality = entry.replace(" ", "").partition(";q=")
+        if coding == "gzip":
+            return not quality or quality.strip("0.") != ""
+    return False
 
 
 async def _serve(request: Request) -> Response:
