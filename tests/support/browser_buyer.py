@@ -65,7 +65,7 @@ class BrowserBuyer:
         """In the sandbox, and back to the shop."""
         self.page.locator(".way").click()
         self.page.wait_for_url("**/sandbox/checkout/**")
-        self.page.get_by_role("button", name="Pay", exact=False).first.click()
+        self.page.locator("button.main").click()
         self.page.wait_for_url("**/b/**")
 
 

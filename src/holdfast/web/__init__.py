@@ -1,1 +1,1 @@
-"""The pages that buyers see. They are a client of the API, which they call in their own process."""
+"""All HTML: the shop's pages, the sandbox's checkout and the docs. Pages call the API in the same process."""

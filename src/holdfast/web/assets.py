@@ -1,4 +1,4 @@
-"""Scripts, styles and pictures of the pages, served from memory under a name that changes with them."""
+"""Serves scripts, styles and icons from memory. Their addresses contain a version that changes with their content."""
 
 import gzip
 import hashlib
@@ -25,7 +25,7 @@ class Asset(Struct, frozen=True):
 
 
 class Assets:
-    """All share one version, because modules name each other by their place."""
+    """All files share one version, because scripts import each other by relative path."""
 
     def __init__(self) -> None:
         self._by_name = {
@@ -68,7 +68,7 @@ async def _serve(request: Request) -> Response:
     if asset is None:
         return Response(status_code=404)
     is_current = request.path_params["version"] == ASSETS.version
-    # While a new version is rolled out, another process may be asked for what only the old one had.
+    # During a rollout, a page of one version may load files from a process of another.
     return asset_response(request, asset, FOREVER if is_current else "no-cache")
 
 

@@ -84,7 +84,7 @@ async def get_seats(api: InProcessApi, address: str, event: str) -> SeatMap:
 
 
 def idempotency_key(form: Mapping[str, str], body: Struct) -> str:
-    """The same form with the same choice is the same request, however often it is sent; another choice is another."""
+    """A form sent twice with the same choice gives the same key; a different choice gives another."""
     return hashlib.sha256(form.get("key", "").encode() + b"\0" + json.encode(body)).hexdigest()
 
 

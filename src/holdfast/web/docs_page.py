@@ -32,7 +32,7 @@ def docs_route(site: Site, operations: Sequence[Operation]) -> Route:
 
 
 def _style_sources(content: bytes) -> str:
-    """The page brings its own style, so the policy names the hash of it."""
+    """The page contains its stylesheet, so the policy allows its hash."""
     styles = re.findall(rb"<style>(.*?)</style>", content, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(style).digest()).decode() for style in styles]
     return " ".join(["'self'", *(f"'sha256-{each}'" for each in hashes)])

@@ -86,7 +86,7 @@ class _Row(Struct, frozen=True):
 
 
 async def load_listings(scope: Scope, events: Sequence[bytes]) -> dict[bytes, EventListing]:
-    """Those of the events that are published, by id."""
+    """The published ones among these events, by id."""
     return {row.id: _listing(row) for row in await scope.rows(_Row, sql.pages.listings, events)}
 
 

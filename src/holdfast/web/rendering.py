@@ -1,4 +1,4 @@
-"""Templates, and what they speak with."""
+"""Renders templates with the texts and formats of the reader's language."""
 
 from datetime import datetime
 from functools import lru_cache
@@ -88,7 +88,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         seat_labels=seat_labels,
         unit_count=unit_count,
         language=language,
-        languages=[(each, LANGUAGE_NAMES[each], _in_language(page, each)) for each in LANGUAGES],
+        languages=[(code, LANGUAGE_NAMES[code], _address_in(page, code)) for code in LANGUAGES],
         org=page.org,
         form_token=page.form_token,
         is_embedded=page.is_embedded,
@@ -102,18 +102,18 @@ def _icon(name: str) -> Markup:
     return Markup('<svg class="icon" aria-hidden="true"><use href="{}"></use></svg>').format(address)
 
 
-def _pattern(event: str) -> int:
-    """Which of the patterns an event wears: the same always, and another than most others."""
-    return int(event[-4:], 16) % PATTERNS + 1
+def _pattern(event_id: str) -> int:
+    """The background pattern of an event, chosen by its id so that it never changes."""
+    return int(event_id[-4:], 16) % PATTERNS + 1
 
 
 def _to_json(value: object) -> Markup:
-    """JSON for a script of the page to read. No text in it can end the element that it stands in."""
+    """JSON for the page's script. No text in it can end the element that contains it."""
     return Markup(json.encode(value).decode().replace("<", "\\u003c"))  # noqa: S704
 
 
-def _in_language(page: "PageRequest", language: str) -> str:
-    """The address of this page in another language; after a form was sent, of the page that it was on."""
+def _address_in(page: "PageRequest", language: str) -> str:
+    """The address of this page in another language. After a form, the address of the page that the form is on."""
     path: str = page.request.scope["path"]
     if page.request.method == "POST":
         path = path.rpartition("/")[0]

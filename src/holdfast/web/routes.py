@@ -1,4 +1,4 @@
-"""All pages."""
+"""The routes of all pages."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -63,7 +63,7 @@ async def _find_charge(sandbox: Sandbox, page: PageRequest) -> SandboxCharge | N
 
 
 async def _read_form(page: PageRequest) -> ChargeForm:
-    """Whoever knows the address of a checkout may pay it, so its form carries no token."""
+    """Anyone with the address of a checkout may pay it, so its form carries no token."""
     return convert(await read_fields(page.request, FORM_BYTES_MAX, FIELDS_MAX), ChargeForm, strict=False)
 
 

@@ -53,7 +53,7 @@ class Site:
         return org
 
     def page(self, respond: Respond) -> Callable[[Request], Awaitable[Response]]:
-        """The function as an endpoint. Whatever it raises becomes an error page."""
+        """The function as an endpoint. Errors become error pages."""
 
         async def endpoint(request: Request) -> Response:
             page = PageRequest(self, request)

@@ -1,5 +1,5 @@
-/** Counts down by the time that has passed since the server told how much is left: the machine's own clock may be wrong,
-    and a machine that slept is right again as soon as it wakes. */
+/** Counts down from the seconds that the server reports, because the device's clock may be wrong. Compares with a fixed
+    end, so a device that slept shows the right time as soon as it wakes. */
 export class Countdown {
   constructor(secondsLeft, { tick, end }) {
     this.endsAt = Date.now() + secondsLeft * 1000;
@@ -26,6 +26,6 @@ export class Countdown {
   }
 }
 
-export function minutes(seconds) {
+export function formatMinutes(seconds) {
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
 }

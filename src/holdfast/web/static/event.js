@@ -1,9 +1,9 @@
-/** The page of an event: the map and the numbers follow the live feed, and a choice becomes a hold. */
+/** The event page: the live feed updates the map and the numbers, and the order form places a hold. */
 
-import { Countdown, minutes } from "./clock.js";
+import { Countdown, formatMinutes } from "./clock.js";
 import { followMap, loadLayout } from "./event_map.js";
 import { Order } from "./order.js";
-import { number, page, reloadWhenBack, say } from "./page.js";
+import { number, page, reloadWhenRestored, say } from "./page.js";
 
 const NEARBY = 4;
 
@@ -11,7 +11,7 @@ const problem = document.getElementById("problem");
 let map = null;
 let isSending = false;
 
-reloadWhenBack();
+reloadWhenRestored();
 if (page) {
   await start();
 }
@@ -21,24 +21,24 @@ async function start() {
   document.querySelectorAll("form[data-hold]").forEach((form) => form.addEventListener("submit", hold));
   problem.querySelector("[data-close]").addEventListener("click", () => (problem.hidden = true));
   startCountdown();
-  followTariffs();
+  updateTariffs();
   const layout = await loadLayout();
   map = await followMap(layout, showPools);
   if (map) {
-    connect(order, layout);
+    connectMapAndOrder(order, layout);
   }
 }
 
-/** What is chosen on the map is what is in the order. */
-function connect(order, layout) {
+/** Keep the map and the order in step. */
+function connectMapAndOrder(order, layout) {
   const element = document.getElementById("map");
-  order.know(layout);
+  order.setLayout(layout);
   order.addEventListener("remove", (event) => map.select(event.detail, false));
   map.max = page.most;
   map.hold(page.mine);
-  element.addEventListener("seats:change", (event) => order.choose(event.detail.selected));
-  element.addEventListener("seats:refused", (event) => refuse(event.detail));
-  element.addEventListener("seats:lost", (event) => lose(event.detail.labels));
+  element.addEventListener("seats:change", (event) => order.setSeats(event.detail.selected));
+  element.addEventListener("seats:refused", (event) => showRefusedSeat(event.detail));
+  element.addEventListener("seats:lost", (event) => showLostSeats(event.detail.labels));
 }
 
 function showPools(left) {
@@ -58,41 +58,41 @@ function limit(input, remaining) {
   input.disabled = remaining === 0 && Number(input.value) === 0;
 }
 
-function refuse({ label, reason }) {
+function showRefusedSeat({ label, reason }) {
   if (reason === "limit") {
-    tell(say("limit", { n: page.most }));
+    showProblem(say("limit", { n: page.most }));
   } else {
-    tell(say("takenSeat", { seat: label }), [label]);
+    showProblem(say("takenSeat", { seat: label }), [label]);
   }
 }
 
-/** While a hold is under way it may be this buyer's own; the answer will tell. */
-function lose(labels) {
+/** While a hold request is running, the seats may be this buyer's own; its response decides. */
+function showLostSeats(labels) {
   if (isSending) {
     return;
   }
-  tell(say("lost", { seats: labels.join(", ") }), labels);
+  showProblem(say("lost", { seats: labels.join(", ") }), labels);
 }
 
-/** Says what went wrong and offers free seats near those that it is about. */
-function tell(text, labels = []) {
+/** Show what went wrong, with free seats near the ones it is about. */
+function showProblem(text, labels = []) {
   problem.hidden = false;
   problem.querySelector("[data-problem]").textContent = text;
   const offers = map ? nearby(labels) : [];
   const heading = document.createElement("span");
   heading.textContent = offers.length ? say("nearby") : "";
-  problem.querySelector("[data-nearby]").replaceChildren(heading, ...offers.map(offer));
+  problem.querySelector("[data-nearby]").replaceChildren(heading, ...offers.map(seatButton));
   problem.scrollIntoView({ block: "nearest" });
 }
 
-/** As many side by side as there were, and then more. */
+/** Prefer as many seats side by side as the buyer wanted, then add single ones. */
 function nearby(labels) {
   const counts = Array.from({ length: NEARBY }, (_, n) => labels.length + n);
   const found = labels.flatMap((label) => counts.flatMap((count) => map.nearby(label, count)));
   return [...new Set(found)].filter((label) => !map.selected.includes(label)).slice(0, NEARBY);
 }
 
-function offer(label) {
+function seatButton(label) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "button button--quiet button--small";
@@ -117,7 +117,7 @@ async function hold(event) {
   try {
     await send(form);
   } catch {
-    tell(say("offline"));
+    showProblem(say("offline"));
   } finally {
     isSending = false;
     button.removeAttribute("aria-busy");
@@ -127,35 +127,35 @@ async function hold(event) {
 async function send(form) {
   const body = new URLSearchParams(new FormData(form));
   const answer = await fetch(page.hold, { method: "POST", body, headers: { accept: "application/json" } });
-  const told = await answer.json();
+  const result = await answer.json();
   if (answer.ok) {
-    location.assign(told.booking);
-    // Until the browser has gone there.
+    location.assign(result.booking);
+    // Stay busy until the browser leaves this page.
     await new Promise(() => {});
   } else {
-    refused(told);
+    showRefusal(result);
   }
 }
 
-function refused({ text, conflicts = [] }) {
+function showRefusal({ text, conflicts = [] }) {
   conflicts.forEach((label) => map?.select(label, false));
-  tell(text ?? say("failed"), conflicts);
+  showProblem(text ?? say("failed"), conflicts);
 }
 
 function startCountdown() {
   const clock = document.querySelector("[data-countdown]");
   if (page.secondsLeft !== null) {
-    const tick = (seconds) => (clock.textContent = minutes(seconds));
+    const tick = (seconds) => (clock.textContent = formatMinutes(seconds));
     new Countdown(page.secondsLeft, { tick, end: () => location.reload() });
   }
 }
 
-/** The prices to choose from are those of the chosen area. */
-function followTariffs() {
+/** Offer the tariffs of the chosen area. */
+function updateTariffs() {
   const pool = document.getElementById("best-pool");
   const tariff = document.getElementById("best-tariff");
   pool?.addEventListener("change", () => {
-    const { tariffs } = page.pools.find((each) => each.code === pool.value);
-    tariff.replaceChildren(...tariffs.map((each) => new Option(each.name, each.code)));
+    const { tariffs } = page.pools.find((candidate) => candidate.code === pool.value);
+    tariff.replaceChildren(...tariffs.map(({ name, code }) => new Option(name, code)));
   });
 }

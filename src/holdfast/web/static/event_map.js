@@ -1,4 +1,4 @@
-/** The seat map of a page and the number of what is free, as they are at every moment. */
+/** Keeps the seat map of a page and its count of free seats up to date. */
 
 import { Live } from "./live.js";
 import { number, page, say } from "./page.js";
@@ -6,7 +6,7 @@ import { number, page, say } from "./page.js";
 const status = document.getElementById("live");
 const left = new Map();
 
-/** Where seats are and what they cost, for those who draw or sell them. Null where an event has none. */
+/** The places and pools of all seats, or null for an event without seats. */
 export async function loadLayout() {
   if (!page.layout) {
     return null;
@@ -15,19 +15,19 @@ export async function loadLayout() {
   return { ...(await answer.json()), pools: page.pools, stage: page.map.stage };
 }
 
-/** Draws the map, if there is a layout, and keeps it current. `pools` is told of every change of numbers. */
-export async function followMap(layout, pools = () => {}) {
+/** Draw the map, if there is a layout, and follow the live feed. `onPools` runs whenever the numbers change. */
+export async function followMap(layout, onPools = () => {}) {
   layout ??= await loadLayout();
   const map = layout && (await drawMap(layout));
-  const take = (seats, changed) => {
-    seats();
+  const update = (updateSeats, changed) => {
+    updateSeats();
     changed.forEach(([code, pool]) => left.set(code, pool));
-    pools(left);
+    onPools(left);
     showLive();
   };
   new Live(page.live, {
-    snapshot: (message) => take(() => map?.reset(message.seats), message.pools.map((pool) => [pool.code, pool])),
-    change: (message) => take(() => map?.apply(message.seats), Object.entries(message.pools)),
+    snapshot: (message) => update(() => map?.reset(message.seats), message.pools.map((pool) => [pool.code, pool])),
+    change: (message) => update(() => map?.apply(message.seats), Object.entries(message.pools)),
     connected: showLive,
     lost: showLost,
   });
@@ -37,7 +37,7 @@ export async function followMap(layout, pools = () => {}) {
 async function drawMap(layout) {
   const { SeatMap } = await import("./seatmap.js");
   const element = document.getElementById("map");
-  // Whoever has the element has the map, too: a browser's console, or a test.
+  // The browser's console and tests reach the map through its element.
   element.map = new SeatMap(element, layout, page.map);
   return element.map;
 }

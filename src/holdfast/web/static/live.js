@@ -1,4 +1,4 @@
-/** Follows an event: a snapshot, and then every change in order. A lost connection goes on where it broke off. */
+/** Follows the live feed of an event: a snapshot, then every change in order. Resumes after a lost connection. */
 
 const SILENCE_MS = 45_000;
 const RETRY_MS = 300;
@@ -18,32 +18,32 @@ export class Live {
     const after = this.version === null ? "" : `?after=${this.version}`;
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
     this.socket = new WebSocket(`${scheme}//${location.host}${this.path}${after}`);
-    this.socket.onopen = () => this.opened();
-    this.socket.onmessage = (event) => this.take(JSON.parse(event.data));
-    this.socket.onclose = () => this.closed();
-    this.listen();
+    this.socket.onopen = () => this.handleOpen();
+    this.socket.onmessage = (event) => this.receive(JSON.parse(event.data));
+    this.socket.onclose = () => this.handleClose();
+    this.restartSilenceTimer();
   }
 
-  opened() {
+  handleOpen() {
     this.failures = 0;
     if (this.version !== null) {
       this.on.connected();
     }
   }
 
-  take(message) {
-    this.listen();
+  receive(message) {
+    this.restartSilenceTimer();
     if (message.type === "snapshot") {
       this.version = message.version;
       this.on.snapshot(message);
       this.on.connected();
     } else if (message.type === "change") {
-      this.takeChange(message);
+      this.receiveChange(message);
     }
   }
 
-  /** A gap cannot happen; if it did, starting over is right. */
-  takeChange(message) {
+  /** The feed has no gaps. If one appears, start over from a snapshot. */
+  receiveChange(message) {
     if ((message.from ?? message.seq) !== this.version + 1) {
       this.version = null;
       this.socket.close();
@@ -53,14 +53,14 @@ export class Live {
     this.on.change(message);
   }
 
-  /** The server is never silent for long, so silence is a line that broke without a word. */
-  listen() {
-    clearTimeout(this.silence);
-    this.silence = setTimeout(() => this.socket.close(), SILENCE_MS);
+  /** The server sends heartbeats, so silence means that the connection broke without a close. */
+  restartSilenceTimer() {
+    clearTimeout(this.silenceTimer);
+    this.silenceTimer = setTimeout(() => this.socket.close(), SILENCE_MS);
   }
 
-  closed() {
-    clearTimeout(this.silence);
+  handleClose() {
+    clearTimeout(this.silenceTimer);
     this.on.lost();
     this.failures += 1;
     const pause = Math.min(RETRY_MS * 2 ** (this.failures - 1), RETRY_MAX_MS);
@@ -68,7 +68,7 @@ export class Live {
   }
 
   retry(pause) {
-    clearTimeout(this.again);
-    this.again = setTimeout(() => this.socket.readyState === WebSocket.CLOSED && this.connect(), pause);
+    clearTimeout(this.retryTimer);
+    this.retryTimer = setTimeout(() => this.socket.readyState === WebSocket.CLOSED && this.connect(), pause);
   }
 }

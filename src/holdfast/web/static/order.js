@@ -1,4 +1,4 @@
-/** What the buyer has chosen, with its prices, beside the map. */
+/** The order beside the map: what the buyer has chosen, with prices. */
 
 import { icon, money, page, say } from "./page.js";
 
@@ -6,28 +6,28 @@ export class Order extends EventTarget {
   constructor(form) {
     super();
     this.form = form;
-    this.find = (name) => form.querySelector(`[data-${name}]`);
+    this.field = (name) => form.querySelector(`[data-${name}]`);
     this.tariffs = new Map();
     this.poolOf = new Map();
     this.seats = [];
-    document.querySelectorAll("[data-pool]").forEach((pool) => this.watch(pool));
-    this.show();
+    document.querySelectorAll("[data-pool]").forEach((pool) => this.listen(pool));
+    this.render();
   }
 
-  /** Where each seat is sold, once the layout is there. */
-  know(layout) {
+  /** Look up the pool of each seat, once the layout is loaded. */
+  setLayout(layout) {
     layout.seats.forEach(([label, pool]) => this.poolOf.set(label, page.pools[pool]));
   }
 
-  choose(labels) {
+  setSeats(labels) {
     this.seats = labels;
-    this.show();
+    this.render();
   }
 
-  watch(pool) {
+  listen(pool) {
     const inputs = [...pool.querySelectorAll("input")];
     pool.addEventListener("click", (event) => this.step(event.target.closest("[data-step]")));
-    inputs.forEach((input) => input.addEventListener("input", () => this.show()));
+    inputs.forEach((input) => input.addEventListener("input", () => this.render()));
   }
 
   step(button) {
@@ -37,7 +37,7 @@ export class Order extends EventTarget {
     }
     const wanted = Number(input.value) + Number(button.dataset.step);
     input.value = Math.max(0, Math.min(wanted, Number(input.max)));
-    this.show();
+    this.render();
   }
 
   tariffOf(label) {
@@ -64,17 +64,17 @@ export class Order extends EventTarget {
     return this.seats.length + this.quantities().reduce((sum, chosen) => sum + chosen.quantity, 0);
   }
 
-  show() {
+  render() {
     const tax = Math.floor((this.subtotal * page.taxBps + 5000) / 10000);
-    this.find("picks").replaceChildren(...this.seats.map((label) => this.pick(label)));
-    this.find("empty").hidden = this.units > 0;
-    this.find("sums").hidden = this.units === 0;
-    this.find("subtotal").textContent = money(this.subtotal);
-    if (this.find("tax")) {
-      this.find("tax").textContent = money(tax);
+    this.field("picks").replaceChildren(...this.seats.map((label) => this.row(label)));
+    this.field("empty").hidden = this.units > 0;
+    this.field("sums").hidden = this.units === 0;
+    this.field("subtotal").textContent = money(this.subtotal);
+    if (this.field("tax")) {
+      this.field("tax").textContent = money(tax);
     }
-    this.find("total").textContent = money(this.subtotal + tax);
-    this.find("submit").disabled = this.units === 0;
+    this.field("total").textContent = money(this.subtotal + tax);
+    this.field("submit").disabled = this.units === 0;
     const chosen = this.seats.map((seat) => ({ seat, tariff: this.tariffOf(seat).code }));
     this.form.elements.seats.value = JSON.stringify(chosen);
     document.querySelectorAll("[data-pool]").forEach((pool) => {
@@ -83,10 +83,10 @@ export class Order extends EventTarget {
     });
   }
 
-  pick(label) {
+  row(label) {
     const row = document.createElement("li");
     row.className = "pick";
-    row.append(this.heading(label), this.remover(label), this.tariffChoice(label), this.price(label));
+    row.append(this.heading(label), this.removeButton(label), this.tariffSelect(label), this.price(label));
     return row;
   }
 
@@ -98,7 +98,7 @@ export class Order extends EventTarget {
     return text;
   }
 
-  remover(label) {
+  removeButton(label) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "button button--plain button--icon";
@@ -108,7 +108,7 @@ export class Order extends EventTarget {
     return button;
   }
 
-  tariffChoice(label) {
+  tariffSelect(label) {
     const { tariffs } = this.poolOf.get(label);
     if (tariffs.length === 1) {
       return document.createElement("span");
@@ -124,7 +124,7 @@ export class Order extends EventTarget {
 
   setTariff(label, code) {
     this.tariffs.set(label, code);
-    this.show();
+    this.render();
     this.form.querySelector(`[aria-label="${CSS.escape(say("tariffOf", { seat: label }))}"]`)?.focus();
   }
 

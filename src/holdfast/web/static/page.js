@@ -1,4 +1,4 @@
-/** What the server has left for the page's script, and how it speaks. */
+/** The data that the server embeds in the page, and how scripts format texts, numbers and money. */
 
 const element = document.getElementById("page");
 
@@ -14,14 +14,14 @@ export function number(count) {
   return new Intl.NumberFormat(page.language).format(count);
 }
 
-/** Digits are the currency's own, which the browser may see differently. */
+/** The server decides how many decimals a currency has; browsers disagree about some. */
 export function money(amount) {
   const digits = { minimumFractionDigits: page.digits, maximumFractionDigits: page.digits };
   const format = new Intl.NumberFormat(page.language, { style: "currency", currency: page.currency, ...digits });
   return format.format(amount / 10 ** page.digits);
 }
 
-/** An icon of the sprite that the page uses already. */
+/** An icon from the sprite that the page already uses. */
 export function icon(name) {
   const sprite = document.querySelector(".icon use").getAttribute("href").split("#")[0];
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -33,7 +33,7 @@ export function icon(name) {
   return svg;
 }
 
-/** A page that the browser has kept is not as things are now. */
-export function reloadWhenBack() {
+/** A page from the browser's back/forward cache is out of date. */
+export function reloadWhenRestored() {
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }

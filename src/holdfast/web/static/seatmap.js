@@ -1,35 +1,35 @@
 // The seat map of the buyers' pages: up to 20,000 seats to choose from with mouse, touch, keyboard or screen reader.
 //
-// It knows seats and nothing of bookings: the page tells what turns, and hears of choices by events on the element.
+// It knows seats, not bookings: the page passes state changes in, and events on the element report selections.
 
 import { fill, make } from "./seatmap_dom.js";
 import { Gestures } from "./seatmap_gestures.js";
 import { Hall } from "./seatmap_hall.js";
 import { Legend } from "./seatmap_legend.js";
 import { SeatList } from "./seatmap_list.js";
-import { isDirection, nearest, rowEnd, stepFrom } from "./seatmap_near.js";
+import { isDirection, nearest, rowEnd, stepFrom } from "./seatmap_neighbours.js";
 import { BLOCKED, FREE, LOOKS, Seats } from "./seatmap_seats.js";
 import { readTheme } from "./seatmap_theme.js";
 import { View } from "./seatmap_view.js";
 
-/** Every word that a person sees or hears. */
+/** Every text that a person sees or hears. */
 export const TEXT_KEYS = [
   "label", "help", "free", "held", "sold", "blocked", "mine", "selected", "seat", "rowSeat", "row", "seats",
   "freeCount", "zoomIn", "zoomOut", "reset", "showList", "showMap", "list", "legend", "taken", "limit",
 ];
 
 const ZOOM_STEP = 1.6;
-/** Pixels: the size below which a finger cannot tell seats apart, how far apart they are put then, and its reach. */
+/** Pixels: below TARGET_MIN a finger cannot hit one seat, so the map zooms in to TARGET_WANTED. */
 const TARGET_MIN = 24;
 const TARGET_WANTED = 40;
 const TARGET_REACH = 22;
 const MOUSE_REACH = 5;
-/** Units: the half of a seat and of the gap around it. */
+/** Hall units: half a seat and half the gap around it. */
 const SEAT_REACH = 0.6;
 let maps = 0;
 
 export class SeatMap {
-  /** The most seats that may be selected; null: as many as there are. */
+  /** The largest number of seats that may be selected, or null for no limit. */
   max = null;
 
   constructor(element, layout, texts) {
@@ -52,48 +52,48 @@ export class SeatMap {
   #list;
   #legend;
   #gestures;
-  #said;
+  #liveRegion;
   #tip;
   #buttons;
   #sizes;
   #stop = new AbortController();
   #cursor = null;
 
-  /** All seats anew: those not named are free. */
+  /** Set the state of all seats. Seats that are not named are free. */
   reset(states = {}) {
     const known = new Map(Object.entries(states));
-    const turned = [];
+    const changed = [];
     this.#hall.labels.forEach((label, seat) => {
-      if (this.#seats.turn(seat, known.get(label) ?? "free")) turned.push(seat);
+      if (this.#seats.setState(seat, known.get(label) ?? "free")) changed.push(seat);
     });
-    this.#shown(turned, false);
+    this.#redraw(changed, false);
   }
 
-  /** What turned, by others or by this buyer. */
+  /** Change the state of the named seats. */
   apply(states) {
-    const turned = [];
+    const changed = [];
     for (const [label, state] of Object.entries(states)) {
       const seat = this.#hall.find(label);
-      if (seat !== undefined && this.#seats.turn(seat, state)) turned.push(seat);
+      if (seat !== undefined && this.#seats.setState(seat, state)) changed.push(seat);
     }
-    this.#shown(turned, true);
+    this.#redraw(changed, true);
   }
 
-  /** The seats that this buyer holds or owns, and no others. They stop being selected, which is not losing them. Told
-   * before the hold is asked for, the feed's news of one's own hold is not taken for somebody else's. */
+  /** Mark the seats that this buyer holds or owns. They are no longer selected, but not lost either. Call this before
+   * requesting a hold, so that the feed's changes do not look like another buyer's. */
   hold(labels) {
     const own = new Set(labels.map((label) => this.#hall.find(label)));
-    const turned = [];
+    const changed = [];
     let isLess = false;
     for (let seat = 0; seat < this.#hall.count; seat += 1) {
-      if (own.has(seat) && this.#seats.chosen.has(seat)) isLess = this.#seats.leave(seat);
-      if (this.#seats.own(seat, own.has(seat))) turned.push(seat);
+      if (own.has(seat) && this.#seats.chosen.has(seat)) isLess = this.#seats.unselect(seat);
+      if (this.#seats.setMine(seat, own.has(seat))) changed.push(seat);
     }
-    this.#shown(turned, false);
-    if (isLess) this.#tell("change", { selected: this.selected });
+    this.#redraw(changed, false);
+    if (isLess) this.#dispatch("change", { selected: this.selected });
   }
 
-  /** Whether it is now as wished. What is not free, and more than `max`, is refused. */
+  /** Returns whether the seat now is as wanted. Refuses seats that are not free, and more than `max`. */
   select(label, isSelected = true) {
     const seat = this.#hall.find(label);
     if (seat === undefined) return false;
@@ -105,13 +105,13 @@ export class SeatMap {
   }
 
   clear() {
-    const left = [...this.#seats.chosen];
-    for (const seat of left) this.#seats.leave(seat);
-    this.#shown(left, false);
-    if (left.length) this.#tell("change", { selected: [] });
+    const cleared = [...this.#seats.chosen];
+    for (const seat of cleared) this.#seats.unselect(seat);
+    this.#redraw(cleared, false);
+    if (cleared.length) this.#dispatch("change", { selected: [] });
   }
 
-  /** Up to `count` free seats nearest to one: of the same pool first, side by side if it can be. */
+  /** Up to `count` free seats near this one, of the same pool first, side by side if possible. */
   nearby(label, count) {
     const from = this.#hall.find(label);
     if (from === undefined) return [];
@@ -124,7 +124,7 @@ export class SeatMap {
     return seat === undefined ? undefined : LOOKS[this.#seats.state(seat)];
   }
 
-  /** Where its middle is, in CSS pixels of the canvas. */
+  /** The centre of a seat, in CSS pixels of the canvas. */
   position(label) {
     const seat = this.#hall.find(label);
     if (seat === undefined) return null;
@@ -132,7 +132,7 @@ export class SeatMap {
     return { x, y };
   }
 
-  /** Read the page's colours again, after it changed them by other means than the system's preference. */
+  /** Read the page's colours again. Needed only if they change without a change of the system's colour scheme. */
   restyle() {
     const theme = readTheme(this.#element);
     this.#view.restyle(theme);
@@ -147,9 +147,9 @@ export class SeatMap {
     this.#element.replaceChildren();
   }
 
-  // A grid of cells with aria-activedescendant would need an element for every seat, or a few that change under the
-  // reader's feet, and halls are not grids. So the picture is an application: a screen reader passes the arrow keys on,
-  // and each seat is told through a live region. Who prefers the reader's own keys has the list of plain checkboxes.
+  // A grid with aria-activedescendant would need an element for every seat, and halls are not grids. So the map is an
+  // application: screen readers pass the arrow keys on, and a live region announces each seat. The list of plain
+  // checkboxes is there for people who prefer their screen reader's own keys.
   #build() {
     const texts = this.#texts;
     const help = make("p", { class: "seatmap-unseen", id: `seatmap-help-${(maps += 1)}` }, texts.help);
@@ -158,14 +158,14 @@ export class SeatMap {
     this.#view = new View(this.#frame, this.#hall, this.#seats);
     this.#tip = make("div", { class: "seatmap-tip", "aria-hidden": "true" });
     this.#frame.append(this.#tip);
-    this.#said = make("p", { class: "seatmap-unseen", role: "status", "aria-live": "polite", "aria-atomic": "true" });
+    this.#liveRegion = make("p", { class: "seatmap-unseen", role: "status", "aria-live": "polite", "aria-atomic": "true" });
     this.#legend = new Legend(this.#hall, texts);
     this.#legend.showBlocked(false);
     const on = { toggle: (seat) => this.#toggle(seat), describe: (seat) => this.#describe(seat) };
     this.#list = new SeatList(this.#hall, this.#seats, texts, on);
     const bar = this.#toolbar();
     this.#element.classList.add("seatmap");
-    this.#element.replaceChildren(bar, this.#frame, this.#list.element, this.#legend.element, help, this.#said);
+    this.#element.replaceChildren(bar, this.#frame, this.#list.element, this.#legend.element, help, this.#liveRegion);
   }
 
   #toolbar() {
@@ -187,7 +187,7 @@ export class SeatMap {
       tap: (point, isTouch, isSecond) => this.#tap(point, isTouch, isSecond),
       hover: (point) => this.#hover(point),
     });
-    this.#view.onmove = () => this.#moved();
+    this.#view.onmove = () => this.#updateControls();
     this.#sizes = new ResizeObserver(() => {
       this.#view.resize(this.#frame.clientWidth, this.#frame.clientHeight);
       this.#legend.fit();
@@ -195,8 +195,8 @@ export class SeatMap {
     this.#sizes.observe(this.#frame);
     this.#frame.addEventListener("keydown", (event) => this.#key(event), { signal });
     this.#frame.addEventListener("focus", () => this.#focus(), { signal });
-    this.#frame.addEventListener("blur", () => this.#point(null), { signal });
-    this.#frame.addEventListener("pointerdown", () => this.#point(null), { signal });
+    this.#frame.addEventListener("blur", () => this.#setCursor(null), { signal });
+    this.#frame.addEventListener("pointerdown", () => this.#setCursor(null), { signal });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle(), { signal });
   }
 
@@ -208,35 +208,35 @@ export class SeatMap {
     this.#buttons.list.textContent = isList ? this.#texts.showMap : this.#texts.showList;
   }
 
-  #shown(turned, isHighlighted) {
-    this.#view.turn(turned, isHighlighted);
-    this.#loseTaken();
-    if (!turned.length) return;
+  #redraw(changed, isHighlighted) {
+    this.#view.addChanged(changed, isHighlighted);
+    this.#reportLost();
+    if (!changed.length) return;
     this.#legend.showBlocked(this.#seats.looks.includes(BLOCKED));
     this.#list.refresh();
   }
 
-  #loseTaken() {
+  #reportLost() {
     const lost = this.#seats.lost();
     if (!lost.length) return;
-    for (const seat of lost) this.#seats.leave(seat);
-    this.#tell("change", { selected: this.selected });
-    this.#tell("lost", { labels: lost.map((seat) => this.#hall.labels[seat]) });
+    for (const seat of lost) this.#seats.unselect(seat);
+    this.#dispatch("change", { selected: this.selected });
+    this.#dispatch("lost", { labels: lost.map((seat) => this.#hall.labels[seat]) });
   }
 
-  /** Returns whether it was allowed. */
+  /** Returns whether the seat could be toggled. */
   #toggle(seat) {
     const reason = this.#seats.chosen.has(seat) ? null : this.#refusal(seat);
     if (reason) {
       const { limit, taken } = this.#texts;
-      this.#say(reason === "limit" ? fill(limit, { max: this.max }) : `${this.#describe(seat)}. ${taken}`);
-      this.#tell("refused", { label: this.#hall.labels[seat], state: LOOKS[this.#seats.state(seat)], reason });
+      this.#announce(reason === "limit" ? fill(limit, { max: this.max }) : `${this.#describe(seat)}. ${taken}`);
+      this.#dispatch("refused", { label: this.#hall.labels[seat], state: LOOKS[this.#seats.state(seat)], reason });
       return false;
     }
-    if (this.#seats.chosen.has(seat)) this.#seats.leave(seat);
-    else this.#seats.choose(seat);
-    this.#shown([seat], false);
-    this.#tell("change", { selected: this.selected });
+    if (this.#seats.chosen.has(seat)) this.#seats.unselect(seat);
+    else this.#seats.select(seat);
+    this.#redraw([seat], false);
+    this.#dispatch("change", { selected: this.selected });
     return true;
   }
 
@@ -245,34 +245,34 @@ export class SeatMap {
     return this.max !== null && this.#seats.chosen.size >= this.max ? "limit" : null;
   }
 
-  #tell(name, detail) {
+  #dispatch(name, detail) {
     this.#element.dispatchEvent(new CustomEvent(`seats:${name}`, { detail, bubbles: true }));
   }
 
-  #say(text) {
-    this.#said.textContent = text;
+  #announce(text) {
+    this.#liveRegion.textContent = text;
   }
 
-  /** A finger that covers several seats means none of them yet: it is first shown where it is. The second half of a
-   * double tap must not choose what has just come under the finger. */
+  /** If a finger covers several seats, zoom in first. The second half of a double tap must not select the seat that
+   * has just come under the finger. */
   #tap({ x, y }, isTouch, isSecond) {
-    if (isSecond && this.#isApproached) return;
+    if (isSecond && this.#isZoomingIn) return;
     const { camera, seatSize } = this.#view;
     const [hallX, hallY] = camera.toHall(x, y);
     const reach = Math.max((isTouch ? TARGET_REACH : MOUSE_REACH) / camera.scale, SEAT_REACH);
     const [seat, ...others] = this.#hall.around(hallX, hallY, reach);
-    this.#isApproached = isTouch && seatSize < TARGET_MIN && others.length > 0;
-    if (this.#isApproached) this.#view.fly(TARGET_WANTED, hallX, hallY);
+    this.#isZoomingIn = isTouch && seatSize < TARGET_MIN && others.length > 0;
+    if (this.#isZoomingIn) this.#view.fly(TARGET_WANTED, hallX, hallY);
     else if (seat !== undefined) this.#pick(seat);
     else if (isSecond) this.#view.zoom(2, x, y);
   }
 
-  #isApproached = false;
+  #isZoomingIn = false;
 
   #pick(seat) {
     this.#cursor = seat;
-    if (this.#toggle(seat)) this.#say(this.#describe(seat));
-    this.#show(this.#view.hovered);
+    if (this.#toggle(seat)) this.#announce(this.#describe(seat));
+    this.#showTip(this.#view.hovered);
   }
 
   #hover(point) {
@@ -282,19 +282,19 @@ export class SeatMap {
     if (seat === this.#view.hovered) return;
     this.#view.hovered = seat;
     this.#frame.classList.toggle("is-choosable", seat !== null && this.#refusal(seat) !== "taken");
-    this.#show(seat);
-    this.#view.mark();
+    this.#showTip(seat);
+    this.#view.refreshAbove();
   }
 
   #focus() {
     if (!this.#frame.matches(":focus-visible")) return;
     this.#cursor ??= this.#firstSeat();
     if (this.#cursor === null) return;
-    this.#point(this.#cursor);
-    this.#say(this.#describe(this.#cursor));
+    this.#setCursor(this.#cursor);
+    this.#announce(this.#describe(this.#cursor));
   }
 
-  /** A chosen one, else the free one nearest to the middle of the stage. */
+  /** A selected seat, or else the free seat nearest to the middle of the stage. */
   #firstSeat() {
     const { chosen, looks } = this.#seats;
     const { left, right, top } = this.#hall.bounds;
@@ -325,16 +325,16 @@ export class SeatMap {
 
   #go(seat) {
     this.#cursor = seat;
-    this.#point(seat);
+    this.#setCursor(seat);
     this.#view.reveal(seat);
-    this.#say(this.#describe(seat));
+    this.#announce(this.#describe(seat));
   }
 
   #press(seat) {
-    this.#point(seat);
+    this.#setCursor(seat);
     this.#view.reveal(seat);
-    if (this.#toggle(seat)) this.#say(this.#describe(seat));
-    this.#show(seat);
+    if (this.#toggle(seat)) this.#announce(this.#describe(seat));
+    this.#showTip(seat);
   }
 
   #zoomOn(seat, factor) {
@@ -342,11 +342,11 @@ export class SeatMap {
     this.#view.fly(goal.scale * factor, this.#hall.x[seat], this.#hall.y[seat]);
   }
 
-  /** The ring of the keyboard, which a pointer puts out. */
-  #point(seat) {
+  /** Move the keyboard's focus ring. A pointer removes it. */
+  #setCursor(seat) {
     this.#view.cursor = seat;
-    this.#show(seat);
-    this.#view.mark();
+    this.#showTip(seat);
+    this.#view.refreshAbove();
   }
 
   #describe(seat) {
@@ -361,8 +361,8 @@ export class SeatMap {
     return [name, pool.name, pool.prices];
   }
 
-  /** The same words beside the seat, for the eye. */
-  #show(seat) {
+  /** The same text beside the seat, for people who see it. */
+  #showTip(seat) {
     this.#tip.classList.toggle("is-shown", seat !== null);
     if (seat === null) return;
     const [name, pool, prices] = this.#names(seat);
@@ -382,7 +382,7 @@ export class SeatMap {
     this.#tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
 
-  #moved() {
+  #updateControls() {
     const { camera, cursor, hovered } = this.#view;
     const shown = cursor ?? hovered;
     if (shown !== null) this.#placeTip(shown);
@@ -400,7 +400,7 @@ function shapeOf(element) {
   return Math.max(0.6, Math.min(1.8, element.clientWidth / element.clientHeight || 1));
 }
 
-/** Not the attribute of that name, which would take the focus away from whoever zooms by keyboard. */
+/** The `disabled` attribute would take the focus away from people who zoom with the keyboard. */
 function disable(button, isDisabled) {
   const value = String(isDisabled);
   if (button.getAttribute("aria-disabled") !== value) button.setAttribute("aria-disabled", value);

@@ -1,9 +1,9 @@
-// Which part of the hall is seen, and how large. Sizes are CSS pixels, places are units of the hall.
+// Which part of the hall is visible, and at what scale. Sizes are in CSS pixels, positions in hall units.
 
 const SEAT_MAX = 48;
 const MARGIN_ACROSS = 36;
 const MARGIN_BELOW = 16;
-/** Room for the name of the first pool, and for the stage, which is as large from afar as from near. */
+/** Room for the name of the first pool and for the stage, which does not scale. */
 const MARGIN_ABOVE = 34;
 export const STAGE = { height: 30, gap: 10 };
 const FLIGHT_MS = 240;
@@ -23,7 +23,7 @@ export class Camera {
 
   #flight;
 
-  /** The size at which all is seen. A whole number of the screen's own pixels, so that equal gaps look equal. */
+  /** The scale at which the whole hall fits, in whole device pixels so that equal gaps look equal. */
   get fitScale() {
     const across = (this.width - 2 * MARGIN_ACROSS) / (this.box.right - this.box.left);
     const along = (this.height - this.above - MARGIN_BELOW) / (this.box.bottom - this.box.top);
@@ -67,14 +67,14 @@ export class Camera {
     this.look(this.scale, this.x - dx / this.scale, this.y - dy / this.scale);
   }
 
-  /** What is under the point stays there. */
+  /** Zoom around a point of the screen. */
   zoomAt(px, py, factor) {
     const [x, y] = this.toHall(px, py);
     const scale = Math.max(this.fitScale, Math.min(SEAT_MAX, this.scale * factor));
     this.look(scale, x - (px - this.width / 2) / scale, y - (py - this.height / 2) / scale);
   }
 
-  /** Go there smoothly; `advance` takes the next step. */
+  /** Start an animated move; `advance` takes each step. */
   fly(scale, x, y) {
     const from = { scale: this.scale, x: this.x, y: this.y };
     this.#settle(scale, x, y);
@@ -95,7 +95,7 @@ export class Camera {
     return true;
   }
 
-  /** Where a flight will end; here if there is none. */
+  /** The target of the current animation, or the current view. */
   get goal() {
     return this.#flight?.to ?? this;
   }

@@ -1,4 +1,4 @@
-// Making elements, and filling words into texts.
+// Creates elements and fills placeholders in texts.
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -7,6 +7,6 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-export function fill(text, words) {
-  return text.replace(/\{(\w+)\}/g, (all, name) => words[name] ?? all);
+export function fill(text, values) {
+  return text.replace(/\{(\w+)\}/g, (all, name) => values[name] ?? all);
 }

@@ -1,5 +1,5 @@
-// Mouse, touch and wheel, told as what is meant: a tap, a pan, a pinch. The page's own scrolling is left alone unless
-// the picture is enlarged, has the focus or is asked for with Ctrl.
+// Turns mouse, touch and wheel input into taps, pans and zooms. The page scrolls as usual unless the map is zoomed in,
+// has the focus, or Ctrl is pressed.
 
 const SLOP = 6;
 const SLOP_TOUCH = 10;
@@ -52,7 +52,7 @@ export class Gestures {
     this.#points.set(event.pointerId, point);
   }
 
-  /** Fingers tremble more than mice. Once it is a drag it stays one, and the pointer may leave the frame. */
+  /** Fingers need more tolerance than mice. A drag stays a drag, even if the pointer leaves the frame. */
   #isDrag(event, point) {
     if (!this.#start) return false;
     const slop = event.pointerType === "touch" ? SLOP_TOUCH : SLOP;
@@ -98,16 +98,16 @@ export class Gestures {
     this.on.tap(point, event.pointerType === "touch", isSecond);
   }
 
-  /** The browser must not scroll or zoom the page with two fingers that are on the picture. */
+  /** Two fingers on the map must not scroll or zoom the page. */
   #touch(event) {
     if (event.touches.length > 1 && event.cancelable) event.preventDefault();
   }
 
   #wheel(event) {
-    const isMeant = event.ctrlKey || event.metaKey || this.frame.contains(document.activeElement);
+    const isWanted = event.ctrlKey || event.metaKey || this.frame.contains(document.activeElement);
     const { camera } = this.view;
     const isOutward = event.deltaY > 0;
-    if (!isMeant || (!event.ctrlKey && (isOutward ? camera.isFit : camera.isClosest))) return;
+    if (!isWanted || (!event.ctrlKey && (isOutward ? camera.isFit : camera.isClosest))) return;
     event.preventDefault();
     const pixels = event.deltaMode === 1 ? event.deltaY * WHEEL_LINE : event.deltaY;
     const { x, y } = this.#point(event);

@@ -1,4 +1,5 @@
-// How one seat looks. Every pool has a tone and a shape, every state a figure of its own: colour is never all there is.
+// Draws one seat. Every pool has its own tone and shape, and every state its own symbol, so nothing depends on colour
+// alone.
 
 import { BLOCKED, FREE, HELD, MINE, SELECTED, SOLD } from "./seatmap_seats.js";
 
@@ -6,12 +7,12 @@ const TONES = 6;
 const PLAIN_BELOW = 7;
 const BYTES_MAX = 32_000_000;
 
-/** Number of the look of a free seat: 36 of tone and shape, so that the seventh pool is not taken for the first. */
+/** One of 36 combinations of tone and shape, so that the seventh pool does not look like the first. */
 export function styleOf(pool) {
   return (pool % TONES) * TONES + ((pool + Math.floor(pool / TONES)) % TONES);
 }
 
-/** Draw into a square of `size` at the origin. `ratio` is how many of its pixels make a CSS pixel, which lines need. */
+/** Draw into a square of `size` at the origin. `ratio` is the number of device pixels per CSS pixel. */
 export function drawSeat(context, look, style, size, theme, ratio = 1) {
   const colour = colourOf(look, style, theme);
   context.fillStyle = colour;
@@ -137,7 +138,7 @@ function polygon(context, size, points) {
   context.closePath();
 }
 
-/** Seats as ready pixels over the background: copying them is many times faster than any call of the canvas. */
+/** Seats as pixels on the background. Copying them is many times faster than drawing on the canvas. */
 export class Sprites {
   constructor(theme) {
     this.theme = theme;
@@ -150,7 +151,7 @@ export class Sprites {
   #bytes;
   #context;
 
-  /** All of one size: a map from look, style and number to pixels. */
+  /** The sprites of one size, by look, style and number. */
   of(size) {
     if (this.#bytes > BYTES_MAX) {
       this.#known.clear();
@@ -160,7 +161,7 @@ export class Sprites {
     return this.#known.get(size);
   }
 
-  /** One pixel of background. */
+  /** One background pixel. */
   ground() {
     this.#context.fillStyle = this.theme.background;
     this.#context.fillRect(0, 0, 1, 1);

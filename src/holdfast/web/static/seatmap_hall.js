@@ -1,4 +1,4 @@
-// Where every seat is. One unit is the usual distance between neighbours, and y grows away from the stage.
+// The place of every seat. One unit is the usual distance between neighbours, and y grows away from the stage.
 
 const GAP_ACROSS = 5;
 const GAP_ALONG = 4;
@@ -6,7 +6,7 @@ const LINE_MAX = 60;
 const SAMPLES_MAX = 200;
 
 export class Hall {
-  /** `shape` is the width of the screen by its height, which seats that have no place of their own are arranged for. */
+  /** `shape` is the screen's width divided by its height. Seats without coordinates are arranged to fit it. */
   constructor(layout, shape) {
     this.pools = layout.pools;
     this.stage = layout.stage;
@@ -76,7 +76,7 @@ function gatherRows(seats, rowOf) {
   return rows;
 }
 
-/** Pools with coordinates stand where they say. A pool in which one is missing becomes a block of lines. */
+/** Pools with coordinates keep them. A pool with any coordinate missing becomes a block of rows. */
 function placeSeats(hall, seats, shape) {
   const isLoose = new Set(seats.filter((seat) => seat[4] == null || seat[5] == null).map((seat) => seat[1]));
   const placed = allOf(hall.count).filter((seat) => !isLoose.has(hall.pool[seat]));
@@ -96,7 +96,7 @@ function scaleToUnits(hall, seats) {
   }
 }
 
-/** The distance that a tenth of the seats have to their nearest neighbour at most: nearer ones would overlap. */
+/** The 10th percentile of the distance to the nearest neighbour. With larger seats, many would overlap. */
 function usualPitch(hall, seats) {
   const step = Math.max(1, Math.floor(seats.length / SAMPLES_MAX));
   const found = [];
@@ -122,7 +122,7 @@ function blockOf(hall, pool, shape) {
   return { lines, width: Math.max(...lines.map((line) => line.width)), height: lines.length };
 }
 
-/** A named row is one line, with gaps where numbers are missing. Seats without a row are wrapped like words. */
+/** A named row is one line, with gaps for missing numbers. Seats without a row wrap like words in a paragraph. */
 function linesOf(hall, row, shape) {
   if (!row.name && row.seats.length > LINE_MAX) return wrapLines(row.seats, shape);
   const numbers = row.seats.map((seat) => hall.numbers[seat]);
@@ -144,7 +144,7 @@ function lineOf(seats) {
   return { seats, places: seats.map((_, place) => place), width: seats.length };
 }
 
-/** Blocks are stacked; where that would make a tower, in as many columns as fit the screen best. */
+/** Stack the blocks, in as many columns as fit the screen best. */
 function stackBlocks(hall, blocks, shape, middle, top) {
   if (!blocks.length) return;
   let y = top;
@@ -194,7 +194,7 @@ function heightOf(tier) {
   return Math.max(...tier.map((block) => block.height));
 }
 
-/** Rows run across or, at the sides of some halls, along; their seats are kept in the order in which they stand. */
+/** Rows run across the hall or, at its sides, along it. Their seats are sorted by position. */
 function sortAlong(hall, row) {
   const box = boundsOf(hall, row.seats);
   row.isAcross = box.right - box.left >= box.bottom - box.top;
@@ -220,7 +220,7 @@ function areasOf(hall) {
   return seats.map((ofPool) => (ofPool.length ? areaOf(hall, ofPool) : null));
 }
 
-/** The middle of a pool and where it begins there, which in a curved hall is not the top of its box. */
+/** The middle of a pool and its first row there, which in a curved hall is not the top of its box. */
 function areaOf(hall, seats) {
   const box = boundsOf(hall, seats);
   const middle = (box.left + box.right) / 2;
@@ -232,7 +232,7 @@ function allOf(count) {
   return Array.from({ length: count }, (_, seat) => seat);
 }
 
-/** A grid of cells over the hall, whose seats lie in one array: what is in a place is found without a search. */
+/** A grid of cells over the hall, with the seats of each cell side by side in one array, for fast look-up. */
 class Cells {
   constructor(hall) {
     const { left, top, right, bottom } = hall.bounds;

@@ -1,4 +1,4 @@
-// What tones, shapes and figures mean, in HTML.
+// The legend: what colours, shapes and symbols mean.
 
 import { make } from "./seatmap_dom.js";
 import { drawSeat, styleOf } from "./seatmap_glyphs.js";
@@ -24,12 +24,12 @@ export class Legend {
   #swatches;
   #blocked;
 
-  /** Most halls block no seat, and need not explain what that would look like. */
+  /** Most halls have no blocked seats and need no entry for them. */
   showBlocked(isShown) {
     this.#blocked.hidden = !isShown;
   }
 
-  /** What scrolls must be reached by the keyboard, and what does not need not be stopped at. */
+  /** The keyboard must reach the legend if it scrolls, and may skip it otherwise. */
   fit() {
     if (this.element.scrollHeight > this.element.clientHeight + 1) this.element.tabIndex = 0;
     else this.element.removeAttribute("tabindex");

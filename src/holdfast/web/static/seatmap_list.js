@@ -1,4 +1,4 @@
-// The same seats as a list of pools, rows and checkboxes, for whoever prefers to read. Only what is open has elements.
+// The seats as a list of pools, rows and checkboxes. Only open groups have elements.
 
 import { fill, make } from "./seatmap_dom.js";
 import { FREE, LOOKS, MINE, SELECTED } from "./seatmap_seats.js";
@@ -20,7 +20,7 @@ export class SeatList {
   #groups;
   #boxes = new Map();
   #counts = [];
-  #asked = 0;
+  #frameRequest = 0;
 
   show(isShown) {
     this.element.hidden = !isShown;
@@ -28,13 +28,13 @@ export class SeatList {
     this.refresh();
   }
 
-  /** Bring what is open up to date, at most once a frame. */
+  /** Update the open groups, at most once a frame. */
   refresh() {
-    if (this.element.hidden || this.#asked) return;
-    this.#asked = requestAnimationFrame(() => {
-      this.#asked = 0;
+    if (this.element.hidden || this.#frameRequest) return;
+    this.#frameRequest = requestAnimationFrame(() => {
+      this.#frameRequest = 0;
       for (const [seat, parts] of this.#boxes) this.#update(seat, parts);
-      for (const { element, count } of this.#counts) write(element, fill(this.texts.freeCount, { count: count() }));
+      for (const { element, count } of this.#counts) setText(element, fill(this.texts.freeCount, { count: count() }));
     });
   }
 
@@ -70,7 +70,7 @@ export class SeatList {
     return `${name}: ${this.hall.labels[seats[0]]} – ${this.hall.labels[seats[seats.length - 1]]}`;
   }
 
-  /** Filled when it is opened, emptied when it is closed. */
+  /** Created when it opens, removed when it closes. */
   #details(head, count, open) {
     const free = make("span", { class: "seatmap-count" }, fill(this.texts.freeCount, { count: count() }));
     const body = make("div", { class: "seatmap-list-body" });
@@ -112,7 +112,7 @@ export class SeatList {
     parts.box.disabled = !isFree(look);
     parts.box.setAttribute("aria-label", this.on.describe(seat));
     parts.label.dataset.look = LOOKS[look];
-    write(parts.state, look === FREE ? "" : this.texts[LOOKS[look]]);
+    setText(parts.state, look === FREE ? "" : this.texts[LOOKS[look]]);
   }
 
   #toggle(box) {
@@ -134,6 +134,6 @@ function isFree(look) {
   return look === FREE || look === SELECTED;
 }
 
-function write(element, text) {
+function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -1,4 +1,4 @@
-// What is known of every seat, whoever draws it.
+// The state of every seat, shared by the map and the list.
 
 export const [FREE, HELD, SOLD, BLOCKED, SELECTED, MINE] = [0, 1, 2, 3, 4, 5];
 export const LOOKS = ["free", "held", "sold", "blocked", "selected", "mine"];
@@ -16,40 +16,40 @@ export class Seats {
     for (const pool of hall.pool) this.freeInPool[pool] += 1;
   }
 
-  /** Its state for this buyer: one of their own is theirs, whatever others see. */
+  /** The state for this buyer: their own seats are theirs, whatever other buyers see. */
   state(seat) {
     return this.mine[seat] ? MINE : this.states[seat];
   }
 
-  /** All four return whether the seat looks different now. */
-  turn(seat, name) {
+  /** Like the three methods below, returns whether the seat looks different now. */
+  setState(seat, name) {
     const state = STATES.indexOf(name);
-    if (state < 0) throw new RangeError(`no such state of a seat: ${name}`);
+    if (state < 0) throw new RangeError(`unknown seat state: ${name}`);
     this.states[seat] = state;
-    return this.#look(seat);
+    return this.#updateLook(seat);
   }
 
-  choose(seat) {
+  select(seat) {
     this.chosen.add(seat);
-    return this.#look(seat);
+    return this.#updateLook(seat);
   }
 
-  leave(seat) {
+  unselect(seat) {
     this.chosen.delete(seat);
-    return this.#look(seat);
+    return this.#updateLook(seat);
   }
 
-  own(seat, isMine) {
+  setMine(seat, isMine) {
     this.mine[seat] = Number(isMine);
-    return this.#look(seat);
+    return this.#updateLook(seat);
   }
 
-  /** Chosen seats that can no longer be had. */
+  /** Selected seats that another buyer has taken. */
   lost() {
     return [...this.chosen].filter((seat) => !this.mine[seat] && this.states[seat] !== FREE);
   }
 
-  #look(seat) {
+  #updateLook(seat) {
     const state = this.state(seat);
     const look = state === FREE && this.chosen.has(seat) ? SELECTED : state;
     if (look === this.looks[seat]) return false;

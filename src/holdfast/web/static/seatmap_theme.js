@@ -1,8 +1,8 @@
-// The colours of the page, as the canvas needs them.
+// Reads the page's colours for the canvas.
 
 const TONES = 6;
 
-/** Read through a probe, so that whatever CSS can say (variables, mixes, system colours) has become a colour. */
+/** Read through a probe element, so that the browser resolves variables, mixes and system colours. */
 export function readTheme(element) {
   const probe = document.createElement("span");
   probe.hidden = true;
@@ -19,7 +19,7 @@ export function readTheme(element) {
   return { free, selected, mine, held, sold, text, background, font, on: inkFor(text, background) };
 }
 
-/** Of text and background, the one that reads better on a colour. */
+/** Choose text or background, whichever has more contrast on a colour. */
 function inkFor(text, background) {
   const [dark, light] = [luminance(text), luminance(background)];
   const known = new Map();

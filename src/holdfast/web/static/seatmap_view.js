@@ -1,9 +1,9 @@
-// The picture. Seats are copied as pixels into the lower canvas, only when the camera moved or they changed; words,
-// rings and highlights are drawn on the upper one. Both happen at most once a frame.
+// Draws the map. The lower canvas has the seats, copied as pixels when the camera or a seat changes; the upper one has
+// labels, rings and highlights. Each is drawn at most once a frame.
 
 import { Camera } from "./seatmap_camera.js";
 import { drawSeat, Sprites, styleOf } from "./seatmap_glyphs.js";
-import { drawWords } from "./seatmap_words.js";
+import { drawLabels } from "./seatmap_labels.js";
 import { FREE, MINE, SELECTED } from "./seatmap_seats.js";
 
 const NUMBERS_FROM = 18;
@@ -12,7 +12,7 @@ const PIN_BELOW = 14;
 const PIN_SIZE = 16;
 const PULSE_MS = 900;
 const PULSES_MAX = 400;
-const TURNED_MAX = 300;
+const CHANGED_MAX = 300;
 
 export class View {
   constructor(frame, hall, seats) {
@@ -38,7 +38,7 @@ export class View {
   #pixels;
   #ratio = 1;
   #isStale = true;
-  #turned = new Set();
+  #changed = new Set();
   #pulses = new Map();
   #asked = 0;
   #isPainted = false;
@@ -65,21 +65,21 @@ export class View {
     this.refresh();
   }
 
-  /** All is drawn anew. */
+  /** Draw everything again. */
   refresh() {
     this.#isStale = true;
-    this.#ask();
+    this.#requestFrame();
   }
 
-  /** Only what lies above the seats is drawn anew. */
-  mark() {
-    this.#ask();
+  /** Draw only the upper canvas again. */
+  refreshAbove() {
+    this.#requestFrame();
   }
 
-  turn(seats, isHighlighted) {
-    for (const seat of seats) this.#turned.add(seat);
+  addChanged(seats, isHighlighted) {
+    for (const seat of seats) this.#changed.add(seat);
     if (isHighlighted && !this.#isCalm.matches) this.#pulse(seats);
-    if (seats.length) this.#ask();
+    if (seats.length) this.#requestFrame();
   }
 
   fly(scale, x, y) {
@@ -88,7 +88,7 @@ export class View {
     this.refresh();
   }
 
-  /** In steps of the screen's own pixels, as in `fitScale`. */
+  /** Zoom in whole device pixels, like `fitScale`. */
   zoom(factor, px = this.camera.width / 2, py = this.camera.height / 2) {
     const { goal } = this.camera;
     const wanted = Math.round(goal.scale * factor * this.#ratio) / this.#ratio;
@@ -104,10 +104,10 @@ export class View {
     const x = goal.x + Math.sign(dx) * Math.max(0, Math.abs(dx) - reachX);
     const y = goal.y + Math.sign(dy) * Math.max(0, Math.abs(dy) - reachY);
     if (x !== goal.x || y !== goal.y) this.fly(goal.scale, x, y);
-    this.mark();
+    this.refreshAbove();
   }
 
-  /** How large seats are drawn, in CSS pixels. */
+  /** The size of a seat, in CSS pixels. */
   get seatSize() {
     return this.#size() / this.#ratio;
   }
@@ -125,7 +125,7 @@ export class View {
     }
   }
 
-  #ask() {
+  #requestFrame() {
     if (this.#asked === 0) this.#asked = requestAnimationFrame((now) => this.#draw(now));
   }
 
@@ -137,24 +137,24 @@ export class View {
     this.#drawSeats(isMoving);
     this.#drawAbove(now);
     this.onmove();
-    if (isMoving || this.#isStale || this.#pulses.size) this.#ask();
-    if (!this.#isPainted) this.#tellPainted();
+    if (isMoving || this.#isStale || this.#pulses.size) this.#requestFrame();
+    if (!this.#isPainted) this.#markPainted();
   }
 
-  /** By the next frame this one was on the screen. */
-  #tellPainted() {
+  /** When the next frame starts, this one is on the screen. */
+  #markPainted() {
     this.#isPainted = true;
     requestAnimationFrame(() => performance.mark("seatmap:painted"));
   }
 
   #drawSeats(isMoving) {
     this.#numbersLeft = NUMBERS_PER_FRAME;
-    if (this.#isStale || isMoving || this.#turned.size > TURNED_MAX) this.#drawAll();
-    else if (this.#turned.size) this.#drawTurned();
-    this.#turned.clear();
+    if (this.#isStale || isMoving || this.#changed.size > CHANGED_MAX) this.#drawAll();
+    else if (this.#changed.size) this.#drawChanged();
+    this.#changed.clear();
   }
 
-  /** Stale again at once if there were more new numbers than one frame may draw. */
+  /** The picture stays stale if one frame could not draw all new numbers. */
   #drawAll() {
     this.#isStale = false;
     const draw = this.#stamp();
@@ -165,16 +165,16 @@ export class View {
     this.#below.putImageData(this.#image, 0, 0);
   }
 
-  #drawTurned() {
+  #drawChanged() {
     const draw = this.#stamp();
     const size = this.#size();
-    for (const seat of this.#turned) {
+    for (const seat of this.#changed) {
       const [left, top] = draw(seat);
       this.#below.putImageData(this.#image, 0, 0, left, top, size, size);
     }
   }
 
-  /** A function that copies a seat to its place and returns where that is. */
+  /** Returns a function that copies a seat to its place and returns that place. */
   #stamp() {
     const { camera, hall } = this;
     const [size, ratio] = [this.#size(), this.#ratio];
@@ -221,7 +221,7 @@ export class View {
     }
   }
 
-  /** Device pixels, with a gap between seats for as long as there is room for one. */
+  /** In device pixels, with a gap between seats while there is room for one. */
   #size() {
     const pitch = this.camera.scale * this.#ratio;
     return Math.max(1, Math.min(Math.round(pitch * 0.82), Math.ceil(pitch) - 1));
@@ -239,7 +239,7 @@ export class View {
     context.setTransform(this.#ratio, 0, 0, this.#ratio, 0, 0);
     context.clearRect(0, 0, this.camera.width + 1, this.camera.height + 1);
     this.#drawPulses(context, now);
-    drawWords(context, this.hall, this.camera, theme, this.#styles);
+    drawLabels(context, this.hall, this.camera, theme, this.#styles);
     if (this.seatSize < PIN_BELOW) this.#drawPins(context);
     if (this.hovered !== null) this.#drawRing(context, this.hovered, theme.text, 2);
     if (this.cursor !== null) this.#drawCursor(context);
@@ -269,7 +269,7 @@ export class View {
     context.stroke();
   }
 
-  /** Far away, what concerns this buyer is drawn larger than the seat it stands on. */
+  /** When zoomed out, this buyer's own and selected seats are drawn larger than the others. */
   #drawPins(context) {
     const { looks, chosen, mine } = this.seats;
     for (const seat of chosen) this.#drawPin(context, seat, looks[seat]);

@@ -1,4 +1,4 @@
-/** Watches a stampede: the map follows the live feed, and the figures the report of those who run it. */
+/** Shows a stampede: the map follows the live feed, and the figures follow the report of the processes that run it. */
 
 import { followMap } from "./event_map.js";
 import { number, page } from "./page.js";
@@ -10,15 +10,15 @@ const figures = document.getElementById("figures");
 const verdict = document.getElementById("verdict");
 
 show(page.report);
-watch();
+poll();
 await followMap();
 
 function say(key, values = {}) {
   return page.stampede[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
-/** One that runs is looked at often; whether somebody else has started one, now and then. */
-async function watch() {
+/** Poll often while a stampede runs, and now and then to notice a new one. */
+async function poll() {
   try {
     const answer = await fetch(page.address, { headers: { accept: "application/json" } });
     if (answer.ok) {
@@ -26,7 +26,7 @@ async function watch() {
       show(page.report);
     }
   } finally {
-    setTimeout(watch, page.report?.state === "running" ? POLL_MS : 4 * POLL_MS);
+    setTimeout(poll, page.report?.state === "running" ? POLL_MS : 4 * POLL_MS);
   }
 }
 

@@ -1,4 +1,4 @@
-// Ways from one seat to others: the next one in a direction, the ends of its row, and free ones to offer instead.
+// Finds other seats from one seat: the next in a direction, the ends of its row, and free seats to offer instead.
 
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -6,7 +6,7 @@ export function isDirection(key) {
   return key in DIRECTIONS;
 }
 
-/** The next seat that way: of the same row if it leads there, else the one that lies most nearly in the direction. */
+/** The next seat in a direction: in the same row if possible, or else the seat closest to that direction. */
 export function stepFrom(hall, from, key) {
   const [right, down] = DIRECTIONS[key];
   const row = hall.rows[hall.row[from]];
@@ -32,7 +32,7 @@ export function rowEnd(hall, from, key) {
   return key === "Home" ? seats[0] : seats[seats.length - 1];
 }
 
-/** Up to `count` seats that may be had, nearest to `from`: side by side if its pool has so many, else one by one. */
+/** Up to `count` free seats nearest to `from`: side by side if its pool has them, or else single seats. */
 export function nearest(hall, from, count, isFree) {
   const run = nearestRun(hall, from, count, isFree);
   return run ?? nearestOnes(hall, from, count, isFree);
@@ -59,7 +59,7 @@ function* runsOf(hall, row, count, isFree) {
   }
 }
 
-/** As the engine sees it: numbers that follow each other. Where there are none, what stands close together. */
+/** Like the engine, compare numbers. Seats without numbers are neighbours if they stand close together. */
 function areNeighbours(hall, one, other) {
   const [left, right] = [hall.numbers[one], hall.numbers[other]];
   if (left != null && right != null) return Math.abs(left - right) === 1;

@@ -1,4 +1,4 @@
-// The stage and the names of pools and rows.
+// Draws the stage and the names of pools and rows.
 
 import { STAGE } from "./seatmap_camera.js";
 import { colourOf, drawSeat } from "./seatmap_glyphs.js";
@@ -8,7 +8,7 @@ const ROW_STEPS = [1, 2, 5, 10, 20, 50];
 const ROW_HEIGHT = 11;
 const PINNED_AT = 18;
 
-export function drawWords(context, hall, camera, theme, styles) {
+export function drawLabels(context, hall, camera, theme, styles) {
   context.textBaseline = "middle";
   if (hall.stage) drawStage(context, hall, camera, theme);
   drawRowNames(context, hall, camera, theme);
@@ -38,7 +38,7 @@ function drawStage(context, hall, camera, theme) {
   context.fillText(hall.stage, x, (high + low) / 2);
 }
 
-/** Where rows are too close for their names, only every second, fifth or tenth has one. */
+/** Where rows are too close, only every second, fifth or tenth row shows its name. */
 function drawRowNames(context, hall, camera, theme) {
   const step = ROW_STEPS.find((rows) => rows * camera.scale >= ROW_HEIGHT) ?? 100;
   const size = Math.max(9.5, Math.min(13, camera.scale * 0.5));
@@ -70,23 +70,23 @@ function drawRowName(context, hall, camera, theme, row, size) {
   }
 }
 
-/** Between blocks there may be room for one name only, which is then that of the row that begins there. */
+/** Between two blocks there may be room for only one name: that of the row that starts there. */
 function hasRoom(hall, camera, x, y, width) {
   const [left, middle] = camera.toHall(x, y);
   return !hall.hasSeatIn(left, middle - 0.5, left + width / camera.scale + 0.5, middle + 0.5);
 }
 
 function writeName(context, camera, name, x, y, align) {
-  if (!isSeen(camera, x, y)) return;
+  if (!isVisible(camera, x, y)) return;
   context.textAlign = align;
   context.fillText(name, x, y + 1);
 }
 
-/** A row that begins outside of the picture has its name at the edge, beside its first seat that is seen. */
+/** The name of a row that starts outside the picture sticks to the edge, beside its first visible seat. */
 function pinName(context, hall, camera, theme, row, size) {
   const seat = row.seats.find((each) => camera.toScreen(hall.x[each], 0)[0] > PINNED_AT);
   const y = camera.toScreen(0, hall.y[seat])[1];
-  if (!isSeen(camera, 0, y)) return;
+  if (!isVisible(camera, 0, y)) return;
   const width = context.measureText(row.name).width + size;
   pill(context, 5, y - size * 0.8, width, size * 1.6, theme.text, 1);
   context.fillStyle = theme.background;
@@ -98,7 +98,7 @@ function drawPoolName(context, name, area, camera, theme, style) {
   const size = Math.max(12, Math.min(16, camera.scale * 0.5));
   const [x, edge] = camera.toScreen(area.x, area.y);
   const y = edge - camera.scale * 0.5 - size * 1.05;
-  if (!isSeen(camera, x, y, area.width * camera.scale)) return;
+  if (!isVisible(camera, x, y, area.width * camera.scale)) return;
   context.font = `600 ${size}px ${theme.font}`;
   context.textAlign = "left";
   const words = context.measureText(name).width;
@@ -121,6 +121,6 @@ function pill(context, x, y, width, height, colour, opacity) {
   context.globalAlpha = 1;
 }
 
-function isSeen(camera, x, y, reach = 20) {
+function isVisible(camera, x, y, reach = 20) {
   return x > -reach && x < camera.width + reach && y > -20 && y < camera.height + 20;
 }
