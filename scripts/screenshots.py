@@ -59,7 +59,7 @@ async def sales_key(connection: Connection) -> str:
 
 
 def crowd(sales: httpx.Client, event: str) -> None:
-    """So that the hall looks like one on its first day; the same in each run."""
+    """Fill the hall as on the first day of sales, the same way in each run."""
     chance = random.Random(7)
     for number in range(140):
         best = {
@@ -106,7 +106,7 @@ def take(browser: Browser, name: str, options: dict[str, Any], lead_to: Callable
     context = browser.new_context(**{"locale": "en-GB", "device_scale_factor": 1.5, **options})
     page = context.new_page()
     lead_to(page)
-    # Until pictures are there, and the map is drawn.
+    # Wait for pictures and the map.
     page.wait_for_timeout(1_000)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(

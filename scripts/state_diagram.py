@@ -6,7 +6,7 @@ from holdfast.core.states import CLAIMS, TRANSITIONS, Status, Verb, edges
 
 
 def diagram() -> str:
-    """Every change of status there is; what leads from one status to the same other is one arrow."""
+    """Every transition. Verbs with the same source and target share an arrow."""
     causes: dict[tuple[Status | None, Status], list[str]] = {}
     for source, target, cause in edges():
         causes.setdefault((source, target), []).append(cause)

@@ -6,11 +6,11 @@ from hypothesis import settings
 
 from tests.support.harness import IS_LONG, Org, Server, fresh_database, running_server, start_postgres
 
-# No test is about speed, and a busy machine may stop for a moment.
+# No test measures speed, and a busy machine may pause.
 settings.register_profile("patient", deadline=None, max_examples=100 if IS_LONG else 40)
 settings.load_profile("patient")
 
-# What takes longest begins first, so that no process is left with it in the end.
+# The slowest modules start first, so that no process is left with one of them at the end.
 LONGEST = [
     "test_process_crashes",
     "test_buying_in_browser",
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> str:
-    """The address of the embedded PostgreSQL, for the whole run."""
+    """The URL of an embedded PostgreSQL for the whole run."""
     return start_postgres()
 
 

@@ -1,4 +1,4 @@
-"""Who may do what to what: every operation, every kind of caller, every kind of target."""
+"""Authorization: every operation, for every kind of caller, on every kind of target."""
 
 import base64
 import hmac
@@ -37,7 +37,7 @@ from tests.support.resources import UNKNOWN_IDS
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
 CALLERS: Final = ("anonymous", "admin", "sales", "review", "door", "customer")
 STAFF: Final = ("admin", "sales", "review", "door")
-# Whose the thing is that the path names: the caller's own, of another user of the same org, of another org, nobody's.
+# The owner of the resource in the path: the caller, another user of the org, another org, nobody.
 TARGETS: Final = ("own", "fellow", "foreign", "absent")
 Statuses = tuple[int, int, int, int]
 Row = dict[str, Statuses]
@@ -55,7 +55,7 @@ def own_only(status: int) -> Statuses:
 
 
 def anything(status: int) -> Statuses:
-    """Where the path names nothing that could be somebody's."""
+    """For paths that name no resource."""
     return (status, status, status, status)
 
 
@@ -129,7 +129,7 @@ def test_the_table_has_a_row_for_every_operation() -> None:
 
 
 class Stage(Struct, frozen=True):
-    """Two orgs on one server, a client for each kind of caller of the first, and things that nobody changes."""
+    """Two orgs, a client for each kind of caller of the first, and resources that must not change."""
 
     org: Org
     other: Org
@@ -166,7 +166,7 @@ def customer_headers(sales: httpx.Client, user: str, ttl_seconds: int = 900) -> 
 
 
 def target(stage: Stage, operation: Operation, kind: str) -> str:
-    """The id of such a thing, new and in the state that the operation is for."""
+    """The id of a new resource in the state that the operation needs."""
     if operation.resource not in UNKNOWN_IDS:
         return resources.create_resource(stage.admin, operation.resource)
     if kind == "absent":
@@ -180,14 +180,14 @@ def target(stage: Stage, operation: Operation, kind: str) -> str:
 
 
 def unchanged_target(stage: Stage, operation: Operation, kind: str) -> str:
-    """The same, for those who only read it or are not let near it."""
+    """A shared resource for callers who only read it or are refused."""
     key = (operation.resource, kind, operation.name if operation.name in READY else "")
     if key not in stage.unchanged:
         stage.unchanged[key] = target(stage, operation, kind)
     return stage.unchanged[key]
 
 
-# What an operation on a booking or payment needs to find it in.
+# Creates the state that an operation needs.
 READY: Final[dict[str, Callable[[httpx.Client, str], str]]] = {
     "refund_booking": resources.create_confirmed_booking,
     "transfer_booking": resources.create_confirmed_booking,
@@ -197,7 +197,7 @@ READY: Final[dict[str, Callable[[httpx.Client, str], str]]] = {
 }
 
 
-def ask(
+def call_operation(
     client: httpx.Client, operation: Operation, id_: str, body: Any = None, more: dict[str, str] | None = None
 ) -> httpx.Response:
     headers = {**({"Idempotency-Key": secrets.token_hex(8)} if operation.needs_idempotency_key else {}), **(more or {})}
@@ -223,7 +223,7 @@ BODIES: Final[dict[str, Any]] = {
 
 
 def version(stage: Stage, operation: Operation, id_: str) -> Any:
-    """How often the thing was changed, as its owner sees it."""
+    """The version or content of the resource, as its owner sees it."""
     if operation.resource not in UNKNOWN_IDS:
         return None
     path = {
@@ -259,7 +259,9 @@ def test_every_caller_gets_the_status_in_the_table_and_a_refused_caller_changes_
     for caller, status in expected.items():
         changes = status < 400 and operation.method != "GET"
         with case(caller):
-            answer = ask(stage.clients[caller], operation, target(stage, operation, kind) if changes else unchanged)
+            answer = call_operation(
+                stage.clients[caller], operation, target(stage, operation, kind) if changes else unchanged
+            )
             assert answer.status_code == status, answer.text
             if status >= 400:
                 assert expect_problem(answer)["code"] == CODES[status]
@@ -273,18 +275,20 @@ def test_a_resource_of_another_org_looks_exactly_like_one_that_does_not_exist(
     for caller in (*STAFF, "customer"):
         with case(caller):
             client = stage.clients[caller]
-            foreign = ask(client, operation, unchanged_target(stage, operation, "foreign"))
-            absent = ask(client, operation, UNKNOWN_IDS[operation.resource])
-            garbage = ask(client, operation, "nothing")
+            foreign = call_operation(client, operation, unchanged_target(stage, operation, "foreign"))
+            absent = call_operation(client, operation, UNKNOWN_IDS[operation.resource])
+            garbage = call_operation(client, operation, "nothing")
             assert foreign.status_code == absent.status_code == garbage.status_code
             assert foreign.content == absent.content == garbage.content
             assert set(foreign.headers) == set(absent.headers) == set(garbage.headers)
 
 
 @pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.resource is Resource.BOOKING], ids=lambda o: o.name)
-def test_what_another_customer_owns_looks_exactly_like_what_is_absent(stage: Stage, operation: Operation) -> None:
-    fellow = ask(stage.customer, operation, unchanged_target(stage, operation, "fellow"))
-    absent = ask(stage.customer, operation, UNKNOWN_IDS[operation.resource])
+def test_a_booking_of_another_customer_looks_exactly_like_one_that_does_not_exist(
+    stage: Stage, operation: Operation
+) -> None:
+    fellow = call_operation(stage.customer, operation, unchanged_target(stage, operation, "fellow"))
+    absent = call_operation(stage.customer, operation, UNKNOWN_IDS[operation.resource])
     assert (fellow.status_code, fellow.content) == (absent.status_code, absent.content)
 
 
@@ -361,8 +365,8 @@ READ_WITHOUT_A_TOKEN: Final = ("get_event", "get_availability", "get_seats", "li
 @pytest.mark.parametrize("caller", ["anonymous", "customer"])
 def test_a_draft_does_not_exist_for_the_public_and_for_customers(stage: Stage, caller: str, name: str) -> None:
     draft = expect_ok(stage.admin.post("/v1/events", json=example_event()), 201)["id"]
-    answer = ask(stage.clients[caller], BY_NAME[name], draft)
-    absent = ask(stage.clients[caller], BY_NAME[name], UNKNOWN_IDS[Resource.EVENT])
+    answer = call_operation(stage.clients[caller], BY_NAME[name], draft)
+    absent = call_operation(stage.clients[caller], BY_NAME[name], UNKNOWN_IDS[Resource.EVENT])
     assert answer.json() == absent.json()
     assert absent.status_code == (401 if (caller, name) == ("anonymous", "place_hold") else 404)
 
@@ -379,7 +383,7 @@ def test_a_draft_is_in_the_lists_of_staff_only(stage: Stage) -> None:
 @pytest.mark.parametrize("name", READ_WITHOUT_A_TOKEN)
 def test_staff_reads_drafts(stage: Stage, caller: str, name: str) -> None:
     draft = expect_ok(stage.admin.post("/v1/events", json=example_event()), 201)["id"]
-    expect_ok(ask(stage.clients[caller], BY_NAME[name], draft))
+    expect_ok(call_operation(stage.clients[caller], BY_NAME[name], draft))
 
 
 @pytest.mark.parametrize("name", READ_WITHOUT_A_TOKEN)
@@ -388,7 +392,7 @@ def test_an_event_that_has_ended_can_still_be_read_by_all(stage: Stage, ending: 
     event = publish_event(stage.admin, example_event())
     expect_ok(stage.admin.post(f"/v1/events/{event}/{ending}"))
     for caller in CALLERS:
-        expect_ok(ask(stage.clients[caller], BY_NAME[name], event))
+        expect_ok(call_operation(stage.clients[caller], BY_NAME[name], event))
 
 
 def is_refused(client: httpx.Client) -> bool:
@@ -425,7 +429,7 @@ def test_a_customer_token_is_refused_once_it_has_expired(server: Server, stage: 
 
 
 class Forger:
-    """Makes tokens of an org, right ones and others."""
+    """Makes valid and forged tokens of an org."""
 
     def __init__(self, server: Server, stage: Stage) -> None:
         def secret(org: Org) -> bytes:
@@ -439,7 +443,7 @@ class Forger:
         self.other_kid = ids.format_org_id(stage.other.id)
 
     def token(self, *, secret: bytes | None = None, kid: str = "", **claims: Any) -> str:
-        """A right token, but for what is given. A claim that is None is left out."""
+        """A valid token except for the given parts. A claim of None is left out."""
         all_claims = {"sub": "u-1", "aud": AUDIENCE, "exp": self.expires_at, **claims}
         return jwt.encode(
             {name: value for name, value in all_claims.items() if value is not None},
@@ -449,19 +453,19 @@ class Forger:
         )
 
     def spliced(self, **claims: Any) -> str:
-        """The signature of a right token under other claims."""
+        """The signature of a valid token under other claims."""
         header, _, signature = self.token().split(".")
         return f"{header}.{self.token(**claims).split('.')[1]}.{signature}"
 
     def signed(self, algorithm: str, digest: str) -> str:
-        """A token that is right but for the algorithm, which is named and used."""
+        """A valid token except for its algorithm."""
         _, claims, _ = self.token().split(".")
         text = f"{self.relabelled(alg=algorithm).split('.')[0]}.{claims}"
         signature = hmac.digest(self.secret, text.encode(), digest)
         return f"{text}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
 
     def relabelled(self, **changes: Any) -> str:
-        """The claims and the signature of a right token under another header."""
+        """The claims and the signature of a valid token under another header."""
         _, claims, signature = self.token().split(".")
         header = json.dumps({"alg": "HS256", "typ": "JWT", "kid": self.kid, **changes}).encode()
         return f"{base64.urlsafe_b64encode(header).rstrip(b'=').decode()}.{claims}.{signature}"
@@ -508,7 +512,7 @@ FORGERIES: Final[dict[str, Callable[[Forger], str]]] = {
     [lambda f: f.token(), lambda f: f.signed("HS256", "sha256"), lambda f: f.spliced()],
     ids=["made_whole", "signed_by_hand", "spliced_as_it_was"],
 )
-def test_a_token_as_it_should_be_is_accepted(server: Server, forger: Forger, make: Callable[[Forger], str]) -> None:
+def test_a_valid_token_is_accepted(server: Server, forger: Forger, make: Callable[[Forger], str]) -> None:
     with server.client({"Authorization": f"Bearer {make(forger)}"}) as client:
         expect_ok(client.get("/v1/bookings"))
 
@@ -531,7 +535,7 @@ def test_a_malformed_request_gets_422_whoever_sends_it(stage: Stage, operation: 
     }
     for caller, (client, headers) in callers.items():
         with case(caller):
-            answer = ask(client, operation, UNKNOWN_IDS.get(operation.resource, ""), ["no object"], headers)
+            answer = call_operation(client, operation, UNKNOWN_IDS.get(operation.resource, ""), ["no object"], headers)
             expect_error(answer, 422, "invalid_request")
 
 
@@ -552,26 +556,26 @@ CONTRADICTIONS: Final[dict[str, tuple[str, Any]]] = {
 
 @pytest.mark.parametrize(("name", "body"), [pytest.param(*value, id=key) for key, value in CONTRADICTIONS.items()])
 @pytest.mark.parametrize("caller", ["anonymous", "door", "admin"])
-def test_a_request_that_contradicts_itself_is_told_so_before_anything_else(
+def test_a_contradictory_request_is_refused_before_anything_else(
     stage: Stage, caller: str, name: str, body: Any
 ) -> None:
     for id_ in (UNKNOWN_IDS[Resource.EVENT], "nothing"):
-        expect_error(ask(stage.clients[caller], BY_NAME[name], id_, body), 422, "invalid_request")
+        expect_error(call_operation(stage.clients[caller], BY_NAME[name], id_, body), 422, "invalid_request")
 
 
-def test_a_hold_for_nobody_is_told_so_before_its_event_is_looked_for(stage: Stage) -> None:
+def test_a_hold_without_a_user_is_refused_before_the_event_lookup(stage: Stage) -> None:
     for id_ in (UNKNOWN_IDS[Resource.EVENT], "nothing"):
-        answer = ask(stage.admin, BY_NAME["place_hold"], id_, {"items": [{"seat": "A-1"}]})
+        answer = call_operation(stage.admin, BY_NAME["place_hold"], id_, {"items": [{"seat": "A-1"}]})
         expect_error(answer, 422, "invalid_request")
 
 
-def test_a_customer_who_names_another_is_told_so_before_the_event_is_looked_for(stage: Stage) -> None:
+def test_a_customer_who_names_another_user_is_refused_before_the_event_lookup(stage: Stage) -> None:
     for id_ in (UNKNOWN_IDS[Resource.EVENT], "nothing"):
         body = {"user": "u-2", "items": [{"seat": "A-1"}]}
-        expect_error(ask(stage.customer, BY_NAME["place_hold"], id_, body), 403, "forbidden")
+        expect_error(call_operation(stage.customer, BY_NAME["place_hold"], id_, body), 403, "forbidden")
 
 
-def test_a_seat_named_twice_is_told_so_before_that_the_event_is_not_on_sale(stage: Stage) -> None:
+def test_a_seat_named_twice_is_refused_before_an_event_not_on_sale(stage: Stage) -> None:
     draft = expect_ok(stage.admin.post("/v1/events", json=example_event()), 201)["id"]
     expect_error(post_hold(stage.admin, draft, items=[{"seat": "A-1"}, {"seat": "A-1"}]), 422, "invalid_request")
 

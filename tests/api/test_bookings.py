@@ -1,4 +1,4 @@
-"""Holds and bookings over HTTP: taking, keeping, giving back, and the same answer to the same question."""
+"""Holds and bookings over HTTP: place, extend, confirm, cancel, and retry with the same answer."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ FIELDS: Final = {
     "payments",
     "reason",
 }
-# What differs between two readings of the same booking.
+# Fields that differ between two readings of the same booking.
 CLOCKS: Final = ("server_time", "expires_in_seconds")
 
 
@@ -145,7 +145,7 @@ def test_a_booking_reads_the_same_wherever_it_is_read(admin: httpx.Client) -> No
     [{}, {"name": "Ada"}, {"a": [1, 2.5, None, True, {"b": "\N{GRINNING FACE}"}]}, {"": 2**53}],
     ids=["empty", "text", "nested", "number"],
 )
-def test_details_are_kept_through_the_life_of_a_booking(admin: httpx.Client, details: Body) -> None:
+def test_details_survive_the_whole_life_of_a_booking(admin: httpx.Client, details: Body) -> None:
     event = publish_event(admin, example_event())
     booking = held(admin, event, seat("A-1"), details=details)
     assert booking["details"] == details
@@ -155,7 +155,7 @@ def test_details_are_kept_through_the_life_of_a_booking(admin: httpx.Client, det
     assert expect_ok(admin.get("/v1/bookings", params={"event": event}))["items"][0]["details"] == details
 
 
-def test_a_hold_with_details_that_has_run_out_is_in_nobody_s_way(admin: httpx.Client) -> None:
+def test_an_expired_hold_with_details_blocks_nobody(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     held(admin, event, seat("A-1"), details={"name": "Ada"})
     wait_until(lambda: admin.get("/v1/bookings", params={"event": event, "status": "expired"}).text != EMPTY, 15)
@@ -218,7 +218,7 @@ def test_the_last_unit_can_be_had_and_no_more(admin: httpx.Client) -> None:
 
 @pytest.fixture(scope="module")
 def expired(admin: httpx.Client) -> Callable[[], Body]:
-    """Bookings whose time is up, made at once so that the wait is for all of them."""
+    """Expired bookings, created together so that one wait is enough."""
     event = publish_event(admin, counted(50, policy={"hold_seconds": 1}))
     made = [held(admin, event, units(1), user=f"u-{n}") for n in range(8)]
     wait_until(lambda: all(reading(admin, booking)["status"] == "expired" for booking in made), 15)
@@ -235,7 +235,7 @@ STATES: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
 
 ACTIONS: Final = ("extend", "confirm", "cancel", "refund")
 
-# What becomes of a booking in a state by an action: its status afterwards, or the code of the refusal.
+# The status after an action, or the code of the refusal.
 OUTCOMES: Final = {
     "held": ("held", "confirmed", "cancelled", "not_confirmed"),
     "confirmed": ("already_confirmed", "confirmed", "already_confirmed", "refunded"),
@@ -269,7 +269,7 @@ def test_an_action_leads_where_it_should_and_the_same_again_leads_nowhere(
     if outcome not in STATUSES:
         expect_error(post(admin, booking, action), 410 if outcome == "hold_expired" else 409, outcome)
         after = reading(admin, booking)
-        # The first to ask anything of an event writes down which of its holds have run out.
+        # The first command on an event records its expired holds.
         unwritten = {"version": booking["version"]} if state == "expired" else {}
         assert lasting({**after, **unwritten}) == lasting(booking)
         return
@@ -291,7 +291,7 @@ def test_an_action_takes_an_empty_body_or_an_empty_object(admin: httpx.Client) -
 
 
 @pytest.mark.parametrize(("way", "action"), [((), "cancel"), (("confirm",), "refund")], ids=["cancel", "refund"])
-def test_a_reason_is_kept_and_the_first_one_counts(admin: httpx.Client, way: tuple[str, ...], action: str) -> None:
+def test_the_first_reason_is_stored(admin: httpx.Client, way: tuple[str, ...], action: str) -> None:
     booking = act(admin, held(admin, publish_event(admin, counted(5)), units(1)), *way)
     assert expect_ok(post(admin, booking, action, {"reason": "ill"}))["reason"] == "ill"
     assert expect_ok(post(admin, booking, action, {"reason": "other"}))["reason"] == "ill"
@@ -299,7 +299,7 @@ def test_a_reason_is_kept_and_the_first_one_counts(admin: httpx.Client, way: tup
 
 
 @pytest.mark.parametrize("way", [("cancel",), ("confirm", "refund")], ids=["cancelled", "refunded"])
-def test_what_is_given_back_is_free_for_the_next(
+def test_cancelled_units_are_free_for_the_next_buyer(
     admin: httpx.Client, public: httpx.Client, way: tuple[str, ...]
 ) -> None:
     event = publish_event(admin, example_event())
@@ -311,7 +311,7 @@ def test_what_is_given_back_is_free_for_the_next(
     held(admin, event, seat("A-1"), units(500, "standing", tariff="child"), user="u-2")
 
 
-def test_a_confirmed_booking_no_longer_runs_out(admin: httpx.Client, public: httpx.Client) -> None:
+def test_a_confirmed_booking_does_not_expire(admin: httpx.Client, public: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     booking = act(admin, held(admin, event, seat("A-1")), "confirm")
     assert (booking["status"], booking["expires_in_seconds"]) == ("confirmed", None)
@@ -551,7 +551,7 @@ def test_the_key_of_a_refused_request_is_free_for_another(admin: httpx.Client) -
     expect_ok(post_hold(admin, event, key="k", user="u-2", items=[seat("A-3")]), 201)
 
 
-def test_a_key_of_one_event_says_nothing_about_another(admin: httpx.Client) -> None:
+def test_the_key_of_one_event_does_not_verify_another(admin: httpx.Client) -> None:
     first, second = publish_event(admin, counted(5)), publish_event(admin, counted(5))
     bookings = [expect_ok(post_hold(admin, event, key="k", items=[units(1)]), 201) for event in (first, second)]
     assert [booking["event"] for booking in bookings] == [first, second]
@@ -579,7 +579,7 @@ def test_the_best_seats_are_next_to_each_other(admin: httpx.Client, public: http
     assert seat_states(public, event) == dict.fromkeys(taken, "held")
 
 
-def test_seats_apart_are_given_only_to_whom_they_will_do(admin: httpx.Client) -> None:
+def test_separate_seats_go_only_to_buyers_who_accept_them(admin: httpx.Client) -> None:
     event = publish_event(admin, row_of(5))
     held(admin, event, seat("A-2"), seat("A-4"))
     best = {"pool": "hall", "quantity": 3}
@@ -630,7 +630,7 @@ def test_the_best_seats_count_towards_the_limit(admin: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("way", [("cancel",), ("confirm", "refund")], ids=["cancelled", "refunded"])
-def test_a_user_may_have_one_live_booking_where_the_policy_says_so(admin: httpx.Client, way: tuple[str, ...]) -> None:
+def test_the_policy_can_limit_a_user_to_one_live_booking(admin: httpx.Client, way: tuple[str, ...]) -> None:
     event = publish_event(admin, counted(5, policy={"one_booking_per_user": True}))
     booking = held(admin, event, units(1))
     expect_error(post_hold(admin, event, items=[units(1)]), 409, "already_booked")
@@ -642,7 +642,7 @@ def test_a_user_may_have_one_live_booking_where_the_policy_says_so(admin: httpx.
     held(admin, event, units(1))
 
 
-def test_a_registration_is_confirmed_at_once_and_can_be_given_up(admin: httpx.Client, public: httpx.Client) -> None:
+def test_a_registration_is_confirmed_at_once_and_can_be_cancelled(admin: httpx.Client, public: httpx.Client) -> None:
     event = publish_event(
         admin, example_event(preset="registration", tax_bps=0, pools=[{"code": "places", "capacity": 2}])
     )
@@ -803,13 +803,13 @@ def sold_out_before_an_orphan(admin: httpx.Client) -> tuple[str, str, Body]:
     ],
     ids=lambda prepare: prepare.__name__,
 )
-def test_of_several_reasons_the_first_is_told(admin: httpx.Client, prepare: Prepare) -> None:
+def test_the_first_of_several_reasons_is_given(admin: httpx.Client, prepare: Prepare) -> None:
     event, code, body = prepare(admin)
     answer = post_hold(admin, event, **body)
     expect_error(answer, 422 if code.startswith(("unknown", "idempotency")) else 409, code)
 
 
-def test_a_cart_token_is_not_told_to_anybody(admin: httpx.Client) -> None:
+def test_a_cart_token_is_never_shown(admin: httpx.Client) -> None:
     event = publish_event(admin, counted(5))
     token = secrets.token_hex(16)
     answer = post_hold(admin, event, items=[units(1)], cart_token=token)

@@ -1,4 +1,4 @@
-"""Events over HTTP: what is offered, how much of it is left, and what has happened to it."""
+"""Events over HTTP: create and change them, read what is left, and read their journal."""
 
 import random
 import secrets
@@ -80,7 +80,7 @@ def act(client: httpx.Client, booking: Body, action: str) -> Body:
     return expect_ok(client.post(f"/v1/bookings/{booking['id']}/{action}"))
 
 
-def test_a_new_event_is_a_draft_with_all_it_was_given(admin: httpx.Client) -> None:
+def test_a_new_event_is_a_draft_with_all_its_fields(admin: httpx.Client) -> None:
     answer = admin.post("/v1/events", json=example_event(details={"address": "Main Street 1", "doors": [19, 20]}))
     event = expect_ok(answer, 201)
     assert answer.headers["location"] == f"/v1/events/{event['id']}"
@@ -101,7 +101,7 @@ def test_an_event_needs_no_more_than_a_title_a_time_a_currency_and_a_pool(admin:
     assert set(event["policy"]) == POLICY_FIELDS
 
 
-def test_times_are_told_in_utc(admin: httpx.Client) -> None:
+def test_times_are_in_utc(admin: httpx.Client) -> None:
     event = create(admin, example_event(starts_at="2027-03-05T19:00:00+05:30"))
     assert event["starts_at"] == "2027-03-05T13:30:00Z"
 
@@ -152,7 +152,7 @@ def test_a_preset_brings_the_policy_of_its_business(admin: httpx.Client, preset:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_what_a_policy_says_goes_before_the_preset_and_the_rest_stays(admin: httpx.Client, preset: str) -> None:
+def test_a_policy_overrides_its_preset_field_by_field(admin: httpx.Client, preset: str) -> None:
     default = create(admin, example_event(preset=preset))["policy"]
     own = {
         "hold_seconds": 7,
@@ -201,7 +201,7 @@ def test_a_list_in_pages_has_everything_once_and_newest_first(
     assert 0 < len(found[-1]["items"]) <= limit
 
 
-def test_what_is_added_meanwhile_does_not_shift_the_pages(server: Server) -> None:
+def test_new_items_do_not_shift_the_pages_of_a_list(server: Server) -> None:
     org = Org(server.database_url, f"busy-{secrets.token_hex(3)}")
     with server.client(org.headers()) as client:
         ids = [create(client, example_event())["id"] for _ in range(4)]
@@ -283,7 +283,7 @@ def test_a_capacity_can_fall_to_what_is_taken_and_no_further(admin: httpx.Client
     expect_error(post_hold(admin, event, items=[{"pool": "hall"}]), 409, "sold_out")
 
 
-def test_a_capacity_can_fall_below_a_hold_that_has_run_out(admin: httpx.Client) -> None:
+def test_a_capacity_can_fall_below_an_expired_hold(admin: httpx.Client) -> None:
     event = publish_event(admin, counted(5, policy={"hold_seconds": 1}))
     held(admin, event, {"pool": "hall", "quantity": 5})
     wait_until(lambda: admin.patch(f"/v1/events/{event}", json={"pools": pool_of(capacity=1)}).status_code == 200, 15)
@@ -366,7 +366,7 @@ def test_a_seat_that_is_taken_cannot_be_blocked(admin: httpx.Client, state: str)
     assert not_free(admin, event) == {"A-1": state}
 
 
-def test_a_seat_whose_hold_has_run_out_can_be_blocked(admin: httpx.Client) -> None:
+def test_a_seat_with_an_expired_hold_can_be_blocked(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     held(admin, event, {"seat": "A-1"})
     wait_until(lambda: admin.patch(f"/v1/events/{event}", json={"block_seats": ["A-1"]}).status_code == 200, 15)
@@ -374,7 +374,7 @@ def test_a_seat_whose_hold_has_run_out_can_be_blocked(admin: httpx.Client) -> No
 
 
 VERBS: Final = {"publish": "active", "complete": "completed", "cancel": "cancelled"}
-# What can become of an event: from its status, by a verb, to a status; what is not here is a contradiction.
+# The transitions of an event. Any other pair is a contradiction.
 STEPS: Final = {
     ("draft", "publish"): "active",
     ("draft", "cancel"): "cancelled",
@@ -396,7 +396,9 @@ def in_status(admin: httpx.Client, status: str) -> str:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("status", ["draft", "active", "completed", "cancelled"])
-def test_an_event_goes_its_way_once_and_a_contradiction_is_refused(admin: httpx.Client, status: str, verb: str) -> None:
+def test_an_event_changes_status_once_and_a_contradiction_is_refused(
+    admin: httpx.Client, status: str, verb: str
+) -> None:
     event = in_status(admin, status)
     before = expect_ok(admin.get(f"/v1/events/{event}"))
     answer = admin.post(f"/v1/events/{event}/{verb}")
@@ -480,7 +482,7 @@ def test_availability_counts_what_is_held_and_sold(admin: httpx.Client, public: 
     }
 
 
-def test_the_seat_map_tells_the_state_of_every_seat(admin: httpx.Client, public: httpx.Client) -> None:
+def test_the_seat_map_shows_the_state_of_every_seat(admin: httpx.Client, public: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     held(admin, event, {"seat": "A-1"})
     act(admin, held(admin, event, {"seat": "B-20"}), "confirm")
@@ -510,7 +512,7 @@ def etag(client: httpx.Client, path: str) -> str:
 
 
 @pytest.mark.parametrize("view", MAPS)
-def test_who_has_the_newest_version_is_not_sent_it_again(admin: httpx.Client, public: httpx.Client, view: str) -> None:
+def test_a_client_with_the_newest_version_gets_304(admin: httpx.Client, public: httpx.Client, view: str) -> None:
     event = publish_event(admin, example_event())
     path = f"/v1/events/{event}/{view}"
     tags = {etag(public, path) for _ in range(10)}
@@ -522,7 +524,7 @@ def test_who_has_the_newest_version_is_not_sent_it_again(admin: httpx.Client, pu
 
 @pytest.mark.parametrize("view", MAPS)
 @pytest.mark.parametrize("known", ["{tag}", '"old", {tag}', '{tag},"old"', "W/{tag}", "*"])
-def test_a_known_version_can_be_told_in_every_way_of_http(
+def test_a_client_can_name_its_version_in_every_form_http_allows(
     admin: httpx.Client, public: httpx.Client, view: str, known: str
 ) -> None:
     path = f"/v1/events/{publish_event(admin, example_event())}/{view}"
@@ -559,7 +561,7 @@ def test_every_change_of_stock_has_a_version_of_its_own(admin: httpx.Client, pub
 
 
 @pytest.mark.parametrize("view", MAPS)
-def test_a_hold_that_runs_out_makes_a_new_version(admin: httpx.Client, public: httpx.Client, view: str) -> None:
+def test_an_expired_hold_makes_a_new_version(admin: httpx.Client, public: httpx.Client, view: str) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     path = f"/v1/events/{event}/{view}"
     held(admin, event, {"seat": "A-1"})
@@ -591,7 +593,7 @@ def changes(client: httpx.Client, event: str, limit: int = 200) -> list[Body]:
 
 
 def busy_life(admin: httpx.Client, event: str, steps: int) -> None:
-    """Buyers and staff do whatever comes to their mind; some of it is refused."""
+    """Buyers and staff act at random, and some actions are refused."""
     rng = random.Random(7)
     bookings: list[str] = []
     for step in range(steps):
@@ -620,7 +622,7 @@ def busy_life(admin: httpx.Client, event: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [7, 200])
-def test_whoever_follows_the_changes_arrives_at_the_present_state(
+def test_following_the_changes_leads_to_the_present_state(
     admin: httpx.Client, public: httpx.Client, limit: int
 ) -> None:
     event = create(admin, example_event())["id"]
@@ -640,7 +642,7 @@ def test_whoever_follows_the_changes_arrives_at_the_present_state(
     assert {"held", "sold", "blocked"} <= set(not_free(public, event).values())
 
 
-def test_each_change_tells_the_state_right_after_it(admin: httpx.Client, public: httpx.Client) -> None:
+def test_each_change_carries_the_state_right_after_it(admin: httpx.Client, public: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     start = expect_ok(public.get(f"/v1/events/{event}"))["version"]
     booking = held(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full", "quantity": 2})
@@ -656,7 +658,7 @@ def test_each_change_tells_the_state_right_after_it(admin: httpx.Client, public:
     assert page["next"] == start + 3
 
 
-def test_the_feed_of_changes_says_nothing_about_users(
+def test_changes_reveal_nothing_about_users(
     org: Org, admin: httpx.Client, sales: httpx.Client, public: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
@@ -675,7 +677,7 @@ def test_following_from_the_future_finds_nothing_yet(admin: httpx.Client, public
     assert page == {"changes": [], "next": 10**9}
 
 
-def test_the_journal_tells_who_did_what(server: Server, org: Org, admin: httpx.Client, sales: httpx.Client) -> None:
+def test_the_journal_records_who_did_what(server: Server, org: Org, admin: httpx.Client, sales: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 600}))
     token = expect_ok(sales.post("/v1/customer-tokens", json={"user": "u-9"}), 201)["token"]
     with server.client({"Authorization": f"Bearer {token}"}) as customer:
@@ -699,7 +701,7 @@ def test_the_journal_tells_who_did_what(server: Server, org: Org, admin: httpx.C
     assert not any(key in str(journal) for key in org.keys.values())
 
 
-def test_the_journal_tells_what_the_system_did(admin: httpx.Client) -> None:
+def test_the_journal_records_what_the_system_did(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     gone = held(admin, event, {"seat": "A-1"})
     wait_until(lambda: post_hold(admin, event, user="u-2", items=[{"seat": "A-1"}]).status_code == 201, 15)
@@ -746,11 +748,11 @@ def test_a_user_may_have_any_name(server: Server, admin: httpx.Client, sales: ht
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_a_server_that_lives_says_so_to_anybody(public: httpx.Client, path: str) -> None:
+def test_anybody_can_ask_whether_the_server_is_alive(public: httpx.Client, path: str) -> None:
     assert isinstance(expect_ok(public.get(path))["status"], str)
 
 
-def test_the_journal_tells_what_was_asked_of_the_event(admin: httpx.Client) -> None:
+def test_the_journal_records_changes_to_the_event(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     asked = {"title": "Saturday", "policy": {"hold_seconds": 60}, "pools": [{"code": "standing", "capacity": 400}]}
     assert admin.patch(f"/v1/events/{event}", json=asked).status_code == 200

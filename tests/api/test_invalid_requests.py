@@ -1,5 +1,4 @@
-"""Whatever is sent, the answer says what is wrong with it in a problem document, nothing is written, and the same
-processes go on serving."""
+"""A bad request gets a problem document that names the mistake, writes nothing, and costs no server process."""
 
 import base64
 import json
@@ -22,10 +21,10 @@ from tests.support.resources import create_resource
 
 MEBIBYTE: Final = 1024 * 1024
 DEEP: Final = 100_000
-# Some that are fine, and those around the depth at which the interpreter gives up.
+# Some accepted depths, and those around the recursion limit of the interpreter.
 DEPTHS: Final = (*range(50, 940, 100), *range(940, 970), 980, 1000)
 JSON: Final = {"Content-Type": "application/json"}
-# Ids as they should be, of nothing.
+# Well-formed ids of nothing.
 NO_EVENT: Final = ids.format_event_id(bytes(16))
 NO_BOOKING: Final = ids.format_booking_id(bytes(16), bytes(16))
 NO_ORG: Final = ids.format_org_id(bytes(16))
@@ -61,7 +60,7 @@ def _the_same_processes_serve_from_the_first_case_to_the_last(server: Server, ad
 
 @pytest.fixture(scope="module")
 def event(admin: httpx.Client) -> Iterator[str]:
-    """An event in which nothing ever happens, for all that is asked of it is refused."""
+    """An event in which nothing ever happens, because every request is refused."""
     id_ = publish_event(admin, example_event())
     yield id_
     kinds = [fact["kind"] for fact in admin.get(f"/v1/events/{id_}/journal").json()["items"]]
@@ -97,7 +96,7 @@ def address(operation: Operation, named: Named) -> str:
     return re.sub(r"{\w+}", named[operation.resource], operation.path)
 
 
-def ask(client: httpx.Client, operation: Operation, path: str, content: bytes | str = b"") -> httpx.Response:
+def call_operation(client: httpx.Client, operation: Operation, path: str, content: bytes | str = b"") -> httpx.Response:
     headers = {**JSON, "Idempotency-Key": secrets.token_hex(8)} if operation.needs_idempotency_key else JSON
     return client.request(operation.method, path, content=content, headers=headers)
 
@@ -146,7 +145,7 @@ def test_a_malformed_body_is_refused(admin: httpx.Client, named: Named, content:
     for name in ("place_hold", "cancel_booking"):
         with case(name):
             operation = BY_NAME[name]
-            expect_error(ask(admin, operation, address(operation, named), content), 422, "invalid_request")
+            expect_error(call_operation(admin, operation, address(operation, named), content), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
@@ -159,13 +158,15 @@ def test_every_operation_refuses_a_malformed_body(admin: httpx.Client, named: Na
         "an_unknown_field",
     ):
         with case(form):
-            expect_error(ask(admin, operation, address(operation, named), FORMS[form]), 422, "invalid_request")
+            expect_error(
+                call_operation(admin, operation, address(operation, named), FORMS[form]), 422, "invalid_request"
+            )
 
 
 @pytest.mark.parametrize("name", ["place_hold", "create_event", "create_customer_token"])
-def test_an_empty_body_is_refused_where_something_has_to_be_said(admin: httpx.Client, named: Named, name: str) -> None:
+def test_an_empty_body_is_refused_where_a_field_is_required(admin: httpx.Client, named: Named, name: str) -> None:
     operation = BY_NAME[name]
-    expect_error(ask(admin, operation, address(operation, named)), 422, "invalid_request")
+    expect_error(call_operation(admin, operation, address(operation, named)), 422, "invalid_request")
 
 
 def holding(**changes: Any) -> Body:
@@ -281,16 +282,18 @@ HOLDS_OF_WHAT_IS_NOT_THERE: Final[dict[str, tuple[Body, str]]] = {
 
 
 @pytest.mark.parametrize("body", each(HOLDS_NOT_OF_THE_FORM))
-def test_a_hold_not_of_the_form_is_refused(admin: httpx.Client, event: str, body: Body) -> None:
+def test_a_malformed_hold_is_refused(admin: httpx.Client, event: str, body: Body) -> None:
     path = f"/v1/events/{event}/holds"
-    expect_error(ask(admin, BY_NAME["place_hold"], path, json.dumps(body)), 422, "invalid_request")
+    expect_error(call_operation(admin, BY_NAME["place_hold"], path, json.dumps(body)), 422, "invalid_request")
 
 
 @pytest.mark.parametrize(("body", "code"), [pytest.param(*v, id=k) for k, v in HOLDS_OF_WHAT_IS_NOT_THERE.items()])
 def test_a_hold_of_what_the_event_does_not_have_is_refused_by_name(
     admin: httpx.Client, event: str, body: Body, code: str
 ) -> None:
-    document = expect_error(ask(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", json.dumps(body)), 422, code)
+    document = expect_error(
+        call_operation(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", json.dumps(body)), 422, code
+    )
     assert document["conflicts"]
 
 
@@ -509,9 +512,9 @@ EVENTS: Final[dict[str, Body]] = {
 
 
 @pytest.mark.parametrize("body", each(EVENTS))
-def test_an_event_not_of_the_form_is_refused(admin: httpx.Client, body: Body) -> None:
+def test_a_malformed_event_is_refused(admin: httpx.Client, body: Body) -> None:
     before = admin.get("/v1/events", params={"limit": 1}).json()
-    expect_error(ask(admin, BY_NAME["create_event"], "/v1/events", json.dumps(body)), 422, "invalid_request")
+    expect_error(call_operation(admin, BY_NAME["create_event"], "/v1/events", json.dumps(body)), 422, "invalid_request")
     assert admin.get("/v1/events", params={"limit": 1}).json() == before
 
 
@@ -556,9 +559,9 @@ CHANGES: Final[dict[str, Body]] = {
 
 
 @pytest.mark.parametrize("body", each(CHANGES))
-def test_a_change_not_of_the_form_is_refused(admin: httpx.Client, event: str, body: Body) -> None:
+def test_a_malformed_change_is_refused(admin: httpx.Client, event: str, body: Body) -> None:
     before = admin.get(f"/v1/events/{event}").json()
-    answer = ask(admin, BY_NAME["change_event"], f"/v1/events/{event}", json.dumps(body))
+    answer = call_operation(admin, BY_NAME["change_event"], f"/v1/events/{event}", json.dumps(body))
     assert admin.get(f"/v1/events/{event}").json() == before
     expect_error(answer, 422, "invalid_request")
 
@@ -581,9 +584,9 @@ def test_an_event_with_details_of_any_depth_is_refused_or_can_be_read_again(serv
             details = '{"a": ' + "[" * depth + "]" * depth + "}"
             if name == "create_event":
                 content = json.dumps(example_event())[:-1] + f', "details": {details}}}'
-                answer = ask(client, BY_NAME[name], "/v1/events", content)
+                answer = call_operation(client, BY_NAME[name], "/v1/events", content)
             else:
-                answer = ask(client, BY_NAME[name], f"/v1/events/{event}", f'{{"details": {details}}}')
+                answer = call_operation(client, BY_NAME[name], f"/v1/events/{event}", f'{{"details": {details}}}')
             assert answer.status_code in (200, 201, 422), f"{depth} deep: {answer.text[:200]}"
         for path in (f"/v1/events/{event}", "/v1/events", "/v1/events?limit=200"):
             assert client.get(path).status_code == 200
@@ -594,7 +597,7 @@ def test_a_hold_with_details_of_any_depth_is_refused_or_can_be_read_again(admin:
     for depth in DEPTHS:
         details = '{"a": ' + "[" * depth + "]" * depth + "}"
         content = json.dumps(holding())[:-1] + f', "details": {details}}}'
-        answer = ask(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", content)
+        answer = call_operation(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", content)
         assert answer.status_code in (201, 422), f"{depth} deep: {answer.text[:200]}"
     assert admin.get("/v1/bookings", params={"event": event, "limit": 200}).status_code == 200
 
@@ -612,9 +615,9 @@ REASONS: Final[dict[str, Body]] = {
 
 @pytest.mark.parametrize("body", each(REASONS))
 @pytest.mark.parametrize("name", ["cancel_booking", "refund_booking"])
-def test_a_reason_not_of_the_form_is_refused(admin: httpx.Client, named: Named, name: str, body: Body) -> None:
+def test_a_malformed_reason_is_refused(admin: httpx.Client, named: Named, name: str, body: Body) -> None:
     operation = BY_NAME[name]
-    expect_error(ask(admin, operation, address(operation, named), json.dumps(body)), 422, "invalid_request")
+    expect_error(call_operation(admin, operation, address(operation, named), json.dumps(body)), 422, "invalid_request")
 
 
 TOKENS: Final[dict[str, Body]] = {
@@ -639,8 +642,8 @@ TOKENS: Final[dict[str, Body]] = {
 
 
 @pytest.mark.parametrize("body", each(TOKENS))
-def test_a_customer_token_not_of_the_form_is_refused(admin: httpx.Client, body: Body) -> None:
-    answer = ask(admin, BY_NAME["create_customer_token"], "/v1/customer-tokens", json.dumps(body))
+def test_a_malformed_customer_token_request_is_refused(admin: httpx.Client, body: Body) -> None:
+    answer = call_operation(admin, BY_NAME["create_customer_token"], "/v1/customer-tokens", json.dumps(body))
     expect_error(answer, 422, "invalid_request")
 
 
@@ -718,13 +721,15 @@ QUERIES_BY_OPERATION: Final = {
 def test_a_malformed_query_is_refused(admin: httpx.Client, named: Named, operation: Operation) -> None:
     for name, query in {**QUERIES, **QUERIES_BY_OPERATION[operation.name]}.items():
         with case(name):
-            expect_error(ask(admin, operation, f"{address(operation, named)}?{query}"), 422, "invalid_request")
+            expect_error(
+                call_operation(admin, operation, f"{address(operation, named)}?{query}"), 422, "invalid_request"
+            )
 
 
 @pytest.mark.parametrize(
     "id_", ["nothing", NO_EVENT, NO_BOOKING, f"xx{NO_EVENT[2:]}", f"{NO_EVENT[:-1]}*", "ev_\N{SNOWMAN}"]
 )
-def test_bookings_of_an_event_that_cannot_be_are_none(admin: httpx.Client, id_: str) -> None:
+def test_an_impossible_event_id_lists_no_bookings(admin: httpx.Client, id_: str) -> None:
     assert expect_ok(admin.get("/v1/bookings", params={"event": id_})) == {"items": [], "next": None}
 
 
@@ -768,7 +773,7 @@ def absent(admin: httpx.Client) -> Body:
     return expect_error(admin.get(f"/v1/events/{NO_EVENT}"), 404, "not_found")
 
 
-# Every kind of id has a parser of its own, which all operations on that kind share; `place_hold` calls it by itself.
+# Each kind of id has one parser, which all operations on that kind share. `place_hold` calls it directly.
 @pytest.mark.parametrize(
     "name",
     ["get_event", "place_hold", "get_booking", "get_payment", "get_receipt", "get_qr_svg", "get_endpoint"],
@@ -776,7 +781,7 @@ def absent(admin: httpx.Client) -> Body:
 def test_a_malformed_id_is_not_found(admin: httpx.Client, absent: Body, name: str) -> None:
     for id_name, id_ in IDS.items():
         with case(id_name):
-            assert expect_error(ask_for(admin, BY_NAME[name], id_), 404, "not_found") == absent
+            assert expect_error(call_with_id(admin, BY_NAME[name], id_), 404, "not_found") == absent
 
 
 @pytest.mark.parametrize("operation", WITH_ID, ids=name_of)
@@ -785,12 +790,12 @@ def test_every_operation_answers_an_unknown_id_with_not_found(
 ) -> None:
     for id_name in ("a_word", "nul", "an_event_that_is_not_there", "a_booking_that_is_not_there"):
         with case(id_name):
-            assert expect_error(ask_for(admin, operation, IDS[id_name]), 404, "not_found") == absent
+            assert expect_error(call_with_id(admin, operation, IDS[id_name]), 404, "not_found") == absent
 
 
-def ask_for(client: httpx.Client, operation: Operation, id_: str) -> httpx.Response:
+def call_with_id(client: httpx.Client, operation: Operation, id_: str) -> httpx.Response:
     content = json.dumps(VALID.get(operation.name, {}))
-    return ask(client, operation, operation.path.replace("{id}", id_), content)
+    return call_operation(client, operation, operation.path.replace("{id}", id_), content)
 
 
 def signed_by_nobody(header: str) -> bytes:
@@ -864,7 +869,7 @@ VALID: Final[dict[str, Body]] = {
 @pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
 def test_a_body_of_10_megabytes_is_too_large(admin: httpx.Client, named: Named, operation: Operation) -> None:
     content = b'{"details": {"a": "' + b"x" * 10_000_000 + b'"}}'
-    expect_error(ask(admin, operation, address(operation, named), content), 413, "payload_too_large")
+    expect_error(call_operation(admin, operation, address(operation, named), content), 413, "payload_too_large")
 
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
@@ -881,20 +886,20 @@ def test_a_body_that_will_be_too_large_is_refused_before_it_is_sent(
 
 
 def sized(bytes_: int) -> bytes:
-    """A hold whose body is exactly so large."""
+    """A hold whose body has exactly this size."""
     empty = json.dumps(holding(details={"a": ""})).encode()
     return empty.replace(b'{"a": ""}', b'{"a": "' + b"x" * (bytes_ - len(empty)) + b'"}')
 
 
 def test_a_body_of_one_mebibyte_is_taken_and_one_byte_more_is_not(admin: httpx.Client) -> None:
     path = f"/v1/events/{publish_event(admin, example_event())}/holds"
-    assert ask(admin, BY_NAME["place_hold"], path, sized(MEBIBYTE)).status_code == 201
-    expect_error(ask(admin, BY_NAME["place_hold"], path, sized(MEBIBYTE + 1)), 413, "payload_too_large")
+    assert call_operation(admin, BY_NAME["place_hold"], path, sized(MEBIBYTE)).status_code == 201
+    expect_error(call_operation(admin, BY_NAME["place_hold"], path, sized(MEBIBYTE + 1)), 413, "payload_too_large")
 
 
 @pytest.mark.parametrize("size", [MEBIBYTE + 1, 2 * MEBIBYTE], ids=["one_byte_over", "twice"])
 @pytest.mark.parametrize("chunk", [1000, 65_536, 2 * MEBIBYTE])
-def test_a_body_in_chunks_that_add_up_to_too_much_is_told_so(
+def test_a_chunked_body_that_is_too_large_is_refused(
     server: Server, org: Org, event: str, size: int, chunk: int
 ) -> None:
     headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Idempotency-Key: k"]
@@ -956,7 +961,7 @@ def test_a_request_that_breaks_off_in_its_body_has_no_effect(
         }
     ),
 )
-def test_a_length_that_is_none_is_refused_and_has_no_effect(
+def test_an_invalid_content_length_is_refused_and_has_no_effect(
     server: Server, org: Org, admin: httpx.Client, lines: list[bytes]
 ) -> None:
     booking = expect_ok(post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]), 201)
@@ -996,7 +1001,7 @@ def test_a_length_shorter_than_the_body_cuts_it(server: Server, org: Org, named:
         }
     ),
 )
-def test_what_is_not_http_is_turned_away(server: Server, sent: bytes) -> None:
+def test_bytes_that_are_not_http_are_refused(server: Server, sent: bytes) -> None:
     answer = send_bytes(server.port, sent, hang_up=True)
     assert answer is None or 400 <= answer.status_code < 500, answer.text
 
@@ -1007,7 +1012,7 @@ def test_an_address_of_nothing_is_not_found(admin: httpx.Client, path: str) -> N
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
-def test_a_method_that_an_address_does_not_take_is_told_which_it_does(
+def test_an_unsupported_method_gets_405_and_the_allowed_methods(
     admin: httpx.Client, named: Named, operation: Operation
 ) -> None:
     answer = admin.request("BREW", address(operation, named))

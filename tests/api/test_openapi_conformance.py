@@ -1,4 +1,4 @@
-"""The API keeps to its own OpenAPI document, whatever is thrown at it."""
+"""The API conforms to its own OpenAPI document, whatever a client sends."""
 
 import json
 import re
@@ -36,12 +36,12 @@ CONFORMANCE: Final = [
     response_schema_conformance,
 ]
 
-# What may be asked of the same thing any number of times.
+# Operations that may be repeated on the same resource.
 LASTING: Final = ("place_hold", "change_event", "publish_event", "extend_booking")
 
 DOCUMENT: Final[dict[str, Any]] = json.loads(openapi_document(OPERATIONS))
 schema = schemathesis.openapi.from_dict(DOCUMENT)
-# Invalid requests are refused whatever they are about, so those about something real are all valid.
+# Any resource refuses an invalid request, so requests about real resources are all valid.
 valid = schemathesis.openapi.from_dict(DOCUMENT)
 valid.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE])
 valid.config.phases.coverage.enabled = False
@@ -58,7 +58,7 @@ bounded = settings(
 
 
 class Supply:
-    """Something real for each id in a path. It is used again as long as nothing ends it."""
+    """A real resource for each id in a path, reused until an operation ends it."""
 
     def __init__(self, admin: httpx.Client) -> None:
         self._admin = admin

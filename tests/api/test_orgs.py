@@ -1,5 +1,5 @@
-"""An org sets how it shows itself to buyers, over HTTP or from the command line, and nothing gets by that pages could
-not show safely."""
+"""An org sets its branding over HTTP or on the command line, and the API refuses anything a page could not show
+safely."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ LOGOS: Final = {kind: SAMPLES[kind] for kind in ("image/png", "image/jpeg", "ima
 
 @pytest.fixture(scope="module")
 def other(server: Server) -> Iterator[httpx.Client]:
-    """The admin of another org, which stays as it was made."""
+    """The admin of another org, which must not change."""
     org = Org(server.database_url)
     with server.client(org.headers()) as client:
         yield client
@@ -56,7 +56,7 @@ def test_an_org_changes_what_it_names_and_keeps_the_rest(admin: httpx.Client, or
 
 
 @pytest.mark.parametrize("kind", LOGOS)
-def test_a_logo_is_kept_as_what_it_is_whatever_it_is_called(
+def test_a_logo_is_stored_by_its_content_not_its_content_type(
     server: Server, org: Org, admin: httpx.Client, other: httpx.Client, kind: str
 ) -> None:
     file = LOGOS[kind]
@@ -95,7 +95,7 @@ NO_LOGOS: Final = {
 
 
 @pytest.mark.parametrize("file", [pytest.param(file, id=name) for name, file in NO_LOGOS.items()])
-def test_what_is_no_logo_is_refused_and_the_old_one_stays(admin: httpx.Client, file: bytes) -> None:
+def test_an_invalid_logo_is_refused_and_the_old_one_stays(admin: httpx.Client, file: bytes) -> None:
     before = expect_ok(admin.put("/v1/org/logo", content=TINY_PNG))
     answer = admin.put("/v1/org/logo", content=file, headers={"Content-Type": "image/png"})
     assert expect_error(answer, 422, "invalid_request")["errors"][0]["field"] == "logo"
@@ -128,7 +128,7 @@ NOT_OF_THE_FORM: Final[dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in NOT_OF_THE_FORM.items()])
-def test_a_change_not_of_the_form_is_refused_and_changes_nothing(admin: httpx.Client, body: dict[str, Any]) -> None:
+def test_a_malformed_change_is_refused_and_changes_nothing(admin: httpx.Client, body: dict[str, Any]) -> None:
     before = expect_ok(admin.get("/v1/org"))
     expect_error(admin.patch("/v1/org", json={"name": "Changed", **body}), 422, "invalid_request")
     assert expect_ok(admin.get("/v1/org")) == before
@@ -221,7 +221,7 @@ def test_an_origin_of_a_site_is_taken(origin: str) -> None:
 
 
 @pytest.mark.parametrize("origin", NO_ORIGINS)
-def test_what_is_no_origin_or_could_mean_another_is_refused(origin: str) -> None:
+def test_an_invalid_or_ambiguous_origin_is_refused(origin: str) -> None:
     assert not takes(origin)
 
 
@@ -235,7 +235,7 @@ def test_an_origin_that_is_taken_is_only_a_scheme_a_host_and_a_port(origin: str)
         assert parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1")
 
 
-def test_twenty_origins_of_the_longest_kind_are_kept_in_order(admin: httpx.Client) -> None:
+def test_twenty_origins_of_full_length_are_stored_in_order(admin: httpx.Client) -> None:
     longest = [f"https://{'.'.join(['a' * 63] * 3 + [f'b{n:02}' + 'b' * 58])}:65535" for n in range(20)]
     assert change(admin, frame_origins=longest)["frame_origins"] == longest
 
@@ -262,7 +262,7 @@ def test_a_command_sets_the_same_without_http(database: str, tmp_path: Path) -> 
     assert json.loads(emptied.stdout) == {**UNSET, "slug": "acme", "name": "Acme"}
 
 
-def test_a_command_that_cannot_do_all_of_it_says_why_and_does_nothing(database: str, tmp_path: Path) -> None:
+def test_a_command_that_fails_in_part_explains_why_and_changes_nothing(database: str, tmp_path: Path) -> None:
     call_holdfast(database, "orgs", "create", "acme")
     text, empty, large = tmp_path / "logo.png", tmp_path / "empty.png", tmp_path / "large.png"
     text.write_text("a logo")

@@ -14,7 +14,7 @@ def booking(admin: httpx.Client) -> str:
     return resources.create_held_booking(admin)
 
 
-def test_a_booking_that_is_not_there_is_told_before_a_provider_that_is_not(admin: httpx.Client, booking: str) -> None:
+def test_an_unknown_booking_is_reported_before_an_unknown_provider(admin: httpx.Client, booking: str) -> None:
     absent = resources.UNKNOWN_IDS[Resource.BOOKING]
     expect_error(resources.post_payment(admin, absent, provider="nobody"), 404, "not_found")
     expect_error(resources.post_payment(admin, booking, provider="nobody"), 422, "unknown_provider")
@@ -53,7 +53,7 @@ def test_a_void_ticket_is_not_printed(admin: httpx.Client, form: str) -> None:
     expect_error(admin.get(f"/v1/tickets/{ticket['id']}/{form}"), 409, "ticket_void")
 
 
-def test_a_booking_that_somebody_was_let_in_with_is_not_handed_on(admin: httpx.Client) -> None:
+def test_a_checked_in_booking_cannot_be_transferred(admin: httpx.Client) -> None:
     bought = resources.create_confirmed_booking(admin)
     (ticket,) = resources.list_tickets(admin, bought)
     expect_ok(admin.post("/v1/checkins", json={"code": ticket["code"]}))

@@ -1,5 +1,4 @@
-"""Receipts are kept as they were handed in, for those who review them and nobody else, and shown so that no browser
-runs anything of them."""
+"""Receipts are stored unchanged, only reviewers can read them, and no browser runs anything in them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -47,7 +46,7 @@ def _stored(org: Org) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_a_file_of_each_kind_comes_back_as_it_was_handed_in(admin: httpx.Client, org: Org, kind: str) -> None:
+def test_a_file_of_each_type_comes_back_unchanged(admin: httpx.Client, org: Org, kind: str) -> None:
     booking, file = create_held_booking(admin), SAMPLES[kind]
     assert expect_ok(_upload(admin, booking, file, "page.html", "text/html"))["status"] == "payment_submitted"
     (receipt,) = _receipts(admin, booking)
@@ -71,7 +70,7 @@ def test_a_file_is_shown_as_what_it_is_and_runs_nothing(admin: httpx.Client, kin
     assert "no-store" in headers["cache-control"]
 
 
-def test_a_reference_is_kept_as_it_is_and_has_no_file(admin: httpx.Client) -> None:
+def test_a_reference_is_stored_unchanged_and_has_no_file(admin: httpx.Client) -> None:
     booking = create_held_booking(admin)
     ref = {"file_ref": "AgACAgQAAx/photo:1", "message_ref": "chat 7, message 12"}
     expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json=ref))
@@ -128,7 +127,7 @@ def test_a_file_of_ten_mebibytes_is_taken(admin: httpx.Client) -> None:
 def test_a_larger_file_is_refused_for_its_size_and_not_stored(
     server: Server, admin: httpx.Client, org: Org, size: int
 ) -> None:
-    """On a connection of its own: the server may hang up on whoever sends too much."""
+    """On a connection of its own, because the server may close it."""
     booking, before = create_held_booking(admin), _stored(org)
     with server.client(org.headers()) as client:
         expect_error(_upload(client, booking, jpeg_of_size(size)), 413, "payload_too_large")
@@ -136,7 +135,7 @@ def test_a_larger_file_is_refused_for_its_size_and_not_stored(
     assert _receipts(admin, booking) == []
 
 
-def test_a_large_body_that_does_not_tell_its_size_is_refused_too(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_a_large_body_without_a_content_length_is_refused(server: Server, org: Org, admin: httpx.Client) -> None:
     booking = create_held_booking(admin)
 
     def parts() -> Iterator[bytes]:
@@ -185,7 +184,7 @@ def test_an_upload_that_cannot_be_read_is_refused(admin: httpx.Client, header: s
     assert expect_problem(answer)["code"] == "invalid_request"
 
 
-def test_the_same_receipt_on_two_bookings_is_told_at_both(admin: httpx.Client) -> None:
+def test_the_same_receipt_on_two_bookings_is_flagged_on_both(admin: httpx.Client) -> None:
     first, second, third = create_held_booking(admin), create_held_booking(admin), create_held_booking(admin)
     file = image_file("PNG")
     expect_ok(_upload(admin, first, file))
@@ -197,7 +196,7 @@ def test_the_same_receipt_on_two_bookings_is_told_at_both(admin: httpx.Client) -
     assert _receipts(admin, third)[0]["also_on"] == []
 
 
-def test_the_same_reference_on_two_bookings_is_told_at_both(admin: httpx.Client) -> None:
+def test_the_same_reference_on_two_bookings_is_flagged_on_both(admin: httpx.Client) -> None:
     first, second = create_held_booking(admin), create_held_booking(admin)
     for booking in (first, second):
         expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "the same file"}))
@@ -205,7 +204,7 @@ def test_the_same_reference_on_two_bookings_is_told_at_both(admin: httpx.Client)
     assert _receipts(admin, second)[0]["also_on"] == [first]
 
 
-def test_the_same_receipt_in_another_org_is_nobodys_business(admin: httpx.Client, stranger: httpx.Client) -> None:
+def test_the_same_receipt_in_another_org_is_not_flagged(admin: httpx.Client, stranger: httpx.Client) -> None:
     ours, theirs, file = create_held_booking(admin), create_held_booking(stranger), image_file("PNG")
     for client, booking in ((admin, ours), (stranger, theirs)):
         expect_ok(_upload(client, booking, file))
@@ -214,7 +213,7 @@ def test_the_same_receipt_in_another_org_is_nobodys_business(admin: httpx.Client
     assert stranger.get(_receipts(stranger, theirs)[0]["file_url"]).content == file
 
 
-def test_a_receipt_is_for_those_of_the_org_who_review_and_for_nobody_else(
+def test_only_reviewers_of_the_org_can_read_a_receipt(
     server: Server, org: Org, other_org: Org, admin: httpx.Client
 ) -> None:
     booking = create_held_booking(admin, "u-1")
@@ -257,7 +256,7 @@ def test_a_customer_hands_in_for_their_own_booking_only(server: Server, org: Org
         assert expect_ok(_upload(customer, own, file))["status"] == "payment_submitted"
 
 
-def test_the_same_receipt_twice_on_one_booking_is_kept_once(admin: httpx.Client) -> None:
+def test_the_same_receipt_twice_on_one_booking_is_stored_once(admin: httpx.Client) -> None:
     booking, file = create_held_booking(admin), image_file("PNG")
     first = expect_ok(_upload(admin, booking, file, "a.png"))
     again = expect_ok(_upload(admin, booking, file, "b.jpeg", "image/jpeg"))
@@ -267,7 +266,7 @@ def test_the_same_receipt_twice_on_one_booking_is_kept_once(admin: httpx.Client)
     assert receipt["also_on"] == []
 
 
-def test_the_same_receipt_many_times_at_once_is_kept_once(admin: httpx.Client) -> None:
+def test_many_simultaneous_copies_of_a_receipt_are_stored_once(admin: httpx.Client) -> None:
     booking, file = create_held_booking(admin), image_file("PNG")
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: _upload(admin, booking, file), range(16)))
@@ -285,7 +284,7 @@ def test_a_booking_takes_twenty_receipts_and_no_more(admin: httpx.Client) -> Non
     assert [receipt["file_ref"] for receipt in _receipts(admin, booking)] == [f"f-{n}" for n in range(RECEIPTS_MAX)]
 
 
-def test_a_booking_takes_twenty_receipts_and_no_more_when_they_come_at_once(
+def test_a_booking_takes_exactly_twenty_of_many_simultaneous_receipts(
     server: Server, org: Org, admin: httpx.Client
 ) -> None:
     booking = create_held_booking(admin)
@@ -313,7 +312,7 @@ def test_the_last_receipt_again_is_the_same_answer_again(admin: httpx.Client) ->
     ],
 )
 def test_a_file_that_is_refused_is_not_stored(admin: httpx.Client, org: Org, review: str, verb: str, why: str) -> None:
-    """Otherwise whoever has a booking could fill the storage without end: what is refused is not counted."""
+    """Otherwise a single booking could fill the storage, because refused receipts do not count."""
     event = publish_event(admin, reviewed_event(policy={"review": review}))
     booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
     expect_ok(admin.post(f"/v1/bookings/{booking}/{verb}"))
@@ -334,7 +333,7 @@ def test_receipts_outlast_the_server(database: str) -> None:
         assert reviewer.get(after[0]["file_url"]).content == file
 
 
-def test_a_file_that_is_gone_from_the_storage_is_told_as_such(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_a_file_missing_from_storage_is_reported_as_missing(server: Server, org: Org, admin: httpx.Client) -> None:
     booking, file = create_held_booking(admin), image_file("PNG")
     expect_ok(_upload(admin, booking, file))
     (DATA_FOLDER / "receipts" / org.id.hex() / hashlib.sha256(file).hexdigest()).unlink()

@@ -1,4 +1,4 @@
-"""A confirmed booking has a ticket for each seat and unit, with a code that a door can prove without a connection."""
+"""A confirmed booking has one ticket per seat and unit, and a door can verify each code offline."""
 
 import base64
 import io
@@ -125,7 +125,7 @@ def test_a_ticket_that_a_booking_does_not_have_is_not_found(admin: httpx.Client)
         expect_error(admin.get(f"/v1/tickets/{id_[:-8]}{line:04x}{unit:04x}/qr.svg"), 404, "not_found")
 
 
-def test_what_is_shown_and_printed_reads_as_the_code(admin: httpx.Client) -> None:
+def test_the_shown_and_printed_codes_scan_as_the_code(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(details={"address": "Calle Mayor 1"}))
     for ticket in list_tickets(admin, _booked(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full"})):
         svg, png, pdf = (admin.get(f"/v1/tickets/{ticket['id']}/{what}") for what in ("qr.svg", "qr.png", "ticket.pdf"))
@@ -235,7 +235,7 @@ def test_tickets_are_void_once_the_event_was_cancelled(admin: httpx.Client, door
 
 
 def test_tickets_of_a_completed_booking_stay_valid(server: Server, admin: httpx.Client, door: httpx.Client) -> None:
-    """Somebody may come late to what is over on paper."""
+    """A guest may arrive after the official end."""
     event = publish_event(admin, example_event())
     booking = _booked(admin, event)
     code = _code(admin, booking)

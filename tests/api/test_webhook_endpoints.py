@@ -1,4 +1,4 @@
-"""An org is told of what happens at addresses of its own choice, signed, and can see what became of every message."""
+"""An org receives signed webhook events at its own URLs and can see the fate of every delivery."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -144,7 +144,7 @@ def test_kinds_that_there_are_not_are_refused(admin: httpx.Client, kind: str) ->
         "https://hooks example.org/",
     ],
 )
-def test_what_is_no_address_of_the_web_is_refused(admin: httpx.Client, url: str) -> None:
+def test_a_url_that_is_not_http_is_refused(admin: httpx.Client, url: str) -> None:
     expect_error(admin.post("/v1/webhook-endpoints", json={"url": url}), 422, "invalid_request")
     made = _create(admin)
     expect_error(admin.patch(f"/v1/webhook-endpoints/{made['id']}", json={"url": url}), 422, "invalid_request")
@@ -152,7 +152,7 @@ def test_what_is_no_address_of_the_web_is_refused(admin: httpx.Client, url: str)
 
 
 def test_private_addresses_are_refused_unless_they_are_allowed(database: str, receiver: WebhookReceiver) -> None:
-    """A name that leads to one can only be told when it is called; then nothing is sent there."""
+    """A host name shows its private address only at delivery, and then nothing is sent."""
     hosts = ["127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "172.16.0.1", "0.0.0.0", "[::1]", "[fd00::1]",
              "[::ffff:127.0.0.1]"]  # fmt: skip
     org = Org(database)
@@ -174,9 +174,7 @@ def test_private_addresses_are_refused_unless_they_are_allowed(database: str, re
             assert receiver.received == []
 
 
-def test_a_receiver_is_told_of_bookings_and_events_signed_and_in_order(
-    admin: httpx.Client, receiver: WebhookReceiver
-) -> None:
+def test_a_receiver_gets_signed_webhook_events_in_order(admin: httpx.Client, receiver: WebhookReceiver) -> None:
     made = _create(admin, receiver.url)
     event = publish_event(admin, reviewed_event())
     booking = _held(admin, event)
@@ -195,7 +193,7 @@ def test_a_receiver_is_told_of_bookings_and_events_signed_and_in_order(
         "payment.refund_due",
     ]
     _within(lambda: len(receiver.kinds_of(booking)) > len(of_booking))
-    # Nobody can pay a receipt back but a person.
+    # Only a person can refund a receipt.
     assert receiver.kinds_of(booking) == [*of_booking, "payment.review"]
     _within(lambda: "event.cancelled" in [told.kind for told in receiver.received])
     of_event = [told for told in receiver.received if told.kind.startswith("event.")]
@@ -215,7 +213,7 @@ def test_a_receiver_is_told_of_bookings_and_events_signed_and_in_order(
     assert facts[data["seq"]]["kind"] == "refunded"
 
 
-def test_what_is_signed_with_another_secret_or_changed_does_not_verify(
+def test_a_body_that_was_changed_or_signed_with_another_secret_does_not_verify(
     admin: httpx.Client, receiver: WebhookReceiver
 ) -> None:
     made, other = _create(admin, receiver.url), _create(admin)
@@ -227,7 +225,7 @@ def test_what_is_signed_with_another_secret_or_changed_does_not_verify(
     assert not ReceivedWebhook(told.headers, told.body.replace(b"Friday", b"Sunday")).is_signed_with(made["secret"])
 
 
-def test_an_endpoint_is_told_only_of_what_it_wants(admin: httpx.Client, receiver: WebhookReceiver) -> None:
+def test_an_endpoint_gets_only_the_kinds_it_asked_for(admin: httpx.Client, receiver: WebhookReceiver) -> None:
     _create(admin, receiver.url, kinds=["booking.confirmed", "event.completed"])
     event = publish_event(admin, example_event())
     booking = _held(admin, event)
@@ -237,7 +235,7 @@ def test_an_endpoint_is_told_only_of_what_it_wants(admin: httpx.Client, receiver
     assert sorted(told.kind for told in receiver.received) == ["booking.confirmed", "event.completed"]
 
 
-def test_nothing_of_one_org_is_told_to_another(server: Server, admin: httpx.Client, receiver: WebhookReceiver) -> None:
+def test_one_org_gets_nothing_about_another(server: Server, admin: httpx.Client, receiver: WebhookReceiver) -> None:
     other = Org(server.database_url)
     made = _create(admin, receiver.url)
     with server.client(other.headers()) as stranger:
@@ -369,10 +367,8 @@ def test_a_receiver_that_is_gone_is_switched_off_and_can_be_switched_on_again(
     assert _get(admin, made["id"])["enabled"]
 
 
-def test_an_endpoint_that_is_switched_off_or_deleted_is_told_nothing(
-    admin: httpx.Client, receiver: WebhookReceiver
-) -> None:
-    """What is sent to another shows when there was time enough."""
+def test_a_disabled_or_deleted_endpoint_gets_nothing(admin: httpx.Client, receiver: WebhookReceiver) -> None:
+    """A delivery to another endpoint shows that there was time enough."""
     off, gone, on = (_create(admin, receiver.url) for _ in range(3))
     _patch(admin, off["id"], enabled=False)
     expect_ok(admin.delete(f"/v1/webhook-endpoints/{gone['id']}"))

@@ -1,4 +1,4 @@
-"""The arrows between the parts point one way: the core knows nobody, edges do not know each other, and only the desk
+"""Imports point one way: the core imports nothing of Holdfast, edges do not import each other, and only the engine
 writes inventory."""
 
 import ast
@@ -126,12 +126,12 @@ def test_an_edge_does_not_know_the_other_edges(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", of_part("engine"), ids=name_of)
-def test_the_desk_does_not_know_who_asks(path: Path) -> None:
+def test_the_engine_does_not_import_its_callers(path: Path) -> None:
     assert not parts_imported(path.read_text(), name_of(path)) & set(EDGES)
 
 
 @pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.name)
-def test_only_the_statements_of_the_desk_write_inventory(path: Path) -> None:
+def test_only_engine_statements_write_inventory(path: Path) -> None:
     assert bool(stock_written(path.read_text())) is (path.stem in STOCK_STATEMENTS)
 
 
@@ -141,7 +141,7 @@ def test_no_module_writes_inventory_with_a_statement_of_its_own(path: Path) -> N
 
 
 @pytest.mark.parametrize("path", outside_the_desk(), ids=name_of)
-def test_only_the_desk_uses_the_statements_that_write_inventory(path: Path) -> None:
+def test_only_the_engine_uses_the_statements_that_write_inventory(path: Path) -> None:
     allowed = {HANDED_IN} if part_of(name_of(path)) == "worker" else set()
     assert stock_statements_used(path.read_text(), name_of(path)) <= allowed
 
@@ -171,7 +171,7 @@ def test_an_import_is_seen_however_it_is_written(source: str, part: str) -> None
     "source",
     ["import time", "from os import urandom", "from datetime import datetime\nat = datetime.now(UTC)", "import uuid"],
 )
-def test_a_way_outside_is_seen(source: str) -> None:
+def test_the_check_finds_an_import_from_outside(source: str) -> None:
     assert impurities(source, "holdfast.core.decide")
 
 
@@ -186,7 +186,7 @@ def test_a_way_outside_is_seen(source: str) -> None:
         ("from holdfast.engine import events as desk\ndesk.set_status()", set()),
     ],
 )
-def test_a_statement_of_the_desk_is_seen_wherever_it_is_used(source: str, used: set[str]) -> None:
+def test_the_check_finds_an_engine_statement_wherever_it_is_used(source: str, used: set[str]) -> None:
     assert stock_statements_used(source, "holdfast.worker.reaper") == used
 
 
@@ -202,5 +202,5 @@ def test_a_statement_of_the_desk_is_seen_wherever_it_is_used(source: str, used: 
         ("UPDATE seats_of_a_view SET x = 1", []),
     ],
 )
-def test_a_write_to_inventory_is_told_from_a_read(text: str, tables: list[str]) -> None:
+def test_the_check_tells_a_write_to_inventory_from_a_read(text: str, tables: list[str]) -> None:
     assert stock_written(text) == tables

@@ -1,4 +1,5 @@
-"""The best seats are together, in front and in the middle, and no choice spoils a row that another would not."""
+"""Best-available seats are together, in front and central, and leave no single free seat behind if they can avoid
+it."""
 
 from collections.abc import Collection, Iterable
 from itertools import combinations
@@ -68,25 +69,25 @@ def test_seats_apart_are_the_nearest_ones_wherever_they_are() -> None:
 
 
 def test_every_buyer_of_a_batch_gets_the_best_that_the_ones_before_have_left() -> None:
-    open_book = make_event_state(seated_layout(seat_grid("AB", 4)))
-    decide(open_book, [place_command(f"{n}", best=best(2)) for n in range(4)])
-    chosen = [tuple(line.seat for line in placed.lines) for placed in open_book.bookings.values()]
+    state = make_event_state(seated_layout(seat_grid("AB", 4)))
+    decide(state, [place_command(f"{n}", best=best(2)) for n in range(4)])
+    chosen = [tuple(line.seat for line in placed.lines) for placed in state.bookings.values()]
     assert chosen == [(1, 2), (5, 6)]
-    assert expect_refused(open_book, place_command("late", best=best(2))).refusal is Refusal.SOLD_OUT
-    assert [line.seat for line in expect_booking(open_book, place_command("alone", best=best(1))).lines] == [0]
+    assert expect_refused(state, place_command("late", best=best(2))).refusal is Refusal.SOLD_OUT
+    assert [line.seat for line in expect_booking(state, place_command("alone", best=best(1))).lines] == [0]
 
 
-def test_seats_given_back_in_the_same_batch_are_the_best_again() -> None:
-    open_book = make_event_state(seated_layout(seat_grid("AB", 5)))
+def test_seats_cancelled_in_the_same_batch_are_available_again() -> None:
+    state = make_event_state(seated_layout(seat_grid("AB", 5)))
     decide(
-        open_book,
+        state,
         [
             place_command("first", best=best(3)),
             act_command("first", Verb.CANCEL),
             place_command("second", best=best(3)),
         ],
     )
-    first, second = open_book.bookings.values()
+    first, second = state.bookings.values()
     assert first.lines == second.lines
 
 
@@ -125,7 +126,7 @@ def test_rows_and_unnumbered_seats_have_no_neighbours() -> None:
     )
 
 
-def test_blocked_seats_are_never_given() -> None:
+def test_blocked_seats_are_never_sold() -> None:
     layout = blocked(seated_layout(seat_grid("A", 5)), "A-3")
     assert given_to(layout, 1) == ["A-2"]
     assert given_to(layout, 2) == ["A-1", "A-2"]
@@ -134,7 +135,7 @@ def test_blocked_seats_are_never_given() -> None:
 
 
 @pytest.mark.parametrize("adjacent", [True, False])
-def test_where_none_are_left_the_pool_is_sold_out(adjacent: bool) -> None:
+def test_a_pool_without_seats_left_is_sold_out(adjacent: bool) -> None:
     layout = seated_layout(seat_grid("A", 3))
     others = [make_booking("other", Status.CONFIRMED, *(seat_line(f"A-{n}", layout) for n in (1, 2, 3)))]
     assert (
@@ -147,7 +148,7 @@ def test_where_none_are_left_the_pool_is_sold_out(adjacent: bool) -> None:
     )
 
 
-def test_the_best_seats_cost_what_their_tariff_says() -> None:
+def test_the_best_seats_cost_their_tariff() -> None:
     placed = expect_booking(make_event_state(), place_command("it", best=best(2)))
     assert (placed.subtotal, placed.tax, placed.total) == (6000, 1140, 7140)
 
@@ -215,7 +216,7 @@ def test_the_best_seats_leave_no_orphan_where_others_would_not() -> None:
     assert given_to(seated_layout(seat_grid("A", 7), policy=AVOIDING), 1, taken=["A-2"]) == ["A-3"]
 
 
-def test_nobody_is_given_apart_what_they_would_be_refused_by_name() -> None:
+def test_best_available_never_picks_seats_that_would_be_refused_by_name() -> None:
     layout = seated_layout(seat_grid("A", 7), policy=AVOIDING)
     (label,) = given_to(layout, 1, taken=["A-2"], adjacent=False)
     others = [make_booking("other", Status.HELD, seat_line("A-2", layout))]
@@ -356,9 +357,7 @@ def test_no_other_seats_apart_are_nearer_than_those_chosen(hall: Hall, quantity:
     hall=halls(),
     steps=st.lists(st.tuples(st.integers(1, 4), st.none() | st.integers(0, 20)), min_size=2, max_size=10),
 )
-def test_the_best_stay_the_best_while_seats_are_taken_and_given_back(
-    hall: Hall, steps: list[tuple[int, int | None]]
-) -> None:
+def test_the_best_seats_stay_best_while_others_book_and_cancel(hall: Hall, steps: list[tuple[int, int | None]]) -> None:
     free = set(hall.free)
     on_sale = sorted(number for number in hall.beside if not hall.layout.seats[number].blocked)
     chooser = hall.chooser(free)

@@ -1,5 +1,5 @@
-"""Whatever a provider tells of a payment, and whoever decides about it: money that was captured is kept for a booking
-that is confirmed, or goes back, or is with a person. Told twice, nothing happens twice."""
+"""Whatever a provider reports and whoever decides: a captured payment is kept for a confirmed booking, refunded, or
+under review. Repeating a command changes nothing."""
 
 from datetime import datetime, timedelta
 from itertools import product
@@ -74,7 +74,7 @@ every_payment = pytest.mark.parametrize("kind", PAYMENTS)
 every_remedy = pytest.mark.parametrize("remedy", Remedy)
 
 
-def of(status: Status, *payments: Payment, **changes: object) -> Booking:
+def booking_with(status: Status, *payments: Payment, **changes: object) -> Booking:
     """A booking of seat A-1 for 3000, with these payments. If it has expired, that was ten seconds ago."""
     expires_at = seconds_from_now(-10) if status is Status.EXPIRED else seconds_from_now(540)
     made = make_booking("it", status, seat_line("A-1"), expires_at=expires_at, payments=payments)
@@ -102,7 +102,7 @@ def settled(state: EventState, command: Command) -> Payment:
 def test_every_provider_result_has_an_answer_in_every_state(kind: str) -> None:
     for status, news in product(Status, NEWS):
         with case(status, news):
-            state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+            state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
             outcome = expect_done(state, NEWS[news])
             assert outcome.payment == state.bookings[make_id("it")].payment(make_id("money"))
 
@@ -111,7 +111,7 @@ def test_every_provider_result_has_an_answer_in_every_state(kind: str) -> None:
 def test_a_repeated_provider_result_changes_nothing(kind: str) -> None:
     for status, news in product(Status, NEWS):
         with case(status, news):
-            state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+            state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
             once = expect_done(state, NEWS[news]).booking
             written = len(state.entries)
             assert expect_done(state, NEWS[news]).booking == once
@@ -123,7 +123,7 @@ def test_a_repeated_provider_result_changes_nothing(kind: str) -> None:
 
 @every_payment
 def test_every_provider_result_leaves_consistent_payments(kind: str) -> None:
-    sound = [before for status in Status if is_sound(before := of(status, PAYMENTS[kind]))]
+    sound = [before for status in Status if is_sound(before := booking_with(status, PAYMENTS[kind]))]
     assert sound
     for before, news in product(sound, NEWS):
         with case(before.status, news):
@@ -133,7 +133,7 @@ def test_every_provider_result_leaves_consistent_payments(kind: str) -> None:
 @every_status
 def test_only_a_confirmed_booking_can_start_with_a_kept_payment(status: Status) -> None:
     """Otherwise the test above would skip more states than it has to."""
-    skipped = {kind for kind, one in PAYMENTS.items() if not is_sound(of(status, one))}
+    skipped = {kind for kind, one in PAYMENTS.items() if not is_sound(booking_with(status, one))}
     assert skipped == (set() if status in KEEPING else {"succeeded"})
 
 
@@ -142,15 +142,15 @@ def test_a_captured_payment_stays_captured_and_a_refunded_one_stays_refunded(kin
     before = PAYMENTS[kind]
     for status, news in product(Status, NEWS):
         with case(status, news):
-            now = settled(make_event_state(bookings=[of(status, before)]), NEWS[news])
+            now = settled(make_event_state(bookings=[booking_with(status, before)]), NEWS[news])
             assert before.captured_at in (None, now.captured_at)
             assert before.status is not PaymentStatus.REFUNDED or now == before
 
 
 @pytest.mark.parametrize("kind", OPEN)
 @pytest.mark.parametrize("status", [Status.HELD, Status.PAYMENT_SUBMITTED])
-def test_money_that_comes_in_time_confirms_the_booking(status: Status, kind: str) -> None:
-    state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+def test_a_payment_in_time_confirms_the_booking(status: Status, kind: str) -> None:
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
     outcome = expect_done(state, settle_command("money"))
     assert outcome.booking.status is Status.CONFIRMED
     assert outcome.payment is not None
@@ -161,8 +161,8 @@ def test_money_that_comes_in_time_confirms_the_booking(status: Status, kind: str
 
 
 @pytest.mark.parametrize("kind", OPEN)
-def test_money_that_comes_late_revives_the_booking(kind: str) -> None:
-    state = make_event_state(bookings=[of(Status.EXPIRED, PAYMENTS[kind])])
+def test_a_late_payment_revives_the_booking(kind: str) -> None:
+    state = make_event_state(bookings=[booking_with(Status.EXPIRED, PAYMENTS[kind])])
     outcome = expect_done(state, settle_command("money"))
     assert outcome.booking.status is Status.CONFIRMED
     assert outcome.payment is not None
@@ -172,8 +172,8 @@ def test_money_that_comes_late_revives_the_booking(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", OPEN)
 @pytest.mark.parametrize("status", ENDED)
-def test_money_for_a_booking_that_needs_none_goes_back(status: Status, kind: str) -> None:
-    state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+def test_a_payment_for_an_ended_or_paid_booking_is_refunded(status: Status, kind: str) -> None:
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
     outcome = expect_done(state, settle_command("money"))
     assert outcome.booking.status is status
     assert outcome.payment is not None
@@ -189,7 +189,7 @@ def test_money_for_a_booking_that_needs_none_goes_back(status: Status, kind: str
 def test_a_wrong_amount_confirms_nothing_and_goes_to_review(kind: str, news: str) -> None:
     for status in Status:
         with case(status):
-            state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+            state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
             outcome = expect_done(state, NEWS[news])
             assert outcome.booking.status is status
             assert outcome.payment is not None
@@ -203,7 +203,7 @@ def test_a_wrong_amount_confirms_nothing_and_goes_to_review(kind: str, news: str
 def test_no_provider_result_changes_a_receipt(kind: str) -> None:
     for status, news in product(Status, NEWS):
         with case(status, news):
-            state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+            state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
             assert settled(state, NEWS[news]) == PAYMENTS[kind]
             assert is_unchanged(state)
 
@@ -213,7 +213,7 @@ def test_a_failure_counts_only_for_a_payment_without_any_other_result(kind: str)
     before = PAYMENTS[kind]
     for status in Status:
         with case(status):
-            state = make_event_state(bookings=[of(status, before)])
+            state = make_event_state(bookings=[booking_with(status, before)])
             now = settled(state, settle_command("money", PaymentResult.FAILED))
             assert now.status is (PaymentStatus.FAILED if kind == "started" else before.status)
             assert state.bookings[make_id("it")].status is status
@@ -226,7 +226,7 @@ def test_a_failure_counts_only_for_a_payment_without_any_other_result(kind: str)
 def test_a_failure_and_a_success_are_a_success_in_whatever_order(
     status: Status, order: tuple[PaymentResult, PaymentResult]
 ) -> None:
-    state = make_event_state(bookings=[of(status, PAYMENTS["started"])])
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS["started"])])
     for news in order:
         outcome = expect_done(state, settle_command("money", news))
     assert outcome.booking.status is Status.CONFIRMED
@@ -236,8 +236,8 @@ def test_a_failure_and_a_success_are_a_success_in_whatever_order(
 
 @pytest.mark.parametrize("kind", [kind for kind, one in PAYMENTS.items() if one.captured_at is not None])
 @every_status
-def test_money_that_the_provider_has_paid_back_is_back(status: Status, kind: str) -> None:
-    before = of(status, PAYMENTS[kind])
+def test_a_payment_refunded_by_the_provider_is_refunded(status: Status, kind: str) -> None:
+    before = booking_with(status, PAYMENTS[kind])
     state = make_event_state(bookings=[before])
     outcome = expect_done(state, settle_command("money", PaymentResult.REFUNDED))
     assert outcome.payment is not None
@@ -247,9 +247,9 @@ def test_money_that_the_provider_has_paid_back_is_back(status: Status, kind: str
 
 
 @pytest.mark.parametrize("status", [Status.HELD, Status.EXPIRED, Status.CONFIRMED])
-def test_nothing_is_kept_of_money_that_went_back_before_we_heard_that_it_had_come(status: Status) -> None:
+def test_a_refund_that_overtakes_its_capture_leaves_nothing_kept(status: Status) -> None:
     """Providers do not promise any order."""
-    state = make_event_state(bookings=[of(status, PAYMENTS["started"])])
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS["started"])])
     expect_done(state, settle_command("money", PaymentResult.REFUNDED))
     outcome = expect_done(state, settle_command("money", PaymentResult.CAPTURED))
     assert outcome.payment is not None
@@ -257,8 +257,8 @@ def test_nothing_is_kept_of_money_that_went_back_before_we_heard_that_it_had_com
     assert outcome.booking.status is not Status.CONFIRMED or status is Status.CONFIRMED
 
 
-def test_of_a_payment_that_is_not_the_bookings_nothing_is_known() -> None:
-    state = make_event_state(bookings=[of(Status.HELD, PAYMENTS["started"])])
+def test_a_payment_of_another_booking_is_not_found() -> None:
+    state = make_event_state(bookings=[booking_with(Status.HELD, PAYMENTS["started"])])
     assert expect_refusal(state, settle_command("another")) is Refusal.NOT_FOUND
     assert expect_refusal(state, settle_command("money", of="nothing")) is Refusal.NOT_FOUND
     assert expect_refusal(state, settle_command("money", org=make_id("stranger"))) is Refusal.NOT_FOUND
@@ -272,7 +272,7 @@ def test_of_a_payment_that_is_not_the_bookings_nothing_is_known() -> None:
 def test_every_remedy_has_an_answer_and_repeating_it_changes_nothing(kind: str) -> None:
     for status, remedy in product(Status, Remedy):
         with case(status, remedy):
-            state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+            state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
             once = decide_one(state, resolve_command("money", remedy))
             written = len(state.entries)
             again = decide_one(state, resolve_command("money", remedy))
@@ -282,7 +282,7 @@ def test_every_remedy_has_an_answer_and_repeating_it_changes_nothing(kind: str) 
 
 @every_payment
 def test_every_remedy_leaves_consistent_payments(kind: str) -> None:
-    sound = [before for status in Status if is_sound(before := of(status, PAYMENTS[kind]))]
+    sound = [before for status in Status if is_sound(before := booking_with(status, PAYMENTS[kind]))]
     assert sound
     for before, remedy in product(sound, Remedy):
         with case(before.status, remedy):
@@ -313,7 +313,7 @@ UNCLEAR = {("review of a silent provider", Remedy.REFUND)}
 @every_payment
 @every_remedy
 def test_a_remedy_does_what_it_says_or_is_refused(kind: str, remedy: Remedy) -> None:
-    state = make_event_state(bookings=[of(Status.EXPIRED, PAYMENTS[kind])])
+    state = make_event_state(bookings=[booking_with(Status.EXPIRED, PAYMENTS[kind])])
     if (kind, remedy) in UNCLEAR:
         return
     if (kind, remedy) in BECOMES:
@@ -329,18 +329,18 @@ def test_a_remedy_does_what_it_says_or_is_refused(kind: str, remedy: Remedy) -> 
 
 
 @every_status
-def test_what_a_person_has_sent_back_through_the_provider_is_noted_once_it_is_back(status: Status) -> None:
+def test_a_refund_ordered_by_a_person_is_recorded_when_it_arrives(status: Status) -> None:
     """Also if the provider was silent for so long that we never heard that the money had come."""
     for kind in ("review", "review of a silent provider"):
-        state = make_event_state(bookings=[of(status, PAYMENTS[kind])])
+        state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
         if settled(state, resolve_command("money", Remedy.REFUND)).status is PaymentStatus.REFUND_DUE:
             back = settled(state, settle_command("money", PaymentResult.REFUNDED, amount=None, currency=None))
             assert back.status is PaymentStatus.REFUNDED, kind
 
 
 @every_status
-def test_the_word_of_a_provider_that_was_silent_for_long_still_counts(status: Status) -> None:
-    state = make_event_state(bookings=[of(status, PAYMENTS["started"])])
+def test_the_result_of_a_long_silent_provider_still_counts(status: Status) -> None:
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS["started"])])
     assert settled(state, resolve_command("money", Remedy.REVIEW)).status is PaymentStatus.REVIEW
     now = settled(state, settle_command("money"))
     assert now.status in (PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE)
@@ -380,13 +380,13 @@ MICROSECOND = 1e-6
 
 @pytest.mark.parametrize("grace", [0, 1, 120])
 @pytest.mark.parametrize(("over", "revived"), [(-1, True), (-MICROSECOND, True), (0, True), (MICROSECOND, False)])
-def test_late_money_revives_until_the_very_end_of_the_grace(grace: int, over: float, revived: bool) -> None:
+def test_a_late_payment_revives_until_the_very_end_of_the_grace_period(grace: int, over: float, revived: bool) -> None:
     if grace + over >= 0:
         layout = example_layout(policy=Policy(late_grace_seconds=grace))
         assert is_revived(comes_late(layout, seconds=grace + over)) is revived
 
 
-def test_money_that_comes_at_the_moment_the_hold_ends_is_late_and_revives_it_even_without_grace() -> None:
+def test_a_payment_at_the_moment_of_expiry_revives_the_booking_even_without_grace() -> None:
     held = structs.replace(late(0), status=Status.HELD)
     state = make_event_state(example_layout(policy=Policy(late_grace_seconds=0)), [held])
     outcome = expect_done(state, settle_command("money", amount=6000))
@@ -395,23 +395,23 @@ def test_money_that_comes_at_the_moment_the_hold_ends_is_late_and_revives_it_eve
 
 
 @pytest.mark.parametrize("status", EventStatus)
-def test_late_money_revives_only_while_the_event_is_on_sale(status: EventStatus) -> None:
+def test_a_late_payment_revives_only_while_the_event_is_on_sale(status: EventStatus) -> None:
     assert is_revived(comes_late(example_layout(status=status))) is (status is EventStatus.ACTIVE)
 
 
 @every_status
-def test_late_money_does_not_take_the_seat_of_another(status: Status) -> None:
+def test_a_late_payment_does_not_take_the_seat_of_another(status: Status) -> None:
     taken = {Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED, Status.COMPLETED}
     other = make_booking("other", status, seat_line("A-1"))
     assert is_revived(comes_late(None, other)) is (status not in taken)
 
 
-def test_late_money_takes_the_seat_of_another_whose_hold_ends_at_that_moment() -> None:
+def test_a_late_payment_takes_a_seat_whose_other_hold_expires_at_that_moment() -> None:
     other = make_booking("other", Status.HELD, seat_line("A-1"), expires_at=NOW)
     assert is_revived(comes_late(None, other))
 
 
-def test_late_money_does_not_take_a_seat_that_is_blocked() -> None:
+def test_a_late_payment_does_not_take_a_blocked_seat() -> None:
     layout = example_layout()
     blocked = tuple(structs.replace(seat, blocked=seat.label == "A-1") for seat in layout.seats)
     assert not is_revived(comes_late(example_layout(seats=blocked)))
@@ -421,7 +421,7 @@ def test_late_money_does_not_take_a_seat_that_is_blocked() -> None:
 
 @pytest.mark.parametrize(("taken", "revived"), [(8, True), (9, False), (10, False)])
 @pytest.mark.parametrize("status", [Status.HELD, Status.CONFIRMED])
-def test_late_money_needs_room_in_the_pool(status: Status, taken: int, revived: bool) -> None:
+def test_a_late_payment_needs_room_in_the_pool(status: Status, taken: int, revived: bool) -> None:
     assert is_revived(comes_late(None, make_booking("other", status, standing_line(taken)))) is revived
 
 
@@ -436,22 +436,22 @@ def test_late_money_needs_room_in_the_pool(status: Status, taken: int, revived: 
     ],
 )
 @pytest.mark.parametrize("status", [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED])
-def test_late_money_keeps_the_limits_of_a_user(status: Status, policy: Policy, has: int, revived: bool) -> None:
+def test_a_late_payment_respects_the_limits_of_a_user(status: Status, policy: Policy, has: int, revived: bool) -> None:
     others = [make_booking("other", status, standing_line(has), user="the buyer")] if has else []
     assert is_revived(comes_late(example_layout(policy=policy), *others)) is revived
     strangers = [make_booking("other", status, standing_line(has), user="another")] if has else []
     assert is_revived(comes_late(example_layout(policy=policy), *strangers))
 
 
-def test_of_two_who_pay_late_for_one_seat_the_first_has_it_and_the_second_gets_the_money_back() -> None:
+def test_the_first_late_payment_for_a_seat_gets_it_and_the_second_is_refunded() -> None:
     first, second = late(10), structs.replace(late(20), id=make_id("that"), request_key=make_id("k"))
     state = make_event_state(bookings=[first, second])
     assert is_revived(expect_done(state, settle_command("money", of="that", amount=6000)).booking)
     assert not is_revived(expect_done(state, settle_command("money", amount=6000)).booking)
 
 
-def test_money_for_a_booking_that_its_buyer_cancelled_goes_back_although_the_seat_is_free() -> None:
-    state = make_event_state(bookings=[of(Status.HELD, PAYMENTS["started"])])
+def test_a_payment_for_a_cancelled_booking_is_refunded_although_the_seat_is_free() -> None:
+    state = make_event_state(bookings=[booking_with(Status.HELD, PAYMENTS["started"])])
     expect_done(state, act_command("it", Verb.CANCEL))
     outcome = expect_done(state, settle_command("money"))
     assert outcome.booking.status is Status.CANCELLED
@@ -464,10 +464,10 @@ def test_money_for_a_booking_that_its_buyer_cancelled_goes_back_although_the_sea
 
 @pytest.mark.parametrize("status", [Status.HELD, Status.EXPIRED])
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-def test_of_two_payments_of_a_booking_the_first_is_kept_and_the_second_goes_back(
+def test_the_first_payment_of_a_booking_is_kept_and_the_second_is_refunded(
     status: Status, order: tuple[str, str]
 ) -> None:
-    state = make_event_state(bookings=[of(status, make_payment("one"), make_payment("two"))])
+    state = make_event_state(bookings=[booking_with(status, make_payment("one"), make_payment("two"))])
     for name in (*order, *order):
         it = expect_done(state, settle_command(name)).booking
         check_payments(it)
@@ -479,7 +479,7 @@ def test_of_two_payments_of_a_booking_the_first_is_kept_and_the_second_goes_back
 
 
 def test_the_booking_stays_when_its_second_payment_is_back() -> None:
-    state = make_event_state(bookings=[of(Status.HELD, make_payment("one"), make_payment("two"))])
+    state = make_event_state(bookings=[booking_with(Status.HELD, make_payment("one"), make_payment("two"))])
     for command in (settle_command("one"), settle_command("two"), settle_command("two", PaymentResult.REFUNDED)):
         it = expect_done(state, command).booking
     assert it.status is Status.CONFIRMED
@@ -487,13 +487,13 @@ def test_the_booking_stays_when_its_second_payment_is_back() -> None:
 
 
 @pytest.mark.parametrize("status", [EventStatus.ACTIVE, EventStatus.CANCELLED])
-def test_the_money_of_a_booking_that_is_taken_back_goes_back_once(status: EventStatus) -> None:
+def test_the_payment_of_a_refunded_booking_is_refunded_once(status: EventStatus) -> None:
     money = (
         PAYMENTS["succeeded"],
         make_payment("back", PaymentStatus.REFUNDED),
         make_payment("failed", PaymentStatus.FAILED),
     )
-    state = make_event_state(example_layout(status=status), [of(Status.CONFIRMED, *money)])
+    state = make_event_state(example_layout(status=status), [booking_with(Status.CONFIRMED, *money)])
     if status is EventStatus.ACTIVE:
         expect_done(state, act_command("it", Verb.REFUND))
     else:
@@ -508,7 +508,7 @@ def test_the_money_of_a_booking_that_is_taken_back_goes_back_once(status: EventS
 
 
 def test_a_payment_is_of_what_the_booking_costs_and_is_not_captured() -> None:
-    state = make_event_state(bookings=[of(Status.HELD)])
+    state = make_event_state(bookings=[booking_with(Status.HELD)])
     begun = settled(state, pay_command("money", return_url="https://shop.example/"))
     assert (begun.status, begun.outcome, begun.captured_at) == (PaymentStatus.STARTED, None, None)
     assert (begun.amount, begun.currency, begun.return_url) == (3000, "EUR", "https://shop.example/")
@@ -516,19 +516,19 @@ def test_a_payment_is_of_what_the_booking_costs_and_is_not_captured() -> None:
 
 
 def test_beginning_to_pay_extends_the_hold_once() -> None:
-    state = make_event_state(example_layout(policy=Policy(extend_seconds=900)), [of(Status.HELD)])
+    state = make_event_state(example_layout(policy=Policy(extend_seconds=900)), [booking_with(Status.HELD)])
     assert expect_done(state, pay_command("one")).booking.expires_at == seconds_from_now(900)
     state = make_event_state(state.layout, state.bookings.values(), now=seconds_from_now(60))
     assert expect_done(state, pay_command("two")).booking.expires_at == seconds_from_now(900)
 
 
 def test_beginning_to_pay_extends_no_further_than_a_hold_may_last() -> None:
-    state = make_event_state(example_layout(policy=Policy(extend_seconds=9000)), [of(Status.HELD)])
+    state = make_event_state(example_layout(policy=Policy(extend_seconds=9000)), [booking_with(Status.HELD)])
     assert expect_done(state, pay_command("one")).booking.expires_at == seconds_from_now(1740)
 
 
 def test_a_payment_that_is_begun_again_with_the_same_key_is_the_same() -> None:
-    state = make_event_state(bookings=[of(Status.HELD)])
+    state = make_event_state(bookings=[booking_with(Status.HELD)])
     begun = settled(state, pay_command("money"))
     written = len(state.entries)
     again = expect_done(state, pay_command("money", payment=make_id("other")))
@@ -540,7 +540,7 @@ def test_a_payment_that_is_begun_again_with_the_same_key_is_the_same() -> None:
 
 @every_status
 def test_a_payment_that_was_begun_is_found_again_whatever_became_of_the_booking(status: Status) -> None:
-    state = make_event_state(bookings=[of(status, PAYMENTS["failed"])])
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS["failed"])])
     again = expect_done(state, pay_command("money", payment=make_id("other")))
     assert (again.payment, again.replayed) == (PAYMENTS["failed"], True)
     assert is_unchanged(state)
@@ -548,7 +548,7 @@ def test_a_payment_that_was_begun_is_found_again_whatever_became_of_the_booking(
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.HELD])
 def test_only_a_hold_can_be_paid_for(status: Status) -> None:
-    state = make_event_state(bookings=[of(status)])
+    state = make_event_state(bookings=[booking_with(status)])
     expected = {
         Status.PAYMENT_SUBMITTED: Refusal.ALREADY_SUBMITTED,
         Status.CONFIRMED: Refusal.ALREADY_CONFIRMED,
@@ -563,24 +563,24 @@ def test_only_a_hold_can_be_paid_for(status: Status) -> None:
 
 
 def test_only_its_own_buyer_begins_to_pay() -> None:
-    state = make_event_state(bookings=[of(Status.HELD, user="the buyer")])
+    state = make_event_state(bookings=[booking_with(Status.HELD, user="the buyer")])
     assert expect_refusal(state, pay_command("money", owner="another")) is Refusal.NOT_FOUND
     assert expect_done(state, pay_command("money", owner="the buyer"))
 
 
-def test_nobody_begins_to_pay_without_end() -> None:
+def test_a_booking_can_start_only_so_many_payments() -> None:
     many = [make_payment(f"p{number}", PaymentStatus.FAILED) for number in range(PAYMENTS_MAX)]
-    state = make_event_state(bookings=[of(Status.HELD, *many)])
+    state = make_event_state(bookings=[booking_with(Status.HELD, *many)])
     assert expect_refusal(state, pay_command("money")) is Refusal.LIMIT_REACHED
-    assert expect_done(make_event_state(bookings=[of(Status.HELD, *many[1:])]), pay_command("money"))
+    assert expect_done(make_event_state(bookings=[booking_with(Status.HELD, *many[1:])]), pay_command("money"))
 
 
 def free() -> Booking:
-    return make_free(of(Status.HELD))
+    return make_free(booking_with(Status.HELD))
 
 
 @pytest.mark.parametrize("provider", ["gateway", RECEIPT])
-def test_what_costs_nothing_is_confirmed_as_soon_as_it_is_paid_for(provider: str) -> None:
+def test_a_free_booking_is_confirmed_as_soon_as_payment_starts(provider: str) -> None:
     state = make_event_state(bookings=[free()])
     outcome = expect_done(state, pay_command("money", provider=provider))
     assert outcome.booking.status is Status.CONFIRMED
@@ -592,7 +592,7 @@ def test_what_costs_nothing_is_confirmed_as_soon_as_it_is_paid_for(provider: str
     check_payments(again.booking)
 
 
-def test_what_cost_nothing_and_is_given_up_leaves_the_money_in_order() -> None:
+def test_a_cancelled_free_booking_leaves_consistent_payments() -> None:
     state = make_event_state(bookings=[free()])
     expect_done(state, pay_command("money"))
     it = expect_done(state, act_command("it", Verb.CANCEL)).booking
@@ -601,7 +601,7 @@ def test_what_cost_nothing_and_is_given_up_leaves_the_money_in_order() -> None:
 
 
 @pytest.mark.parametrize("status", [EventStatus.CANCELLED, EventStatus.COMPLETED])
-def test_what_cost_nothing_and_ends_with_its_event_leaves_the_money_in_order(status: EventStatus) -> None:
+def test_a_free_booking_that_ends_with_its_event_leaves_consistent_payments(status: EventStatus) -> None:
     state = make_event_state(bookings=[free()])
     expect_done(state, pay_command("money"))
     state = make_event_state(example_layout(status=status), state.bookings.values())
@@ -619,11 +619,11 @@ def reviewed(*bookings: Booking, now: datetime = NOW, policy: Policy = MANUAL) -
 
 
 def submitted() -> Booking:
-    return expect_done(reviewed(of(Status.HELD)), submit_command("paper")).booking
+    return expect_done(reviewed(booking_with(Status.HELD)), submit_command("paper")).booking
 
 
 def test_a_receipt_is_a_payment_that_waits_for_review() -> None:
-    state = reviewed(of(Status.HELD))
+    state = reviewed(booking_with(Status.HELD))
     it = expect_done(state, submit_command("paper")).booking
     assert (it.status, it.expires_at) == (Status.PAYMENT_SUBMITTED, seconds_from_now(3600))
     (proof,) = it.payments
@@ -632,14 +632,14 @@ def test_a_receipt_is_a_payment_that_waits_for_review() -> None:
 
 
 def test_a_receipt_belongs_to_the_payment_that_was_begun_for_it() -> None:
-    state = reviewed(of(Status.HELD))
+    state = reviewed(booking_with(Status.HELD))
     begun = settled(state, pay_command("money", provider=RECEIPT))
     it = expect_done(state, submit_command("paper")).booking
     assert it.payments == (structs.replace(begun, status=PaymentStatus.SUBMITTED),)
 
 
 def test_a_second_receipt_is_another_proof_of_the_same_payment() -> None:
-    state = reviewed(of(Status.HELD))
+    state = reviewed(booking_with(Status.HELD))
     it = expect_done(state, submit_command("paper")).booking
     again = expect_done(state, submit_command("more paper")).booking
     assert (again.version, again.status, again.payments) == (it.version, it.status, it.payments)
@@ -649,18 +649,18 @@ def test_a_second_receipt_is_another_proof_of_the_same_payment() -> None:
 
 
 def test_receipts_are_taken_only_where_somebody_reviews_them() -> None:
-    state = make_event_state(bookings=[of(Status.HELD)])
+    state = make_event_state(bookings=[booking_with(Status.HELD)])
     assert expect_refusal(state, submit_command("paper")) is Refusal.REVIEW_NOT_OFFERED
     assert is_unchanged(state)
     assert not state.new_receipts
 
 
-def test_nobody_hands_in_receipts_without_end() -> None:
+def test_a_booking_takes_only_so_many_receipts() -> None:
     many = [make_payment(f"p{number}", PaymentStatus.FAILED) for number in range(PAYMENTS_MAX)]
-    assert expect_refusal(reviewed(of(Status.HELD, *many)), submit_command("paper")) is Refusal.LIMIT_REACHED
+    assert expect_refusal(reviewed(booking_with(Status.HELD, *many)), submit_command("paper")) is Refusal.LIMIT_REACHED
 
 
-def test_who_approves_a_receipt_says_that_the_money_is_there() -> None:
+def test_approving_a_receipt_captures_its_payment() -> None:
     state = reviewed(submitted())
     it = expect_done(state, act_command("it", Verb.APPROVE)).booking
     assert it.status is Status.CONFIRMED
@@ -670,7 +670,7 @@ def test_who_approves_a_receipt_says_that_the_money_is_there() -> None:
     check_payments(it)
 
 
-def test_a_receipt_that_is_rejected_was_no_money() -> None:
+def test_a_rejected_receipt_captures_nothing() -> None:
     it = expect_done(reviewed(submitted()), act_command("it", Verb.REJECT, reason="Unreadable.")).booking
     assert (it.status, it.reason) == (Status.REJECTED, "Unreadable.")
     (proof,) = it.payments
@@ -679,7 +679,7 @@ def test_a_receipt_that_is_rejected_was_no_money() -> None:
 
 
 @pytest.mark.parametrize("how", ["not reviewed in time", "paid otherwise", "the event is cancelled"])
-def test_money_behind_a_receipt_that_is_never_reviewed_is_for_a_person(how: str) -> None:
+def test_the_payment_of_an_unreviewed_receipt_goes_to_review(how: str) -> None:
     it = submitted()
     other = structs.replace(it, payments=(*it.payments, make_payment("money")))
     if how == "not reviewed in time":
@@ -704,7 +704,7 @@ def _name(proof: Payment) -> str:
 
 
 @pytest.mark.parametrize(("seconds", "taken"), [(120, False), (120.1, False), (10, True)])
-def test_a_receipt_that_comes_late_revives_the_booking_as_money_does(seconds: float, taken: bool) -> None:
+def test_a_late_receipt_revives_the_booking_as_a_payment_does(seconds: float, taken: bool) -> None:
     it = structs.replace(late(seconds), payments=())
     others = [make_booking("other", Status.HELD, seat_line("A-1"))] if taken else []
     state = reviewed(it, *others)
@@ -719,7 +719,7 @@ def test_a_receipt_that_comes_late_revives_the_booking_as_money_does(seconds: fl
         assert held_and_sold(state, STANDING) == (2, 0)
 
 
-def test_a_receipt_that_was_not_reviewed_in_time_can_be_handed_in_again() -> None:
+def test_an_unreviewed_receipt_can_be_submitted_again() -> None:
     expired = reviewed(submitted(), now=seconds_from_now(3600))
     it = expect_done(expired, submit_command("paper again")).booking
     assert it.status is Status.PAYMENT_SUBMITTED
@@ -727,7 +727,7 @@ def test_a_receipt_that_was_not_reviewed_in_time_can_be_handed_in_again() -> Non
     check_payments(it)
 
 
-def test_the_money_of_an_approved_receipt_is_paid_back_by_hand() -> None:
+def test_the_payment_of_an_approved_receipt_is_refunded_by_hand() -> None:
     state = reviewed(submitted())
     expect_done(state, act_command("it", Verb.APPROVE))
     it = expect_done(state, act_command("it", Verb.REFUND)).booking
@@ -760,10 +760,10 @@ steps = st.lists(st.tuples(st.sampled_from([0, 1, 60, 600]), others, commands), 
 
 @settings(max_examples=500 if IS_LONG else 200, deadline=None)
 @given(steps, st.booleans())
-def test_whatever_happens_to_a_booking_its_money_is_in_order(
+def test_any_sequence_of_commands_leaves_consistent_payments(
     story: list[tuple[int, str, Command]], costs_nothing: bool
 ) -> None:
-    it = make_free(of(Status.HELD)) if costs_nothing else of(Status.HELD)
+    it = make_free(booking_with(Status.HELD)) if costs_nothing else booking_with(Status.HELD)
     there = {it.id: it}
     status, now = EventStatus.ACTIVE, NOW
     for seconds, other, command in story:

@@ -1,4 +1,4 @@
-"""Placing a booking: what it costs, how long it lasts, and which "no" is told when there are several."""
+"""Placing a booking: its price, its deadline, and which refusal wins when several apply."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -89,7 +89,7 @@ def _at_price(price: int, tax_bps: int) -> Any:
     return example_layout(pools=pools, tax_bps=tax_bps)
 
 
-def test_what_was_agreed_stays_when_prices_change() -> None:
+def test_a_booking_keeps_its_price_when_prices_change() -> None:
     agreed = expect_booking(make_event_state(), place_command("it", PoolItem("standing", 2, "full")))
     dearer = make_event_state(_at_price(9999, 2500), [agreed])
     kept = expect_booking(dearer, act_command("it", Verb.CONFIRM))
@@ -127,9 +127,9 @@ def test_quantities_are_counted_together_against_what_is_left() -> None:
 
 
 def test_a_seat_named_twice_is_refused() -> None:
-    open_book = make_event_state()
-    assert expect_refusal(open_book, place_command("it", SeatItem("A-1"), SeatItem("A-1"))) is Refusal.INVALID_REQUEST
-    assert is_unchanged(open_book)
+    state = make_event_state()
+    assert expect_refusal(state, place_command("it", SeatItem("A-1"), SeatItem("A-1"))) is Refusal.INVALID_REQUEST
+    assert is_unchanged(state)
 
 
 def test_a_pool_with_seats_is_not_sold_by_quantity() -> None:
@@ -142,21 +142,21 @@ def test_a_pool_without_seats_has_no_best_ones() -> None:
 
 
 def test_a_hold_takes_its_units_and_is_one_fact() -> None:
-    open_book = make_event_state()
-    placed = expect_booking(open_book, place_command("it", *FAMILY, cart_hash=b"cart", details='{"a": 1}'))
+    state = make_event_state()
+    placed = expect_booking(state, place_command("it", *FAMILY, cart_hash=b"cart", details='{"a": 1}'))
     assert placed.status is Status.HELD
     assert (placed.user, placed.cart_hash, placed.details) == ("user of it", b"cart", '{"a": 1}')
-    assert (held_and_sold(open_book, STALLS), held_and_sold(open_book, STANDING)) == ((1, 0), (3, 0))
-    assert open_book.taken == {2: placed.id}
-    (fact,) = open_book.entries
+    assert (held_and_sold(state, STALLS), held_and_sold(state, STANDING)) == ((1, 0), (3, 0))
+    assert state.taken == {2: placed.id}
+    (fact,) = state.entries
     assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, "held", placed.id, "actor of it")
     assert fact.data.seats == {"A-3": "held"}
     assert fact.data.pools == {
         "stalls": PoolState(10, 1, 0, 9),
         "standing": PoolState(STANDING_CAPACITY, 3, 0, STANDING_CAPACITY - 3),
     }
-    assert open_book.new_bookings == {placed.id}
-    assert placed.version == open_book.version == VERSION + 1
+    assert state.new_bookings == {placed.id}
+    assert placed.version == state.version == VERSION + 1
 
 
 @pytest.mark.parametrize(("hold", "longest", "limit"), [(600, 1800, 1800), (600, 600, 600), (600, 60, 600)])
@@ -167,11 +167,11 @@ def test_a_hold_lasts_as_long_as_the_policy_says(hold: int, longest: int, limit:
 
 
 def test_where_the_policy_confirms_at_once_units_are_sold_without_a_deadline() -> None:
-    open_book = make_event_state(example_layout(policy=Policy(confirm_at_once=True)))
-    placed = expect_booking(open_book, place_command("it", *FAMILY))
+    state = make_event_state(example_layout(policy=Policy(confirm_at_once=True)))
+    placed = expect_booking(state, place_command("it", *FAMILY))
     assert (placed.status, placed.expires_at, placed.max_expires_at) == (Status.CONFIRMED, None, None)
-    assert (held_and_sold(open_book, STALLS), held_and_sold(open_book, STANDING)) == ((0, 1), (0, 3))
-    (fact,) = open_book.entries
+    assert (held_and_sold(state, STALLS), held_and_sold(state, STANDING)) == ((0, 1), (0, 3))
+    (fact,) = state.entries
     assert (fact.kind, fact.data.seats) == ("confirmed", {"A-3": "sold"})
 
 
@@ -181,13 +181,13 @@ def test_where_the_policy_confirms_at_once_units_are_sold_without_a_deadline() -
     ids=["a taken seat", "an unknown seat", "more than is left", "an unknown pool"],
 )
 def test_all_of_it_or_nothing(missing: SeatItem | PoolItem) -> None:
-    open_book = make_event_state(bookings=[make_booking("other", Status.CONFIRMED, seat_line("A-2"))])
-    assert isinstance(decide(open_book, [place_command("it", *FAMILY, missing)])[0], Refused)
-    assert is_unchanged(open_book)
-    assert (held_and_sold(open_book, STALLS), held_and_sold(open_book, STANDING)) == ((0, 1), (0, 0))
+    state = make_event_state(bookings=[make_booking("other", Status.CONFIRMED, seat_line("A-2"))])
+    assert isinstance(decide(state, [place_command("it", *FAMILY, missing)])[0], Refused)
+    assert is_unchanged(state)
+    assert (held_and_sold(state, STALLS), held_and_sold(state, STANDING)) == ((0, 1), (0, 0))
 
 
-def test_all_that_stands_in_the_way_is_named() -> None:
+def test_a_refusal_names_every_conflict() -> None:
     others = [make_booking("other", Status.HELD, seat_line("A-2"), seat_line("B-1"))]
     said = expect_refused(
         make_event_state(bookings=others), place_command("it", SeatItem("B-1"), SeatItem("A-1"), SeatItem("A-2"))
@@ -204,23 +204,21 @@ def test_a_blocked_seat_is_not_sold() -> None:
 
 
 def test_the_first_of_a_batch_gets_the_seat_and_the_second_does_not() -> None:
-    open_book = make_event_state()
-    first, second = decide(
-        open_book, [place_command("first", SeatItem("A-1")), place_command("second", SeatItem("A-1"))]
-    )
+    state = make_event_state()
+    first, second = decide(state, [place_command("first", SeatItem("A-1")), place_command("second", SeatItem("A-1"))])
     assert isinstance(first, Accepted)
     assert isinstance(second, Refused)
     assert second.refusal is Refusal.SEAT_TAKEN
-    assert len(open_book.entries) == 1
+    assert len(state.entries) == 1
 
 
-def test_a_batch_gives_exactly_what_is_left() -> None:
-    open_book = make_event_state()
+def test_a_batch_sells_exactly_what_is_left() -> None:
+    state = make_event_state()
     orders = [place_command(f"{n}", PoolItem("standing", 3, "full")) for n in range(6)]
-    outcomes = decide(open_book, orders)
+    outcomes = decide(state, orders)
     assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, True, False, False, False]
-    assert isinstance(decide(open_book, [place_command("last", PoolItem("standing", 1, "full"))])[0], Accepted)
-    assert held_and_sold(open_book) == (STANDING_CAPACITY, 0)
+    assert isinstance(decide(state, [place_command("last", PoolItem("standing", 1, "full"))])[0], Accepted)
+    assert held_and_sold(state) == (STANDING_CAPACITY, 0)
 
 
 LIVING = [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED]
@@ -229,69 +227,69 @@ LIVING = [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED]
 @pytest.mark.parametrize("status", Status)
 def test_only_live_bookings_count_against_one_booking_per_user(status: Status) -> None:
     earlier = make_booking("earlier", status, standing_line(1), user="ann")
-    open_book = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [earlier])
-    (outcome,) = decide(open_book, [place_command("it", SeatItem("A-1"), user="ann")])
+    state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [earlier])
+    (outcome,) = decide(state, [place_command("it", SeatItem("A-1"), user="ann")])
     assert _said(outcome) is (Refusal.ALREADY_BOOKED if status in LIVING else None)
 
 
 @pytest.mark.parametrize("status", Status)
 def test_only_live_units_count_against_the_limit(status: Status) -> None:
     earlier = make_booking("earlier", status, standing_line(2), user="ann")
-    open_book = make_event_state(example_layout(policy=Policy(max_units_per_user=4)), [earlier])
-    (outcome,) = decide(open_book, [place_command("it", PoolItem("standing", 3, "full"), user="ann")])
+    state = make_event_state(example_layout(policy=Policy(max_units_per_user=4)), [earlier])
+    (outcome,) = decide(state, [place_command("it", PoolItem("standing", 3, "full"), user="ann")])
     assert _said(outcome) is (Refusal.LIMIT_REACHED if status in LIVING else None)
 
 
 def test_the_limit_itself_may_be_reached_but_not_passed() -> None:
-    open_book = make_event_state(example_layout(policy=Policy(max_units_per_user=4)))
+    state = make_event_state(example_layout(policy=Policy(max_units_per_user=4)))
     orders = [place_command(f"{n}", PoolItem("standing", n, "full"), user="ann") for n in (3, 2, 1)]
-    assert [_said(outcome) for outcome in decide(open_book, orders)] == [None, Refusal.LIMIT_REACHED, None]
+    assert [_said(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED, None]
 
 
 def test_the_limit_counts_the_best_available_seats_too() -> None:
-    open_book = make_event_state(example_layout(policy=Policy(max_units_per_user=3)))
+    state = make_event_state(example_layout(policy=Policy(max_units_per_user=3)))
     best = BestSeats("stalls", 2)
     orders = [place_command(f"{n}", best=best, user="ann") for n in range(2)]
-    assert [_said(outcome) for outcome in decide(open_book, orders)] == [None, Refusal.LIMIT_REACHED]
+    assert [_said(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED]
 
 
-def test_one_buyer_s_bookings_do_not_limit_another() -> None:
+def test_the_bookings_of_one_buyer_do_not_limit_another() -> None:
     policy = Policy(one_booking_per_user=True, max_units_per_user=1)
-    open_book = make_event_state(
+    state = make_event_state(
         example_layout(policy=policy), [make_booking("earlier", Status.HELD, standing_line(1), user="ann")]
     )
-    assert expect_booking(open_book, place_command("it", SeatItem("A-1"), user="bob")).user == "bob"
+    assert expect_booking(state, place_command("it", SeatItem("A-1"), user="bob")).user == "bob"
 
 
-def test_who_gives_a_booking_up_may_book_again_in_the_same_batch() -> None:
-    open_book = make_event_state(example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=1)))
+def test_a_buyer_who_cancels_may_book_again_in_the_same_batch() -> None:
+    state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=1)))
     first, second = (
         place_command("first", SeatItem("A-1"), user="ann"),
         place_command("second", SeatItem("A-2"), user="ann"),
     )
-    outcomes = decide(open_book, [first, second, act_command("first", Verb.CANCEL), second])
+    outcomes = decide(state, [first, second, act_command("first", Verb.CANCEL), second])
     assert [_said(outcome) for outcome in outcomes] == [None, Refusal.ALREADY_BOOKED, None, None]
 
 
 def test_a_hold_that_is_due_does_not_count_against_its_buyer() -> None:
     due = make_booking("due", Status.HELD, standing_line(1), user="ann", expires_at=seconds_from_now(0))
-    open_book = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [due])
-    assert expect_booking(open_book, place_command("it", SeatItem("A-1"), user="ann")).status is Status.HELD
+    state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [due])
+    assert expect_booking(state, place_command("it", SeatItem("A-1"), user="ann")).status is Status.HELD
 
 
 def test_the_same_key_and_body_give_the_same_booking_again() -> None:
-    open_book = make_event_state()
-    first = expect_done(open_book, place_command("it", *FAMILY))
-    again = expect_done(open_book, place_command("it", *FAMILY, booking=make_id("another id")))
+    state = make_event_state()
+    first = expect_done(state, place_command("it", *FAMILY))
+    again = expect_done(state, place_command("it", *FAMILY, booking=make_id("another id")))
     assert (first.replayed, again.replayed) == (False, True)
     assert again.booking == first.booking
-    assert len(open_book.entries) == 1
-    assert held_and_sold(open_book, STALLS) == (1, 0)
+    assert len(state.entries) == 1
+    assert held_and_sold(state, STALLS) == (1, 0)
 
 
 def test_the_same_key_in_one_batch_makes_one_booking() -> None:
-    open_book = make_event_state()
-    outcomes = decide(open_book, [place_command("it", *FAMILY, booking=make_id(f"id {n}")) for n in range(5)])
+    state = make_event_state()
+    outcomes = decide(state, [place_command("it", *FAMILY, booking=make_id(f"id {n}")) for n in range(5)])
     assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Accepted)] == [
         False,
         True,
@@ -300,7 +298,7 @@ def test_the_same_key_in_one_batch_makes_one_booking() -> None:
         True,
     ]
     assert {outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)} == {make_id("id 0")}
-    assert len(open_book.entries) == 1
+    assert len(state.entries) == 1
 
 
 def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_replay() -> None:
@@ -315,10 +313,10 @@ def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_rep
 @pytest.mark.parametrize("status", Status)
 def test_a_replay_shows_what_has_become_of_the_booking(status: Status) -> None:
     earlier = make_booking("it", status, standing_line(2))
-    open_book = make_event_state(bookings=[earlier])
-    done = expect_done(open_book, place_command("it", PoolItem("standing", 2, "full"), booking=make_id("another id")))
+    state = make_event_state(bookings=[earlier])
+    done = expect_done(state, place_command("it", PoolItem("standing", 2, "full"), booking=make_id("another id")))
     assert (done.booking, done.replayed) == (earlier, True)
-    assert is_unchanged(open_book)
+    assert is_unchanged(state)
 
 
 @pytest.mark.parametrize("event", EventStatus)
@@ -336,23 +334,23 @@ def test_a_replay_is_answered_even_when_the_event_is_no_longer_on_sale(event: Ev
 def test_a_replay_needs_nothing_to_be_left() -> None:
     everything = make_booking("it", Status.HELD, standing_line(STANDING_CAPACITY))
     policy = Policy(one_booking_per_user=True, max_units_per_user=1)
-    open_book = make_event_state(example_layout(policy=policy), [everything])
+    state = make_event_state(example_layout(policy=policy), [everything])
     again = place_command("it", PoolItem("standing", STANDING_CAPACITY, "full"), booking=make_id("another id"))
-    assert expect_booking(open_book, again) == everything
+    assert expect_booking(state, again) == everything
 
 
 def test_the_same_key_with_another_body_is_refused() -> None:
     earlier = make_booking("it", Status.CANCELLED, standing_line(2))
-    open_book = make_event_state(bookings=[earlier])
+    state = make_event_state(bookings=[earlier])
     other_body = place_command("it", PoolItem("standing", 1, "full"), fingerprint=make_id("something else"))
-    assert expect_refusal(open_book, other_body) is Refusal.IDEMPOTENCY_KEY_REUSED
-    assert is_unchanged(open_book)
+    assert expect_refusal(state, other_body) is Refusal.IDEMPOTENCY_KEY_REUSED
+    assert is_unchanged(state)
 
 
 def test_a_refusal_is_judged_anew_under_the_same_key() -> None:
-    open_book = make_event_state(bookings=[make_booking("other", Status.HELD, seat_line("A-1"))])
+    state = make_event_state(bookings=[make_booking("other", Status.HELD, seat_line("A-1"))])
     command = place_command("it", SeatItem("A-1"))
-    outcomes = decide(open_book, [command, act_command("other", Verb.CANCEL), command])
+    outcomes = decide(state, [command, act_command("other", Verb.CANCEL), command])
     assert [_said(outcome) for outcome in outcomes] == [Refusal.SEAT_TAKEN, None, None]
 
 
@@ -365,11 +363,11 @@ class Scene(Struct):
     layout: dict[str, Any]
     order: dict[str, Any]
 
-    def told(self) -> Refusal | None:
+    def refusal(self) -> Refusal | None:
         layout = example_layout(**self.layout, policy=Policy(**self.policy))
-        open_book = make_event_state(layout, self.bookings)
-        (outcome,) = decide(open_book, [place_command("it", *self.items, user="ann", **self.order)])
-        assert is_unchanged(open_book) is isinstance(outcome, Refused)
+        state = make_event_state(layout, self.bookings)
+        (outcome,) = decide(state, [place_command("it", *self.items, user="ann", **self.order)])
+        assert is_unchanged(state) is isinstance(outcome, Refused)
         return _said(outcome)
 
 
@@ -458,12 +456,12 @@ def scene_with(*flaws: Refusal) -> Scene:
 
 
 def test_the_order_without_a_flaw_is_granted() -> None:
-    assert scene_with().told() is None
+    assert scene_with().refusal() is None
 
 
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.code)
-def test_an_order_with_one_flaw_is_told_that_one(flaw: Refusal) -> None:
-    assert scene_with(flaw).told() is flaw
+def test_an_order_with_one_flaw_gets_that_refusal(flaw: Refusal) -> None:
+    assert scene_with(flaw).refusal() is flaw
 
 
 @pytest.mark.parametrize(
@@ -471,14 +469,14 @@ def test_an_order_with_one_flaw_is_told_that_one(flaw: Refusal) -> None:
     list(combinations(RANKED, 2)),
     ids=lambda flaw: flaw.code,
 )
-def test_of_two_flaws_the_one_that_ranks_first_is_told(first: Refusal, second: Refusal) -> None:
-    assert scene_with(second, first).told() is first
-    assert scene_with(first, second).told() is first
+def test_the_higher_ranking_of_two_flaws_is_reported(first: Refusal, second: Refusal) -> None:
+    assert scene_with(second, first).refusal() is first
+    assert scene_with(first, second).refusal() is first
 
 
 @pytest.mark.parametrize("flaw", RANKED, ids=lambda flaw: flaw.code)
-def test_whoever_mends_one_flaw_after_the_other_is_told_the_next(flaw: Refusal) -> None:
-    assert scene_with(*RANKED[RANKED.index(flaw) :]).told() is flaw
+def test_fixing_one_flaw_reveals_the_next(flaw: Refusal) -> None:
+    assert scene_with(*RANKED[RANKED.index(flaw) :]).refusal() is flaw
 
 
 BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
@@ -495,39 +493,37 @@ BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
 @pytest.mark.parametrize(("told", "order"), BEST_FLAWS, ids=[flaw.code for flaw, _ in BEST_FLAWS])
 def test_asking_for_the_best_is_refused_in_the_same_order(told: Refusal, order: dict[str, Any]) -> None:
     others = [make_booking("other", Status.HELD, seat_line("A-3"), seat_line("B-3"))]
-    open_book = make_event_state(
-        example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=10)), others
-    )
-    assert expect_refusal(open_book, place_command("it", **order)) is told
-    assert is_unchanged(open_book)
+    state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=10)), others)
+    assert expect_refusal(state, place_command("it", **order)) is told
+    assert is_unchanged(state)
 
 
 def test_counters_that_would_fall_below_nothing_are_loud() -> None:
-    open_book = make_event_state(bookings=[make_booking("it", Status.HELD, standing_line(2))])
-    open_book.counters[STANDING] = Counter(STANDING_CAPACITY, 1, 0)
+    state = make_event_state(bookings=[make_booking("it", Status.HELD, standing_line(2))])
+    state.counters[STANDING] = Counter(STANDING_CAPACITY, 1, 0)
     with pytest.raises(OversoldError):
-        decide(open_book, [act_command("it", Verb.CANCEL)])
+        decide(state, [act_command("it", Verb.CANCEL)])
 
 
 def test_counters_that_would_pass_the_capacity_are_loud() -> None:
-    open_book = make_event_state()
-    open_book.counters[STALLS] = Counter(10, 5, 5)
+    state = make_event_state()
+    state.counters[STALLS] = Counter(10, 5, 5)
     with pytest.raises(OversoldError):
-        decide(open_book, [_best_of_the_stalls()])
+        decide(state, [_best_of_the_stalls()])
 
 
 def test_a_sold_counter_that_would_fall_below_nothing_is_loud() -> None:
-    open_book = make_event_state(bookings=[make_booking("it", Status.CONFIRMED, standing_line(1))])
-    open_book.counters[STANDING] = Counter(STANDING_CAPACITY, 5, 0)
+    state = make_event_state(bookings=[make_booking("it", Status.CONFIRMED, standing_line(1))])
+    state.counters[STANDING] = Counter(STANDING_CAPACITY, 5, 0)
     with pytest.raises(OversoldError):
-        decide(open_book, [act_command("it", Verb.REFUND)])
+        decide(state, [act_command("it", Verb.REFUND)])
 
 
 def test_a_seat_that_is_another_s_already_is_loud() -> None:
-    open_book = make_event_state(bookings=[make_booking("it", Status.HELD, seat_line("A-1"))])
-    open_book.taken[0] = make_id("another")
+    state = make_event_state(bookings=[make_booking("it", Status.HELD, seat_line("A-1"))])
+    state.taken[0] = make_id("another")
     with pytest.raises(AssertionError, match="another booking already has"):
-        decide(open_book, [act_command("it", Verb.CONFIRM)])
+        decide(state, [act_command("it", Verb.CONFIRM)])
 
 
 def _best_of_the_stalls() -> PlaceHold:
@@ -539,13 +535,13 @@ def _best_of_the_stalls() -> PlaceHold:
         st.tuples(st.sampled_from(["full", "child"]), st.integers(1, 6), st.sampled_from([None, *Verb])), max_size=12
     )
 )
-def test_counters_are_at_all_times_the_sum_of_what_is_alive(orders: list[tuple[str, int, Verb | None]]) -> None:
-    open_book: EventState = make_event_state()
+def test_counters_always_equal_the_sum_of_live_bookings(orders: list[tuple[str, int, Verb | None]]) -> None:
+    state: EventState = make_event_state()
     for number, (tariff, quantity, verb) in enumerate(orders):
-        decide(open_book, [place_command(f"{number}", PoolItem("standing", quantity, tariff))])
+        decide(state, [place_command(f"{number}", PoolItem("standing", quantity, tariff))])
         if verb is not None:
-            decide(open_book, [act_command(f"{number}", verb)])
-        held = sum(b.units for b in open_book.bookings.values() if b.status in TIMED)
-        sold = sum(b.units for b in open_book.bookings.values() if b.status in (Status.CONFIRMED, Status.COMPLETED))
-        assert held_and_sold(open_book) == (held, sold)
+            decide(state, [act_command(f"{number}", verb)])
+        held = sum(b.units for b in state.bookings.values() if b.status in TIMED)
+        sold = sum(b.units for b in state.bookings.values() if b.status in (Status.CONFIRMED, Status.COMPLETED))
+        assert held_and_sold(state) == (held, sold)
         assert held + sold <= STANDING_CAPACITY

@@ -1,4 +1,4 @@
-"""The table of states is total, and each of its cells is what the engine does."""
+"""The state table is total, and the engine does exactly what each cell says."""
 
 from datetime import timedelta
 from itertools import product
@@ -95,26 +95,26 @@ def test_every_cell_is_tried_by_one_of_the_tests_below() -> None:
 def test_a_move_changes_the_status_and_the_counters_with_it(status: Status, verb: Verb) -> None:
     target = TRANSITIONS[status, verb]
     assert isinstance(target, Status)
-    open_book = make_event_state(bookings=[claim_in(status)])
-    assert held_and_sold(open_book) == taken_by(CLAIMS[status], 2)
-    moved = expect_booking(open_book, act_command("it", verb, reason="because"))
+    state = make_event_state(bookings=[claim_in(status)])
+    assert held_and_sold(state) == taken_by(CLAIMS[status], 2)
+    moved = expect_booking(state, act_command("it", verb, reason="because"))
     assert moved.status is target
-    assert moved == open_book.bookings[make_id("it")]
+    assert moved == state.bookings[make_id("it")]
     assert moved.reason == "because"
-    assert held_and_sold(open_book, STALLS) == taken_by(CLAIMS[target], 1)
-    assert held_and_sold(open_book, STANDING) == taken_by(CLAIMS[target], 2)
-    assert open_book.is_free(0) is (CLAIMS[target] is Claim.NONE)
+    assert held_and_sold(state, STALLS) == taken_by(CLAIMS[target], 1)
+    assert held_and_sold(state, STANDING) == taken_by(CLAIMS[target], 2)
+    assert state.is_free(0) is (CLAIMS[target] is Claim.NONE)
 
 
 @cells(MOVES)
-def test_a_move_is_one_fact_that_tells_seats_and_pools_as_they_are_after_it(status: Status, verb: Verb) -> None:
+def test_a_change_is_one_journal_entry_with_the_seats_and_pools_after_it(status: Status, verb: Verb) -> None:
     target = TRANSITIONS[status, verb]
     assert isinstance(target, Status)
-    open_book = make_event_state(bookings=[claim_in(status)])
-    moved = expect_booking(open_book, act_command("it", verb, reason="because"))
-    (fact,) = open_book.entries
+    state = make_event_state(bookings=[claim_in(status)])
+    moved = expect_booking(state, act_command("it", verb, reason="because"))
+    (fact,) = state.entries
     assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, target.value, moved.id, "the clerk")
-    assert moved.version == open_book.version == VERSION + 1
+    assert moved.version == state.version == VERSION + 1
     held, sold = taken_by(CLAIMS[target], 2)
     told = fact.data
     assert told.seats == {"A-1": SEEN_AS[CLAIMS[target]]}
@@ -125,62 +125,62 @@ def test_a_move_is_one_fact_that_tells_seats_and_pools_as_they_are_after_it(stat
 
 @cells(MOVES)
 def test_a_move_is_saved_as_the_difference_to_what_was_loaded(status: Status, verb: Verb) -> None:
-    open_book = make_event_state(bookings=[claim_in(status)])
-    before = held_and_sold(open_book)
-    expect_booking(open_book, act_command("it", verb))
-    shift = open_book.counter_shifts.get(STANDING, CounterShift())
-    assert (before[0] + shift.held, before[1] + shift.sold) == held_and_sold(open_book)
-    assert open_book.changed_bookings == {make_id("it"): status}
-    assert not open_book.new_bookings
+    state = make_event_state(bookings=[claim_in(status)])
+    before = held_and_sold(state)
+    expect_booking(state, act_command("it", verb))
+    shift = state.counter_shifts.get(STANDING, CounterShift())
+    assert (before[0] + shift.held, before[1] + shift.sold) == held_and_sold(state)
+    assert state.changed_bookings == {make_id("it"): status}
+    assert not state.new_bookings
 
 
-def test_money_that_comes_twice_is_not_taken_twice() -> None:
-    open_book = make_event_state(bookings=[claim_in(Status.HELD)])
-    expect_booking(open_book, act_command("it", Verb.SETTLE))
-    assert expect_refusal(open_book, act_command("it", Verb.SETTLE)) is Refusal.ALREADY_CONFIRMED
+def test_a_repeated_payment_is_not_taken_twice() -> None:
+    state = make_event_state(bookings=[claim_in(Status.HELD)])
+    expect_booking(state, act_command("it", Verb.SETTLE))
+    assert expect_refusal(state, act_command("it", Verb.SETTLE)) is Refusal.ALREADY_CONFIRMED
 
 
 @cells([cell for cell in MOVES if cell[1] is not Verb.SETTLE])
 def test_the_same_move_again_answers_with_the_same_booking_and_writes_no_fact(status: Status, verb: Verb) -> None:
-    open_book = make_event_state(bookings=[claim_in(status)])
-    first, again = decide(open_book, [act_command("it", verb), act_command("it", verb)])
+    state = make_event_state(bookings=[claim_in(status)])
+    first, again = decide(state, [act_command("it", verb), act_command("it", verb)])
     assert isinstance(first, Accepted)
     assert first == again
-    assert len(open_book.entries) == 1
+    assert len(state.entries) == 1
 
 
 @cells(REPEATS)
-def test_what_has_happened_already_answers_with_the_booking_as_it_is(status: Status, verb: Verb) -> None:
+def test_a_repeated_action_answers_with_the_booking_as_it_is(status: Status, verb: Verb) -> None:
     there = claim_in(status)
-    open_book = make_event_state(bookings=[there])
-    assert expect_booking(open_book, act_command("it", verb, reason="another")) == there
-    assert is_unchanged(open_book)
-    assert held_and_sold(open_book) == taken_by(CLAIMS[status], 2)
+    state = make_event_state(bookings=[there])
+    assert expect_booking(state, act_command("it", verb, reason="another")) == there
+    assert is_unchanged(state)
+    assert held_and_sold(state) == taken_by(CLAIMS[status], 2)
 
 
 @cells(REFUSALS)
 def test_a_refusal_says_why_and_writes_nothing(status: Status, verb: Verb) -> None:
     there = claim_in(status)
-    open_book = make_event_state(bookings=[there])
-    said = expect_refusal(open_book, act_command("it", verb))
+    state = make_event_state(bookings=[there])
+    said = expect_refusal(state, act_command("it", verb))
     assert said is TRANSITIONS[status, verb]
-    assert is_unchanged(open_book)
-    assert open_book.bookings == {there.id: there}
-    assert held_and_sold(open_book) == taken_by(CLAIMS[status], 2)
-    assert open_book.version == VERSION
+    assert is_unchanged(state)
+    assert state.bookings == {there.id: there}
+    assert held_and_sold(state) == taken_by(CLAIMS[status], 2)
+    assert state.version == VERSION
 
 
 @cells(EXTENSIONS)
 def test_an_extension_moves_the_deadline_and_nothing_else(status: Status, verb: Verb) -> None:
     there = structs.replace(claim_in(status), expires_at=seconds_from_now(10))
-    open_book = make_event_state(bookings=[there])
-    extended = expect_booking(open_book, act_command("it", verb))
+    state = make_event_state(bookings=[there])
+    extended = expect_booking(state, act_command("it", verb))
     assert extended == structs.replace(there, expires_at=seconds_from_now(300), version=VERSION + 1)
-    (fact,) = open_book.entries
+    (fact,) = state.entries
     assert (fact.kind, fact.booking.id, fact.actor) == (EXTENDED, there.id, "the clerk")
     assert (fact.data.seats, fact.data.pools) == ({}, {})
-    assert not open_book.counter_shifts
-    assert held_and_sold(open_book) == taken_by(CLAIMS[status], 2)
+    assert not state.counter_shifts
+    assert held_and_sold(state) == taken_by(CLAIMS[status], 2)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_an_extension_is_the_later_deadline_but_never_beyond_the_longest_hold(
     there = make_booking(
         "it", Status.HELD, standing_line(1), expires_at=seconds_from_now(left), max_expires_at=seconds_from_now(limit)
     )
-    open_book = make_event_state(bookings=[there])
-    assert expect_booking(open_book, act_command("it", Verb.EXTEND)).expires_at == seconds_from_now(until)
-    assert len(open_book.entries) == (until != left)
+    state = make_event_state(bookings=[there])
+    assert expect_booking(state, act_command("it", Verb.EXTEND)).expires_at == seconds_from_now(until)
+    assert len(state.entries) == (until != left)
 
 
 @given(
@@ -212,27 +212,27 @@ def test_extending_is_the_least_of_the_greatest(left: int, more: int, extend_sec
         expires_at=seconds_from_now(left),
         max_expires_at=seconds_from_now(left + more),
     )
-    open_book = make_event_state(example_layout(policy=Policy(extend_seconds=extend_seconds)), [there])
-    outcomes = decide(open_book, [act_command("it", Verb.EXTEND)] * times)
+    state = make_event_state(example_layout(policy=Policy(extend_seconds=extend_seconds)), [there])
+    outcomes = decide(state, [act_command("it", Verb.EXTEND)] * times)
     expected = seconds_from_now(min(max(left, extend_seconds), left + more))
     assert [outcome.booking.expires_at for outcome in outcomes if isinstance(outcome, Accepted)] == [expected] * times
-    assert len(open_book.entries) == (expected > seconds_from_now(left))
+    assert len(state.entries) == (expected > seconds_from_now(left))
 
 
 def test_a_paid_booking_is_not_cancelled_but_has_to_be_refunded() -> None:
     paid = make_booking("it", Status.CONFIRMED, seat_line("A-1"))
-    open_book = make_event_state(bookings=[paid])
-    assert expect_refusal(open_book, act_command("it", Verb.CANCEL)) is Refusal.ALREADY_CONFIRMED
-    assert is_unchanged(open_book)
-    assert expect_booking(open_book, act_command("it", Verb.REFUND)).status is Status.REFUNDED
+    state = make_event_state(bookings=[paid])
+    assert expect_refusal(state, act_command("it", Verb.CANCEL)) is Refusal.ALREADY_CONFIRMED
+    assert is_unchanged(state)
+    assert expect_booking(state, act_command("it", Verb.REFUND)).status is Status.REFUNDED
 
 
 @pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("who", [{"org": OTHER_ORG}, {"owner": "somebody else"}, {"booking": make_id("nobody's")}])
 def test_a_booking_of_others_does_not_exist(verb: Verb, who: dict[str, object]) -> None:
-    open_book = make_event_state(bookings=[claim_in(Status.HELD)])
-    assert expect_refusal(open_book, act_command("it", verb, **who)) is Refusal.NOT_FOUND
-    assert is_unchanged(open_book)
+    state = make_event_state(bookings=[claim_in(Status.HELD)])
+    assert expect_refusal(state, act_command("it", verb, **who)) is Refusal.NOT_FOUND
+    assert is_unchanged(state)
 
 
 @pytest.mark.parametrize("verb", Verb)
@@ -249,26 +249,26 @@ def _gist(outcome: object) -> object:
 
 @pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("status", sorted(TIMED))
-def test_what_is_due_expires_before_anything_is_asked_of_it(status: Status, verb: Verb) -> None:
+def test_a_due_hold_expires_before_any_command_runs(status: Status, verb: Verb) -> None:
     due = structs.replace(claim_in(status), expires_at=NOW)
-    open_book = make_event_state(bookings=[due])
-    (outcome,) = decide(open_book, [act_command("it", verb)])
+    state = make_event_state(bookings=[due])
+    (outcome,) = decide(state, [act_command("it", verb)])
     expected = TRANSITIONS[Status.EXPIRED, verb]
     said = outcome.booking.status if isinstance(outcome, Accepted) else outcome.refusal
     assert said is expected
-    first, *rest = open_book.entries
+    first, *rest = state.entries
     assert (first.kind, first.booking.id, first.actor) == (Status.EXPIRED.value, due.id, SYSTEM)
     assert first.data.seats == {"A-1": "free"}
     assert [fact.kind for fact in rest] == ([expected] if verb in REVIVING else [])
-    now = open_book.bookings[due.id].status
-    assert held_and_sold(open_book, STANDING) == taken_by(CLAIMS[now], 2)
+    now = state.bookings[due.id].status
+    assert held_and_sold(state, STANDING) == taken_by(CLAIMS[now], 2)
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - TIMED))
 def test_a_deadline_means_nothing_once_a_booking_is_confirmed_or_has_ended(status: Status) -> None:
-    open_book = make_event_state(bookings=[structs.replace(claim_in(status), expires_at=seconds_from_now(-1000))])
-    assert decide(open_book, []) == []
-    assert is_unchanged(open_book)
+    state = make_event_state(bookings=[structs.replace(claim_in(status), expires_at=seconds_from_now(-1000))])
+    assert decide(state, []) == []
+    assert is_unchanged(state)
 
 
 def test_a_hold_lives_until_the_last_instant_before_its_deadline() -> None:
@@ -280,18 +280,18 @@ def test_a_hold_lives_until_the_last_instant_before_its_deadline() -> None:
 
 def test_the_seat_of_a_due_hold_is_free_for_the_next_buyer_at_once() -> None:
     due = make_booking("late", Status.HELD, seat_line("A-1"), expires_at=seconds_from_now(-1))
-    open_book = make_event_state(bookings=[due])
-    outcomes = decide(open_book, [act_command("late", Verb.CONFIRM), place_command("next", SeatItem("A-1"))])
+    state = make_event_state(bookings=[due])
+    outcomes = decide(state, [act_command("late", Verb.CONFIRM), place_command("next", SeatItem("A-1"))])
     assert isinstance(outcomes[1], Accepted)
-    assert [fact.kind for fact in open_book.entries] == ["expired", "held"]
-    assert held_and_sold(open_book, STALLS) == (1, 0)
-    assert open_book.taken == {0: make_id("next")}
+    assert [fact.kind for fact in state.entries] == ["expired", "held"]
+    assert held_and_sold(state, STALLS) == (1, 0)
+    assert state.taken == {0: make_id("next")}
 
 
-def test_a_booking_can_be_placed_confirmed_and_given_up_in_one_batch() -> None:
-    open_book = make_event_state()
+def test_a_booking_can_be_placed_confirmed_and_cancelled_in_one_batch() -> None:
+    state = make_event_state()
     outcomes = decide(
-        open_book,
+        state,
         [
             place_command("it", SeatItem("A-1")),
             act_command("it", Verb.CONFIRM),
@@ -300,11 +300,11 @@ def test_a_booking_can_be_placed_confirmed_and_given_up_in_one_batch() -> None:
         ],
     )
     assert all(isinstance(outcome, Accepted) for outcome in outcomes)
-    assert [fact.kind for fact in open_book.entries] == ["held", "confirmed", "refunded", "held"]
-    assert [fact.number for fact in open_book.entries] == [VERSION + n for n in range(1, 5)]
-    assert open_book.new_bookings == {make_id("it"), make_id("next")}
-    assert not open_book.changed_bookings
-    assert held_and_sold(open_book, STALLS) == (1, 0)
+    assert [fact.kind for fact in state.entries] == ["held", "confirmed", "refunded", "held"]
+    assert [fact.number for fact in state.entries] == [VERSION + n for n in range(1, 5)]
+    assert state.new_bookings == {make_id("it"), make_id("next")}
+    assert not state.changed_bookings
+    assert held_and_sold(state, STALLS) == (1, 0)
 
 
 ENDINGS: dict[EventStatus, dict[Status, Status]] = {
@@ -323,51 +323,49 @@ ENDINGS: dict[EventStatus, dict[Status, Status]] = {
 @pytest.mark.parametrize("event", EventStatus)
 def test_bookings_end_with_their_event(event: EventStatus, status: Status) -> None:
     paid = make_booking("it", status, seat_line("A-1"), standing_line(2))
-    open_book = make_event_state(example_layout(status=event), [paid])
+    state = make_event_state(example_layout(status=event), [paid])
     ending = ENDINGS[event].get(status, status)
-    assert end_bookings(open_book) == (ending is not status)
-    ended = open_book.bookings[paid.id]
+    assert end_bookings(state) == (ending is not status)
+    ended = state.bookings[paid.id]
     assert ended.status is ending
-    assert held_and_sold(open_book, STANDING) == taken_by(CLAIMS[ending], 2)
-    assert [(fact.kind, fact.actor) for fact in open_book.entries] == [(ending.value, SYSTEM)] * (ending is not status)
+    assert held_and_sold(state, STANDING) == taken_by(CLAIMS[ending], 2)
+    assert [(fact.kind, fact.actor) for fact in state.entries] == [(ending.value, SYSTEM)] * (ending is not status)
     assert (ended.reason is not None) is (event is EventStatus.CANCELLED and ending is not status)
 
 
 @pytest.mark.parametrize("event", EventStatus)
 def test_winding_up_twice_ends_nothing_more(event: EventStatus) -> None:
-    open_book = make_event_state(
-        example_layout(status=event), [make_booking(f"{s}", s, standing_line(1)) for s in Status]
-    )
-    end_bookings(open_book)
-    facts = list(open_book.entries)
-    assert end_bookings(open_book) == 0
-    assert open_book.entries == facts
+    state = make_event_state(example_layout(status=event), [make_booking(f"{s}", s, standing_line(1)) for s in Status])
+    end_bookings(state)
+    facts = list(state.entries)
+    assert end_bookings(state) == 0
+    assert state.entries == facts
 
 
 def test_a_free_booking_of_a_cancelled_event_has_nothing_to_refund() -> None:
-    open_book = make_event_state(example_layout(status=EventStatus.CANCELLED), [claim_in(Status.CONFIRMED)])
-    assert end_bookings(open_book) == 1
-    assert open_book.bookings[make_id("it")].status is Status.CANCELLED
-    assert held_and_sold(open_book) == (0, 0)
+    state = make_event_state(example_layout(status=EventStatus.CANCELLED), [claim_in(Status.CONFIRMED)])
+    assert end_bookings(state) == 1
+    assert state.bookings[make_id("it")].status is Status.CANCELLED
+    assert held_and_sold(state) == (0, 0)
 
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("event", EventStatus)
 def test_every_step_of_winding_up_is_in_the_table(event: EventStatus, status: Status) -> None:
     for there in (claim_in(status), make_booking("it", status, standing_line(1))):
-        open_book = make_event_state(example_layout(status=event), [there])
-        end_bookings(open_book)
-        steps = {(status, open_book.bookings[there.id].status)} - {(status, status)}
+        state = make_event_state(example_layout(status=event), [there])
+        end_bookings(state)
+        steps = {(status, state.bookings[there.id].status)} - {(status, status)}
         assert steps <= {(source, target) for source, target, _ in edges()}
 
 
-def test_what_is_over_stays_over() -> None:
+def test_an_ended_booking_stays_ended() -> None:
     final = {Status.REJECTED, Status.CANCELLED, Status.REFUNDED, Status.COMPLETED}
     assert not final & {source for source, _, _ in edges()}
     assert not final & (LIVE | TIMED | INITIAL)
 
 
-def test_whatever_has_a_deadline_can_expire() -> None:
+def test_every_status_with_a_deadline_can_expire() -> None:
     assert {source for source, target, _ in edges() if target is Status.EXPIRED} == TIMED
     assert all(CLAIMS[status] is not Claim.NONE for status in LIVE)
 
@@ -399,8 +397,8 @@ def test_a_new_booking_answers_with_the_time_of_the_book() -> None:
 
 
 @pytest.mark.parametrize("verb", [Verb.CONFIRM, Verb.EXTEND])
-def test_a_hold_of_a_cancelled_event_can_no_longer_be_kept(verb: Verb) -> None:
+def test_a_hold_of_a_cancelled_event_can_no_longer_be_confirmed(verb: Verb) -> None:
     held = make_booking("it", Status.HELD, standing_line(2))
-    open_book = make_event_state(example_layout(status=EventStatus.CANCELLED), [held])
-    assert expect_refusal(open_book, act_command("it", verb)) is Refusal.ALREADY_CANCELLED
-    assert open_book.bookings[held.id].status is Status.CANCELLED
+    state = make_event_state(example_layout(status=EventStatus.CANCELLED), [held])
+    assert expect_refusal(state, act_command("it", verb)) is Refusal.ALREADY_CANCELLED
+    assert state.bookings[held.id].status is Status.CANCELLED

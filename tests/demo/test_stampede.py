@@ -1,4 +1,4 @@
-"""A stampede sells everything once, and its verdict tells the truth: whether all is well, or what is off."""
+"""A stampede sells every unit once, and its verdict is true: all is well, or this is wrong."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def begin(server: Server, event: str, *options: str, url: str | None = None) -> 
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
-    """How it ended, its last report, and what it complained of."""
+    """The exit code, the last report, and the errors."""
     out, complaints = process.communicate(timeout=PATIENCE_SECONDS)
     lines = out.splitlines()
     return process.returncode, json.loads(lines[-1]) if lines else {}, complaints
@@ -137,7 +137,7 @@ def test_killed_api_processes_cost_the_buyers_nothing_but_time(server: Server, a
     assert report["verdict"]["taken"] == SEATS + PLACES
 
 
-def test_a_seat_that_a_buyer_was_given_and_does_not_have_is_found(server: Server, admin: httpx.Client) -> None:
+def test_a_seat_that_was_promised_and_is_not_booked_is_found(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, house_of(numbers=100))
     stampede = begin(server, event, "--buyers", "60", "--seconds", "3", "--json")
     cook = """UPDATE line SET live = false WHERE (event_id, booking_id, number) IN (
@@ -166,7 +166,7 @@ def test_a_killed_process_of_buyers_fails_the_stampede(server: Server, admin: ht
     assert report["verdict"]["findings"] == ["A load generator died or hung before its buyers were done."]
 
 
-def test_whoever_stops_it_stops_all_of_it(server: Server, admin: httpx.Client) -> None:
+def test_stopping_a_stampede_stops_all_its_processes(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, house_of())
     stampede = begin(server, event, "--buyers", "1000", "--seconds", "100", "--json")
     wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
@@ -193,7 +193,7 @@ def test_whoever_stops_it_stops_all_of_it(server: Server, admin: httpx.Client) -
     ],
     ids=["not an id", "unknown", "not on sale", "no server", "not HTTP"],
 )
-def test_what_cannot_be_rushed_is_told_without_a_trace(
+def test_an_impossible_stampede_is_reported_without_a_traceback(
     server: Server, admin: httpx.Client, event: str, url: str | None, told: str
 ) -> None:
     if event == "draft":
@@ -208,7 +208,7 @@ def test_what_cannot_be_rushed_is_told_without_a_trace(
     assert not ids.parse_event_id(event) or row_of(server, event) is None
 
 
-# For pages.
+# Stampedes started on a page.
 
 
 @pytest.fixture(scope="module")
@@ -265,21 +265,21 @@ def test_a_page_starts_one_at_a_time_and_sees_it_to_its_end(
     assert row_of(server, event)["id"] == stampede
 
 
-def test_a_page_starts_none_outside_of_demo_mode(server: Server, admin: httpx.Client) -> None:
+def test_a_page_starts_no_stampede_outside_demo_mode(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, house_of())
     with pytest.raises(StampedeError, match="HOLDFAST_DEMO"):
         launched(Settings(database_url=server.database_url), event, server.url)
     assert row_of(server, event) is None
 
 
-def test_one_that_cannot_begin_says_so_in_its_row(server: Server, admin: httpx.Client, demo: Settings) -> None:
+def test_a_stampede_that_cannot_start_records_why(server: Server, admin: httpx.Client, demo: Settings) -> None:
     event = publish_event(admin, house_of())
     launched(demo, event, f"http://127.0.0.1:{free_port()}")
     wait_until(lambda: last(server, event).state is State.FAILED, PATIENCE_SECONDS)
     assert "No server answers" in str(last(server, event).failure)
 
 
-def test_one_that_was_killed_stands_in_nobodys_way(server: Server, admin: httpx.Client) -> None:
+def test_a_killed_stampede_does_not_block_the_next(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, house_of())
     stampede = begin(server, event, "--buyers", "1000", "--seconds", "300", "--json")
     wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
@@ -295,7 +295,7 @@ def test_one_that_was_killed_stands_in_nobodys_way(server: Server, admin: httpx.
     assert (code, report["state"]) == (0, "done")
 
 
-def test_one_that_a_page_has_started_ends_with_the_pages_process(server: Server, admin: httpx.Client) -> None:
+def test_a_stampede_started_on_a_page_ends_with_the_server_process(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, house_of())
     page = f"""
 import time
@@ -317,7 +317,7 @@ time.sleep(600)
     assert "stopped" in str(last(server, event).failure)
 
 
-# What a buyer does.
+# The buyers.
 
 
 class MoodyServer:
@@ -354,7 +354,7 @@ class MoodyServer:
 
 
 @async_test
-async def test_a_buyer_asks_again_with_the_same_key_until_there_is_an_answer() -> None:
+async def test_a_buyer_retries_with_the_same_key_until_there_is_an_answer() -> None:
     moody = MoodyServer()
     async with await asyncio.start_server(moody.answer, "127.0.0.1") as server:
         client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
@@ -390,7 +390,7 @@ def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: 
     assert event_map.choose_seats(1, careful=False) is None
 
 
-# What is made of it.
+# The report and the verdict.
 
 
 def told(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> GrantedHold:
@@ -408,28 +408,28 @@ def found(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -
     )
 
 
-def test_what_was_told_and_is_there_is_fine() -> None:
+def test_acknowledged_units_that_exist_are_fine() -> None:
     verdict = reach_verdict([told("b1", "A-1"), told("b2", "A-2", until=None)], found(("b1", "A-1"), ("b2", "A-2")), [])
     assert verdict.ok
     assert verdict.text == "2 of 10 units taken, 0 seats sold twice, 0 units lost. The auditor finds nothing wrong."
 
 
-def test_a_seat_given_to_two_is_seen_even_if_the_database_shows_one() -> None:
+def test_a_seat_sold_twice_is_found_even_if_the_database_shows_one_owner() -> None:
     verdict = reach_verdict([told("b1", "A-1"), told("b2", "A-1", minute=1)], found(("b2", "A-1")), [])
     assert not verdict.ok
     assert (verdict.twice, verdict.lost) == (1, 1)
 
 
-def test_a_seat_may_be_given_again_once_its_hold_has_run_out() -> None:
+def test_a_seat_can_be_sold_again_once_its_hold_has_expired() -> None:
     verdict = reach_verdict([told("b1", "A-1", until=2), told("b2", "A-1", minute=2)], found(("b2", "A-1")), [])
     assert verdict.ok, verdict.findings
 
 
-def test_the_same_answer_heard_twice_is_one_answer() -> None:
+def test_a_repeated_answer_counts_once() -> None:
     assert reach_verdict([told("b1", "A-1"), told("b1", "A-1")], found(("b1", "A-1")), []).ok
 
 
-def test_units_that_nobody_was_told_of_are_seen_unless_their_buyer_got_no_answer() -> None:
+def test_unacknowledged_units_are_found_unless_their_buyer_got_no_answer() -> None:
     stray = found(("b1", "A-1"))
     assert not reach_verdict([], stray, []).ok
     assert reach_verdict([], stray, [], unanswered=["buyer of b1"]).ok
@@ -439,7 +439,7 @@ def test_more_taken_than_there_is_is_seen() -> None:
     assert not reach_verdict([], found(taken=11), []).ok
 
 
-def test_what_the_auditor_finds_is_in_the_verdict() -> None:
+def test_the_verdict_includes_the_findings_of_the_auditor() -> None:
     verdict = reach_verdict([], found(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
     assert verdict.findings == ("Auditor: pool_counts of stalls: held 2.",)
     assert not verdict.ok

@@ -1,4 +1,4 @@
-"""What the documents say is true: the README's session works, and every setting, refusal and command is described."""
+"""The documentation is true: the README session works, and every setting, refusal and command is described."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def test_every_command_says_what_it_does(group: typer.Typer) -> None:
         assert command.callback.__doc__
 
 
-def test_every_policy_of_every_preset_is_told_as_it_is() -> None:
+def test_the_api_shows_every_policy_of_every_preset() -> None:
     def told(value: Any) -> str:
         return (
             {None: "\u2013", True: "yes", False: "no"}.get(value, str(value)) if type(value) is not int else str(value)

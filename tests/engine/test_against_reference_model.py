@@ -1,5 +1,5 @@
-"""The engine on PostgreSQL against a model of a few dictionaries, in long random lives: bookings, batches, replays,
-changes to the event, jumps of the clock, lost connections and crashes."""
+"""The engine on PostgreSQL against a reference model of a few dictionaries, in long random runs: bookings, batches,
+retries, event changes, clock jumps, lost connections and crashes."""
 
 import asyncio
 import secrets
@@ -491,7 +491,7 @@ def shared_database(postgres: str) -> Iterator[str]:
         yield url
 
 
-def test_whatever_happens_the_engine_does_what_the_model_says(shared_database: str) -> None:
+def test_the_engine_always_does_what_the_model_says(shared_database: str) -> None:
     class LifeHere(Life):
         url = shared_database
 

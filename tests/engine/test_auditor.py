@@ -1,4 +1,4 @@
-"""The auditor recounts everything, and names exactly what is wrong when something is."""
+"""The auditor recounts everything and names exactly what is wrong."""
 
 from datetime import datetime
 
@@ -210,7 +210,7 @@ def test_the_audit_command_prints_json_and_exits_with_1_only_if_something_is_wro
     ]
 
 
-def test_what_the_auditor_last_found_is_told_by_readyz(database: str) -> None:
+def test_readyz_reports_the_last_findings_of_the_auditor(database: str) -> None:
     async def plant_and_audit(connection: db.Connection) -> int:
         busy = await _busy_event(connection)
         assert await auditor.run_once(connection) == []
@@ -228,7 +228,7 @@ def test_what_the_auditor_last_found_is_told_by_readyz(database: str) -> None:
 
 
 @async_test
-async def test_one_pass_of_the_auditor_is_bounded_and_the_next_goes_on(database: str) -> None:
+async def test_an_audit_pass_is_bounded_and_the_next_one_continues(database: str) -> None:
     async with lane_connection(database) as connection:
         more = 3
         org = (await new_event(connection)).org

@@ -1,4 +1,4 @@
-"""An event that was called off or is over is wound up to the last booking and the last cent, whoever dies meanwhile."""
+"""A cancelled or completed event is wound up to the last booking and the last cent, even if workers die."""
 
 import os
 import signal
@@ -141,7 +141,7 @@ def _sold(database: str, org: Org, count: int) -> str:
     return made[0].text
 
 
-def test_a_large_event_that_is_called_off_is_refunded_to_the_last_booking_although_the_worker_dies(
+def test_a_large_cancelled_event_is_refunded_completely_although_the_worker_dies(
     database: str,
 ) -> None:
     org = Org(database)
@@ -201,7 +201,7 @@ def _workers_but(server: Server, pid: int) -> list[psutil.Process]:
     return [child for child in children if child.pid != pid and "worker" in child.cmdline()]
 
 
-def test_no_ticket_of_an_event_that_was_called_off_opens_the_door_while_its_booking_waits_for_the_worker(
+def test_no_ticket_of_a_cancelled_event_is_admitted_while_it_waits_for_the_worker(
     database: str,
 ) -> None:
     org = Org(database)
@@ -219,7 +219,7 @@ def test_no_ticket_of_an_event_that_was_called_off_opens_the_door_while_its_book
             expect_error(admin.post(f"/v1/bookings/{booking}/transfer", json={"user": "ben"}), 409, "already_refunded")
 
 
-def test_an_event_that_was_called_off_with_its_process_is_wound_up_by_the_worker(database: str) -> None:
+def test_the_worker_winds_up_an_event_whose_cancelling_process_died(database: str) -> None:
     """The process that was asked dies before it has ended any booking."""
     org = Org(database)
     event = _sold(database, org, 600)
@@ -231,7 +231,7 @@ def test_an_event_that_was_called_off_with_its_process_is_wound_up_by_the_worker
         assert [(row["status"], row["count"]) for row in statuses] == [("refunded", 600)]
 
 
-def test_what_is_held_submitted_free_or_paid_ends_as_it_should_when_the_event_is_called_off(database: str) -> None:
+def test_a_cancelled_event_ends_held_submitted_free_and_paid_bookings(database: str) -> None:
     org = Org(database)
     pools = [
         {"code": "paid", "capacity": 9, "tariffs": [{"code": "full", "price": PRICE}]},
@@ -269,7 +269,7 @@ def test_what_is_held_submitted_free_or_paid_ends_as_it_should_when_the_event_is
     assert run_audit(database_url=database)["ok"]
 
 
-def test_an_event_is_completed_by_itself_once_its_end_has_come_and_only_then(database: str) -> None:
+def test_the_worker_completes_an_event_at_its_end_and_not_before(database: str) -> None:
     org = Org(database)
     now = datetime.now(UTC)
     yesterday, tomorrow = (now + timedelta(days=days) for days in (-1, 1))

@@ -1,5 +1,5 @@
-"""A hold costs the same in an empty event and in a full one, and statistics have no say in it: nothing here is ever
-analysed. Cost is counted in pages touched, not in time."""
+"""A hold costs the same in an empty event and in a full one, without any table statistics. The tests count pages, not
+time."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Reapers end what is due and wind up what is over: once, in bounded batches, and never in anybody's way."""
+"""Reapers expire holds and wind up events: once, in bounded batches, and without blocking buyers."""
 
 import asyncio
 from collections import Counter
@@ -106,7 +106,7 @@ async def test_more_due_holds_than_one_batch_takes_end_over_several(database: st
 
 
 @async_test
-async def test_a_full_event_whose_holds_are_all_due_is_for_sale_as_a_whole_without_a_reaper(database: str) -> None:
+async def test_an_event_full_of_due_holds_is_for_sale_without_a_reaper(database: str) -> None:
     capacity = 2 * DUE_MAX + 100
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(capacity))

@@ -1,5 +1,5 @@
-"""A gateway tells everything twice and again until it is heard, out of order and late, while processes are killed: each
-payment ends in exactly one way, and what cannot be kept goes back exactly once."""
+"""A gateway repeats its notices, late and out of order, while processes die: each payment ends in exactly one way, and
+each refund happens exactly once."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ class Told(Struct):
     sent: int = 0
 
 
-def test_every_payment_ends_in_one_way_whatever_is_killed(database: str) -> None:
+def test_every_payment_ends_in_exactly_one_way_whatever_is_killed(database: str) -> None:
     with running_server(database, workers=2, worker=True) as server:
         org = Org(database)
         with server.client(org.headers()) as admin:
@@ -75,11 +75,11 @@ def test_every_payment_ends_in_one_way_whatever_is_killed(database: str) -> None
         payments = [*late, *taken, *in_time, *doubled, *failed_first, *wrong, *first, *second]
         assert len({payment["id"] for payment in payments}) == COUNT
 
-        # The holds of these have ended and their checkouts are closed, and others have the seats.
+        # These holds expire, their checkouts close, and other buyers take the seats.
         wait_until(lambda: _has_failed(database, LATE + TAKEN), SETTLING_SECONDS)
         _take(server, key, hall)
 
-        # The gateway has their money all the same, and tells.
+        # The gateway captured the payments anyway and sends its notices.
         paid = [payment["provider_ref"] for payment in payments if payment not in wrong]
         query(database, "UPDATE sandbox_charge SET status = 'paid' WHERE ref = ANY ($1::text[])", paid)
         said = [_succeeded(payment) for payment in payments if payment not in wrong]
@@ -228,7 +228,7 @@ def _pay(server: Server, key: str, bookings: Sequence[str]) -> list[Document]:
 
 
 def _take(server: Server, key: str, hall: str) -> None:
-    """Others buy every seat of the hall."""
+    """Other buyers take every seat of the hall."""
     seats = [(hall, {"seat": f"A-{number}"}) for number in range(1, TAKEN + 1)]
     bookings = _hold(server, key, seats)
     _all(

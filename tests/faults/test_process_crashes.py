@@ -1,5 +1,5 @@
-"""Whatever is killed, and at whatever moment: what was acknowledged stays, nothing is sold twice, and buyers are served
-again within five seconds."""
+"""Whichever process dies, and whenever: acknowledged bookings survive, nothing is sold twice, and the server recovers
+within five seconds."""
 
 import asyncio
 import os
@@ -97,7 +97,7 @@ COMMITTING = (
 
 
 def _kill_amid_a_commit(server: Server, *pids: int) -> float:
-    """At a moment when some of them will not hear how it ended."""
+    """At a moment when some clients do not get their answer."""
 
     async def watch(connection: db.Connection) -> float:
         while not await connection.fetchval(f"SELECT count(*) {COMMITTING}"):
@@ -186,7 +186,7 @@ def test_an_api_process_that_starts_while_the_database_is_away_serves_once_it_is
         wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
 
 
-def test_a_server_that_is_asked_to_stop_answers_every_request_it_has_taken(postgres: str) -> None:
+def test_a_stopping_server_answers_every_request_it_accepted(postgres: str) -> None:
     count = 300
 
     async def stop_amid_requests(server: Server, requests: list[bytes]) -> list[Any]:
@@ -272,10 +272,10 @@ def _is_up(server: Server) -> bool:
 
 @pytest.mark.parametrize("moment", ["once they are there", "once one of them serves"])
 @pytest.mark.parametrize("attempt", range(20 if IS_LONG else 1))
-def test_a_server_may_be_asked_to_stop_while_its_processes_start(
+def test_a_server_can_be_stopped_while_its_processes_start(
     database: str, moment: str, attempt: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """They are not waited for until it is time to kill them."""
+    """The server does not wait until it would kill them."""
     with _started(database_url=database) as server:
         if moment == "once one of them serves":
             wait_until(lambda: _is_up(server), 30)
@@ -287,7 +287,7 @@ def test_a_server_may_be_asked_to_stop_while_its_processes_start(
 def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> None:
     serve = f"serve('127.0.0.1', {free_port()}, 1, with_worker=False, app='nowhere:create_app')"
     with subprocess.Popen([sys.executable, "-c", f"from holdfast.runtime.server import serve; {serve}"]) as process:
-        # By then it has begun anew more than once.
+        # By then the processes have restarted more than once.
         time.sleep(3)
         process.send_signal(signal.SIGTERM)
         try:
@@ -297,7 +297,7 @@ def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> 
 
 
 @pytest.mark.parametrize("moment", ["while it starts", "while it serves"])
-def test_processes_whose_server_was_killed_end_by_themselves(database: str, moment: str) -> None:
+def test_processes_end_when_their_server_is_killed(database: str, moment: str) -> None:
     with _started(database_url=database) as server:
         if moment == "while it serves":
             wait_until(lambda: len(server.api_pids()) == 2, 30)
@@ -312,7 +312,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     stop_postgres(tmp_path)
 
 
-def test_a_server_that_was_killed_with_all_its_processes_comes_back_with_its_data(folder: Path) -> None:
+def test_a_server_killed_with_all_its_processes_restarts_with_its_data(folder: Path) -> None:
     data = ["--data", str(folder)]
     with _started(*data) as server:
         wait_until(lambda: _is_up(server), 30)
@@ -369,14 +369,14 @@ class Broken:
 
 
 class Ended(Broken):
-    """It was ended while it was idle, and the client has not noticed yet: it cannot begin anything."""
+    """The connection was closed while idle, and the client has not noticed yet."""
 
     async def execute(self, statement: str) -> None:
         raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
 
 
 class LostBeforeCommit(Broken):
-    """The database does not get to hear of the COMMIT."""
+    """The COMMIT does not reach the database."""
 
     async def execute(self, statement: str) -> None:
         if statement == "COMMIT":
@@ -389,7 +389,7 @@ class LostBeforeCommit(Broken):
 
 
 class LostAfterCommit(LostBeforeCommit):
-    """The database commits, and its answer does not arrive."""
+    """The database commits, and its answer is lost."""
 
     async def execute(self, statement: str) -> None:
         await self.connection.execute(statement)
@@ -453,7 +453,7 @@ async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison
 
 
 @async_test
-async def test_who_comes_to_a_full_queue_is_sent_away_and_those_in_it_are_served(
+async def test_a_full_queue_refuses_newcomers_and_serves_the_rest(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "QUEUE_MAX", 10)
@@ -477,7 +477,7 @@ async def test_who_comes_to_a_full_queue_is_sent_away_and_those_in_it_are_served
 
 
 @async_test
-async def test_a_lane_that_is_closed_serves_those_who_wait_and_nobody_else(database: str) -> None:
+async def test_a_closing_lane_serves_its_queue_and_nobody_else(database: str) -> None:
     async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
         event = await new_event(connection, pools=one_pool(1000))
         waiting = [lane.submit(place_command(event)) for _ in range(3 * lanes.BATCH_MAX)]
@@ -507,7 +507,7 @@ async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str)
 
 
 @async_test
-async def test_whoever_hangs_with_a_lock_in_its_hands_loses_it(database: str) -> None:
+async def test_a_hanging_transaction_loses_its_lock(database: str) -> None:
     setting = "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
     pool = await db.create_pool(database, 1)
     async with lane_connection(database) as hanging, lane_connection(database) as next_:

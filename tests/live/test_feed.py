@@ -1,5 +1,5 @@
-"""Who watches an event gets a snapshot and then every change, in order and without a gap, whatever becomes of servers
-and of other watchers."""
+"""A watcher of an event gets a snapshot and then every change, in order and without gaps, whatever happens to servers
+and other watchers."""
 
 import itertools
 import json
@@ -39,24 +39,24 @@ def watching(server: Server, event: str, query: str = "", token: str | None = No
         yield feed
 
 
-def heard(feed: ClientConnection, seconds: float = 30) -> Body:
+def next_message(feed: ClientConnection, seconds: float = 30) -> Body:
     message: Body = json.loads(feed.recv(timeout=seconds))
     return message
 
 
-def news(feed: ClientConnection) -> Body:
+def next_change(feed: ClientConnection) -> Body:
     """The next message that is not a beat."""
     give_up_at = time.monotonic() + 30
-    while (message := heard(feed, give_up_at - time.monotonic()))["type"] == "beat":
+    while (message := next_message(feed, give_up_at - time.monotonic()))["type"] == "beat":
         pass
     return message
 
 
-def heard_until(feed: ClientConnection, version: int) -> list[Body]:
+def messages_until(feed: ClientConnection, version: int) -> list[Body]:
     """Messages up to the one that tells of this version."""
-    told = [news(feed)]
+    told = [next_change(feed)]
     while told[-1].get("seq", 0) < version:
-        told.append(news(feed))
+        told.append(next_change(feed))
     return told
 
 
@@ -76,7 +76,7 @@ def seats_of(client: httpx.Client, event: str) -> dict[str, str]:
     return {seat["label"]: seat["state"] for seat in listed if seat["state"] != "free"}
 
 
-def taken(client: httpx.Client, event: str, label: str, **body: Any) -> str:
+def take_seat(client: httpx.Client, event: str, label: str, **body: Any) -> str:
     answer = post_hold(client, event, items=[{"seat": label}], **body)
     assert answer.status_code == 201, answer.text
     booking: str = answer.json()["id"]
@@ -89,11 +89,11 @@ def act(client: httpx.Client, booking: str, action: str) -> None:
 
 def test_a_watcher_gets_a_snapshot_and_then_every_change(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
-    act(admin, taken(admin, event, "A-1"), "confirm")
-    taken(admin, event, "A-2")
+    act(admin, take_seat(admin, event, "A-1"), "confirm")
+    take_seat(admin, event, "A-2")
     assert admin.patch(f"/v1/events/{event}", json={"block_seats": ["B-1"]}).status_code == 200
     with watching(server, event) as feed:
-        snapshot = heard(feed)
+        snapshot = next_message(feed)
         begin = snapshot["version"]
         available = admin.get(f"/v1/events/{event}/availability").json()
         assert snapshot.pop("server_time").endswith("Z")
@@ -103,36 +103,36 @@ def test_a_watcher_gets_a_snapshot_and_then_every_change(server: Server, admin: 
             "pools": available["pools"],
             "seats": {"A-1": "sold", "A-2": "held", "B-1": "blocked"},
         }
-        booking = taken(admin, event, "A-3")
+        booking = take_seat(admin, event, "A-3")
         act(admin, booking, "confirm")
         act(admin, booking, "refund")
         post_hold(admin, event, items=[{"pool": "standing", "tariff": "child", "quantity": 2}])
         admin.patch(f"/v1/events/{event}", json={"pools": [{"code": "standing", "capacity": 400}]})
-        told = heard_until(feed, begin + 5)
+        told = messages_until(feed, begin + 5)
     assert [message["kind"] for message in told] == ["held", "confirmed", "refunded", "held", "event_changed"]
     assert told == changes(admin, event, begin)
 
 
-def test_a_watcher_that_comes_back_gets_what_it_missed_and_nothing_twice(server: Server, admin: httpx.Client) -> None:
+def test_a_returning_watcher_gets_what_it_missed_and_nothing_twice(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event) as feed:
-        known = heard(feed)["version"]
-        taken(admin, event, "A-1")
-        known = heard_until(feed, known + 1)[-1]["seq"]
+        known = next_message(feed)["version"]
+        take_seat(admin, event, "A-1")
+        known = messages_until(feed, known + 1)[-1]["seq"]
     for label in ("A-2", "A-3", "A-4"):
-        taken(admin, event, label)
+        take_seat(admin, event, label)
     with watching(server, event, f"?after={known}") as feed:
-        missed = heard_until(feed, known + 3)
-        taken(admin, event, "A-5")
-        assert missed + heard_until(feed, known + 4) == changes(admin, event, known)
+        missed = messages_until(feed, known + 3)
+        take_seat(admin, event, "A-5")
+        assert missed + messages_until(feed, known + 4) == changes(admin, event, known)
     with watching(server, event, "?after=0") as feed:
-        assert heard_until(feed, known + 4) == changes(admin, event, 0)
+        assert messages_until(feed, known + 4) == changes(admin, event, 0)
 
 
-def test_who_is_too_far_behind_or_ahead_gets_a_snapshot(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_a_watcher_too_far_behind_or_ahead_gets_a_snapshot(server: Server, org: Org, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event, f"?after={version(admin, event) + 1}") as feed:
-        assert heard(feed)["type"] == "snapshot"
+        assert next_message(feed)["type"] == "snapshot"
     wanted = {"user": "u-1", "items": [{"pool": "standing", "tariff": "full", "quantity": 1}]}
     loose = publish_event(
         admin,
@@ -144,9 +144,9 @@ def test_who_is_too_far_behind_or_ahead_gets_a_snapshot(server: Server, org: Org
     assert {reply.status for reply in replies} == {201}
     newest = version(admin, loose)
     with watching(server, loose, "?after=1") as feed:
-        assert heard(feed)["version"] == newest
+        assert next_message(feed)["version"] == newest
     with watching(server, loose, f"?after={newest - 1_000}") as feed:
-        told = heard_until(feed, newest)
+        told = messages_until(feed, newest)
     assert [message["seq"] for message in told] == list(range(newest - 999, newest + 1))
 
 
@@ -163,12 +163,12 @@ def test_no_change_is_missed_on_any_process_while_all_of_them_sell(
     with ExitStack() as stack:
         feeds = [stack.enter_context(watching(server, event)) for _ in range(8)]
         assert len({_process_of(server, feed) for feed in feeds}) == 2
-        begins = [heard(feed)["version"] for feed in feeds]
+        begins = [next_message(feed)["version"] for feed in feeds]
         send_all_at_once(server.port, asked, 16)
         newest = version(admin, event)
         assert newest == begins[0] + len(labels)
         for feed, begin in zip(feeds, begins, strict=True):
-            told = heard_until(feed, newest)
+            told = messages_until(feed, newest)
             assert told == changes(admin, event, begin)
             states = {label: state for message in told for label, state in message["seats"].items()}
             assert states == seats_of(admin, event) == dict.fromkeys(labels, "held")
@@ -183,24 +183,24 @@ def _process_of(server: Server, feed: ClientConnection) -> int:
     )
 
 
-def test_a_hold_that_runs_out_is_told(server: Server, admin: httpx.Client) -> None:
+def test_the_feed_reports_an_expired_hold(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     with watching(server, event) as feed:
-        heard(feed)
-        taken(admin, event, "A-1")
-        assert news(feed)["seats"] == {"A-1": "held"}
+        next_message(feed)
+        take_seat(admin, event, "A-1")
+        assert next_change(feed)["seats"] == {"A-1": "held"}
         wait_until(lambda: seats_of(admin, event) == {}, 15)
-        taken(admin, event, "B-1", user="u-2")
-        expired, held = news(feed), news(feed)
+        take_seat(admin, event, "B-1", user="u-2")
+        expired, held = next_change(feed), next_change(feed)
     assert (expired["kind"], expired["seats"], expired["pools"]["stalls"]["held"]) == ("expired", {"A-1": "free"}, 0)
     assert (held["kind"], held["seats"]) == ("held", {"B-1": "held"})
 
 
-def test_nothing_is_told_of_users_and_their_payments(server: Server, admin: httpx.Client) -> None:
+def test_changes_reveal_nothing_about_users_and_payments(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event) as feed:
-        begin = heard(feed)["version"]
-        booking = taken(admin, event, "A-1", user="somebody")
+        begin = next_message(feed)["version"]
+        booking = take_seat(admin, event, "A-1", user="somebody")
         paid = admin.post(
             f"/v1/bookings/{booking}/payments",
             json={"provider": "sandbox"},
@@ -208,7 +208,7 @@ def test_nothing_is_told_of_users_and_their_payments(server: Server, admin: http
         )
         assert paid.status_code == 201
         newest = version(admin, event)
-        told = heard_until(feed, newest)
+        told = messages_until(feed, newest)
     assert len(told) == newest - begin >= 2
     assert "noted" in {message["kind"] for message in told}
     assert "somebody" not in json.dumps(told)
@@ -222,7 +222,7 @@ def refused(server: Server, event: str, query: str = "", token: str | None = Non
     return response.status_code, json.loads(response.body or b"{}")["code"]
 
 
-def test_who_may_not_see_an_event_may_not_watch_it(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_a_caller_who_may_not_see_an_event_may_not_watch_it(server: Server, org: Org, admin: httpx.Client) -> None:
     draft = admin.post("/v1/events", json=example_event()).json()["id"]
     other = Org(server.database_url)
     assert refused(server, draft) == (404, "not_found")
@@ -230,7 +230,7 @@ def test_who_may_not_see_an_event_may_not_watch_it(server: Server, org: Org, adm
     assert refused(server, publish_event(admin, example_event()), token=other.keys["admin"]) == (404, "not_found")
     assert refused(server, draft, token="nonsense") == (401, "unauthorized")
     with watching(server, draft, token=org.keys["door"]) as feed:
-        assert heard(feed)["type"] == "snapshot"
+        assert next_message(feed)["type"] == "snapshot"
 
 
 def test_a_handshake_that_makes_no_sense_is_refused(server: Server, admin: httpx.Client) -> None:
@@ -245,19 +245,19 @@ def test_a_handshake_that_makes_no_sense_is_refused(server: Server, admin: httpx
 def test_a_watcher_that_talks_too_much_is_sent_away(server: Server, admin: httpx.Client, said: list[str]) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event) as patient, watching(server, event) as feed:
-        heard(patient), heard(feed)
+        next_message(patient), next_message(feed)
         for text in said:
             feed.send(text)
         assert closed_with(feed) == 1008
         patient.send("hello")
-        taken(admin, event, "A-1")
-        assert news(patient)["seats"] == {"A-1": "held"}
+        take_seat(admin, event, "A-1")
+        assert next_change(patient)["seats"] == {"A-1": "held"}
 
 
 def closed_with(feed: ClientConnection) -> int | None:
     """How the server closed the connection, if it did so in form."""
     with pytest.raises(ConnectionClosed) as closed:
-        news(feed)
+        next_change(feed)
     return closed.value.rcvd.code if closed.value.rcvd else None
 
 
@@ -267,16 +267,16 @@ def test_a_watcher_that_stops_reading_is_dropped_and_others_do_not_notice(server
     seats = [{"label": label} for label in (first, *labels)]
     event = publish_event(admin, example_event(pools=[{**example_event()["pools"][0], "seats": seats}]))
     with watching(server, event) as feed, watching_deaf(server, event) as port:
-        begin = heard(feed)["version"]
+        begin = next_message(feed)["version"]
         changes_of_many = itertools.cycle(("block_seats", "unblock_seats"))
         give_up_at = time.monotonic() + 120
         # The system takes in some megabytes for somebody who does not read.
         while is_served(server, port):
             assert time.monotonic() < give_up_at, "it was not dropped"
             assert admin.patch(f"/v1/events/{event}", json={next(changes_of_many): labels}).status_code == 200
-            assert len(news(feed)["seats"]) == len(labels)
-        taken(admin, event, first)
-        told = news(feed)
+            assert len(next_change(feed)["seats"]) == len(labels)
+        take_seat(admin, event, first)
+        told = next_change(feed)
         assert (told["seats"], told["seq"]) == ({first: "held"}, version(admin, event))
         assert told["seq"] > begin + 5
 
@@ -302,7 +302,7 @@ def is_served(server: Server, port: int) -> bool:
     return any(c.raddr and c.raddr.port == port for c in connections)
 
 
-def test_a_process_takes_no_more_watchers_than_it_may_and_says_that_it_is_alive(postgres: str) -> None:
+def test_a_process_limits_its_watchers_and_sends_heartbeats(postgres: str) -> None:
     with (
         fresh_database(postgres) as url,
         running_server(url, workers=1, HOLDFAST_LIVE_SOCKETS="2", HOLDFAST_LIVE_BEAT_SECONDS="0.2") as server,
@@ -310,10 +310,10 @@ def test_a_process_takes_no_more_watchers_than_it_may_and_says_that_it_is_alive(
         with server.client(Org(url).headers()) as admin:
             event = publish_event(admin, example_event())
         with watching(server, event) as first:
-            newest = heard(first)["version"]
+            newest = next_message(first)["version"]
             with watching(server, event):
                 assert refused(server, event) == (503, "busy")
-            beat = heard(first)
+            beat = next_message(first)
             assert beat.pop("server_time").endswith("Z")
             assert beat == {"type": "beat", "version": newest}
             wait_until(lambda: _fits(server, event), 10)
@@ -322,7 +322,7 @@ def test_a_process_takes_no_more_watchers_than_it_may_and_says_that_it_is_alive(
 def _fits(server: Server, event: str) -> bool:
     try:
         with watching(server, event) as feed:
-            return bool(heard(feed)["type"] == "snapshot")
+            return bool(next_message(feed)["type"] == "snapshot")
     except InvalidStatus:
         return False
 
@@ -333,14 +333,14 @@ def test_a_watcher_misses_nothing_when_the_server_is_started_again(postgres: str
         with running_server(url) as server, server.client(org.headers()) as admin:
             event = publish_event(admin, example_event())
             with watching(server, event) as feed:
-                known = heard(feed)["version"]
-                taken(admin, event, "A-1")
-                known = heard_until(feed, known + 1)[-1]["seq"]
+                known = next_message(feed)["version"]
+                take_seat(admin, event, "A-1")
+                known = messages_until(feed, known + 1)[-1]["seq"]
                 server.process.terminate()
                 assert closed_with(feed) == 1012
             assert server.stop() == 0
         with running_server(url) as server, server.client(org.headers()) as admin:
-            taken(admin, event, "A-2")
-            taken(admin, event, "A-3")
+            take_seat(admin, event, "A-2")
+            take_seat(admin, event, "A-3")
             with watching(server, event, f"?after={known}") as feed:
-                assert heard_until(feed, known + 2) == changes(admin, event, known)
+                assert messages_until(feed, known + 2) == changes(admin, event, known)

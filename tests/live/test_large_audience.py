@@ -1,4 +1,4 @@
-"""A crowd watches one event while it sells. `python -m bench.live` does so with five times as many, and measures."""
+"""A large audience watches one event while it sells. `python -m bench.live` measures it with five times as many."""
 
 from bench.live import measure
 

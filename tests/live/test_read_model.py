@@ -1,4 +1,4 @@
-"""Maps and availability come from boards in memory, and nobody can tell: they say what the database says."""
+"""Seat maps and availability come from memory and always equal what the database says."""
 
 import asyncio
 import random
@@ -120,7 +120,7 @@ def named(event: str) -> bytes:
     return found
 
 
-def test_a_board_says_what_the_database_says_whatever_happens(server: Server, admin: httpx.Client) -> None:
+def test_the_read_model_always_equals_the_database(server: Server, admin: httpx.Client) -> None:
     shop = Shop(admin, seed=1)
 
     async def follow() -> int:
@@ -137,7 +137,7 @@ def test_a_board_says_what_the_database_says_whatever_happens(server: Server, ad
     assert asyncio.run(follow()) > 50
 
 
-def test_a_board_that_is_far_behind_is_true_again(
+def test_a_read_model_that_is_far_behind_catches_up(
     server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_event, "ENTRIES_MAX", 3)
@@ -156,7 +156,7 @@ def test_a_board_that_is_far_behind_is_true_again(
     asyncio.run(follow())
 
 
-def test_holds_that_run_out_are_free_before_anybody_has_written_it_down(server: Server, admin: httpx.Client) -> None:
+def test_expired_holds_are_free_before_anybody_records_it(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy=HASTY))
     post_hold(admin, event, items=[{"seat": "A-1"}, {"seat": "A-2"}])
     post_hold(admin, event, items=[{"pool": "standing", "tariff": "full", "quantity": 3}])
@@ -172,7 +172,7 @@ def _held(client: httpx.Client, event: str) -> dict[str, int]:
     return {pool["code"]: pool["held"] for pool in pools}
 
 
-def test_who_got_a_seat_sees_it_taken_on_every_process_at_once(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_a_buyer_sees_their_seat_taken_on_every_process_at_once(server: Server, org: Org, admin: httpx.Client) -> None:
     """While others keep all processes reading, so that a reading is always under way that began before the hold."""
     event = publish_event(admin, example_event(policy={"avoid_orphans": False, "max_units_per_user": None}))
     key = org.keys["sales"]
@@ -218,7 +218,7 @@ def run_with_boards(server: Server, work: Callable[[LiveEvents], Awaitable[None]
     asyncio.run(run())
 
 
-def test_boards_that_nobody_watches_are_forgotten_the_longest_unasked_for_first(
+def test_the_least_recently_used_event_without_watchers_is_evicted_first(
     server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_event, "EVENTS_MAX", 2)
@@ -259,7 +259,7 @@ def test_there_is_a_limit_to_the_seats_that_can_be_watched(
     run_with_boards(server, ask)
 
 
-def test_an_event_that_does_not_exist_leaves_no_board(server: Server) -> None:
+def test_an_unknown_event_leaves_nothing_in_memory(server: Server) -> None:
     async def ask(kept: LiveEvents) -> None:
         assert await kept.get(ids.new_id()) is None
         assert not kept._events

@@ -1,4 +1,5 @@
-"""Letters tell buyers all that they need, in their language, and nothing that others wrote can change what they are."""
+"""Emails tell buyers everything they need in their own language, and no text from others can change what an email
+is."""
 
 import re
 from collections.abc import Iterator
@@ -125,7 +126,7 @@ def told(kind: EmailKind, language: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_letter_of_each_kind_arrives_whole(language: str) -> None:
+def test_an_email_of_each_kind_arrives_complete(language: str) -> None:
     mailbox = Mailbox()
     with mail_server(mailbox) as where:
         for kind in EmailKind:
@@ -146,7 +147,7 @@ def test_a_letter_of_each_kind_arrives_whole(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", EmailKind)
-def test_both_forms_of_a_letter_tell_the_same(kind: EmailKind, language: str) -> None:
+def test_the_text_and_html_of_an_email_say_the_same(kind: EmailKind, language: str) -> None:
     sent = letter(kind, language=language, reason="The receipt\nis for another day.")
     plain, html = bodies(parsed(compose(sent, SENDER).as_bytes()))
     page = Page(html)
@@ -178,14 +179,14 @@ def test_tickets_are_mentioned_where_there_are_some(kind: EmailKind) -> None:
     assert describe(letter(kind, attachments=())).tickets is None
 
 
-def test_a_new_holder_is_not_told_what_the_booking_cost() -> None:
+def test_a_new_holder_does_not_see_the_price() -> None:
     plain, html = bodies(compose(letter(EmailKind.TRANSFERRED), SENDER))
     for text in (plain, Page(html).text):
         assert "€" not in text
         assert "2 × Standing, Child" in text  # noqa: RUF001
 
 
-def test_a_letter_without_tax_place_or_reason_does_not_speak_of_them() -> None:
+def test_an_email_leaves_out_a_missing_tax_place_or_reason() -> None:
     sent = letter(tax=0, subtotal=4400, total=4400, address=None)
     for text in bodies(compose(sent, SENDER)):
         assert not any(f"{word}" in text for word in ("Subtotal", "Tax", "Where", "Reason"))
@@ -229,7 +230,7 @@ def test_nothing_that_others_wrote_becomes_markup(field: str) -> None:
 
 
 @pytest.mark.parametrize("kind", EmailKind)
-def test_a_letter_asks_nobody_for_anything(kind: EmailKind) -> None:
+def test_an_email_asks_for_nothing(kind: EmailKind) -> None:
     """Whoever opens it is not counted, and sees it as it is without a network."""
     _, html = bodies(compose(letter(kind), SENDER))
     page = Page(html)
@@ -294,7 +295,7 @@ def test_an_address_is_written_as_it_is(address: str) -> None:
     assert f"\r\nTo: {address}\r\n" in raw.decode()
 
 
-def test_a_sender_may_have_a_name_which_gives_way_to_the_org() -> None:
+def test_the_name_of_the_org_replaces_the_name_of_the_sender() -> None:
     raw = compose(letter(org_name="Acme"), "Holdfast <tickets@example.net>").as_bytes()
     assert b'From: "Acme" <tickets@example.net>\r\n' in raw
 
@@ -318,9 +319,7 @@ def test_a_sender_that_is_no_address_is_not_the_buyers_fault() -> None:
         (10_000_000_000_000_001, "EUR", "€100,000,000,000,000.01", "100.000.000.000.000,01 €"),
     ],
 )
-def test_money_is_written_as_the_language_and_the_currency_want_it(
-    amount: int, currency: str, english: str, spanish: str
-) -> None:
+def test_amounts_follow_the_language_and_the_currency(amount: int, currency: str, english: str, spanish: str) -> None:
     written = [money(amount, currency, language).replace("\u00a0", " ") for language in ("en", "es")]
     assert written == [english, spanish]
 
@@ -350,13 +349,13 @@ def test_money_is_written_as_the_language_and_the_currency_want_it(
         ),
     ],
 )
-def test_times_are_told_in_the_zone_of_the_event_by_name(timezone: str, english: str, spanish: str) -> None:
+def test_times_name_the_time_zone_of_the_event(timezone: str, english: str, spanish: str) -> None:
     at = datetime(2027, 3, 5, 19, tzinfo=UTC)
     written = [moment(at, timezone, language).replace("\u00a0", " ") for language in ("en", "es")]
     assert written == [english, spanish]
 
 
-def test_the_hour_that_comes_twice_is_told_apart() -> None:
+def test_the_repeated_hour_of_a_clock_change_is_unambiguous() -> None:
     before, after = (moment(datetime(2027, 10, 31, hour, 30, tzinfo=UTC), "Europe/Madrid", "en") for hour in (0, 1))
     assert "2:30" in before
     assert "2:30" in after

@@ -1,4 +1,5 @@
-"""What waits is delivered at least once and in order, whoever dies, and nobody waits for another's dead target."""
+"""The relay delivers every notification at least once and in order, survives crashes, and never waits for another
+target."""
 
 import asyncio
 import json
@@ -187,9 +188,7 @@ async def _finds(connection: db.Connection, statement: str, expected: object) ->
 
 
 @async_test
-async def test_of_thousands_of_deliveries_none_is_lost_or_late_when_the_relay_is_killed_again_and_again(
-    database: str, tmp_path: Path
-) -> None:
+async def test_no_delivery_is_lost_or_out_of_order_while_relays_are_killed(database: str, tmp_path: Path) -> None:
     targets, streams, each = [f"target-{number}" for number in range(8)], 25, 50 if IS_LONG else 15
     count = len(targets) * streams * each
     notes = tmp_path / "notes"
@@ -243,9 +242,7 @@ async def test_two_relays_at_once_deliver_everything_once(database: str, tmp_pat
 
 
 @async_test
-async def test_what_a_dead_relay_had_in_hand_is_taken_over_when_its_lease_has_run_out(
-    database: str, tmp_path: Path
-) -> None:
+async def test_another_relay_takes_over_when_the_lease_of_a_dead_one_expires(database: str, tmp_path: Path) -> None:
     async with connected(database) as connection, running_receiver(hang) as receiver:
         org = await new_org(connection)
         target = await new_endpoint(connection, org, receiver.url)
@@ -337,9 +334,7 @@ async def test_rows_behind_one_that_is_put_off_cost_nothing_until_it_is_due(data
 
 
 @async_test
-async def test_what_has_stepped_aside_is_due_as_soon_as_what_was_in_front_of_it_is_done(
-    database: str, tmp_path: Path
-) -> None:
+async def test_a_waiting_delivery_is_due_as_soon_as_its_predecessor_is_done(database: str, tmp_path: Path) -> None:
     async with connected(database) as connection:
         await insert_deliveries(connection, "target", channel="notes", streams=2, each=5)
         await connection.execute("UPDATE delivery SET due_at = due_at + interval '1 hour' WHERE number > 1")
@@ -348,7 +343,7 @@ async def test_what_has_stepped_aside_is_due_as_soon_as_what_was_in_front_of_it_
 
 
 @async_test
-async def test_a_relay_that_comes_back_after_its_lease_does_not_put_off_what_is_another_s(database: str) -> None:
+async def test_a_relay_that_outlived_its_lease_does_not_delay_the_new_owner(database: str) -> None:
     class Late:
         async def send(self, delivery: Delivery) -> None:
             """In the meantime another relay has taken it over."""
@@ -426,7 +421,7 @@ async def test_a_channel_that_never_returns_is_cut_off(database: str) -> None:
 
 
 @async_test
-async def test_an_endpoint_that_is_gone_is_disabled_and_told_no_more(database: str) -> None:
+async def test_a_gone_endpoint_is_disabled_and_gets_nothing_more(database: str) -> None:
     async def gone(_: Request) -> bytes:
         return http_response(410)
 
@@ -460,7 +455,7 @@ async def test_an_endpoint_that_is_gone_is_disabled_and_told_no_more(database: s
 
 @pytest.mark.parametrize("how", ["DELETE FROM webhook_endpoint", "UPDATE webhook_endpoint SET enabled = false"])
 @async_test
-async def test_what_waits_for_an_endpoint_that_was_deleted_or_disabled_fails_quietly(database: str, how: str) -> None:
+async def test_deliveries_to_a_deleted_or_disabled_endpoint_fail_quietly(database: str, how: str) -> None:
     async with connected(database) as connection, running_receiver() as receiver:
         org = await new_org(connection)
         target = await new_endpoint(connection, org, receiver.url)
@@ -475,7 +470,7 @@ async def test_what_waits_for_an_endpoint_that_was_deleted_or_disabled_fails_qui
 
 
 @async_test
-async def test_closing_waits_for_what_is_under_way(database: str) -> None:
+async def test_closing_waits_for_running_work(database: str) -> None:
     begun = asyncio.Event()
 
     async def slow(_: Request) -> bytes:

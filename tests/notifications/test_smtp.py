@@ -1,4 +1,4 @@
-"""Messages reach a mail server, or it is told whether to try again; and neither passwords nor addresses leak."""
+"""Messages reach the mail server, or the caller learns whether to retry; passwords and addresses do not leak."""
 
 import asyncio
 import datetime as dt
@@ -121,7 +121,7 @@ def test_a_message_arrives_as_it_was_sent() -> None:
     assert mailbox.messages[0].get_content().replace("\r\n", "\n") == "¡Hola!\n.\nA single dot above.\n"
 
 
-def test_a_server_that_says_later_is_asked_again_and_then_takes_it() -> None:
+def test_a_temporary_refusal_is_retried() -> None:
     mailbox = Mailbox(rcpt=[f"451 <{BUYER}> is greylisted"], data=["452 Not now"])
     with mail_server(mailbox) as where:
         first, second = failing(f"smtp://{where}"), failing(f"smtp://{where}")
@@ -132,7 +132,7 @@ def test_a_server_that_says_later_is_asked_again_and_then_takes_it() -> None:
 
 
 @pytest.mark.parametrize("about", ["rcpt", "data"])
-def test_a_server_that_says_never_is_not_asked_again(about: str) -> None:
+def test_a_permanent_refusal_is_not_retried(about: str) -> None:
     with mail_server(Mailbox(**{about: [f"550 No such user: {BUYER}"]})) as where:
         error = failing(f"smtp://{where}")
     assert error.for_good
@@ -155,7 +155,7 @@ def test_a_server_that_is_not_there_is_tried_again() -> None:
     assert not failing(f"smtp://127.0.0.1:{free_port()}").for_good
 
 
-def test_a_server_that_says_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smtp, "SEND_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         error = failing(f"smtp://127.0.0.1:{silent.getsockname()[1]}")
@@ -163,7 +163,7 @@ def test_a_server_that_says_nothing_is_tried_again(monkeypatch: pytest.MonkeyPat
     assert "in time" in str(error)
 
 
-def test_a_server_that_trickles_is_given_up_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_server_times_out_as_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer comes soon enough; all together do not."""
     monkeypatch.setattr(smtp, "SEND_SECONDS", 1.0)
 
@@ -199,7 +199,7 @@ def test_a_server_without_a_login_is_not_sent_a_message_by_a_user() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
-def test_a_password_is_told_in_the_clear_only_where_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_goes_in_plain_text_only_if_the_url_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a server of this machine it is; elsewhere, whoever sits in between could hide that there is encryption."""
     mailbox = Mailbox()
     options = {"authenticator": knows_the_password, "auth_require_tls": False, "auth_required": True}

@@ -1,4 +1,4 @@
-"""Webhooks are signed so that the standard library for them accepts them, and never reach what is not public."""
+"""The standard library for webhooks accepts our signatures, and webhooks never reach a private address."""
 
 import asyncio
 import json
@@ -176,7 +176,7 @@ async def test_any_other_answer_does_not_count_and_redirects_are_not_followed(da
 
 
 @async_test
-async def test_a_receiver_that_is_gone_and_an_endpoint_that_is_not_there_are_told_apart_from_trouble(
+async def test_a_gone_receiver_and_a_missing_endpoint_differ_from_a_failure(
     database: str,
 ) -> None:
     async with hooks(database) as tell, running_receiver(always(http_response(410))) as receiver:
@@ -213,7 +213,7 @@ async def test_an_answer_counts_by_its_status_whatever_follows(
 
 
 @async_test
-async def test_a_receiver_that_says_nothing_is_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_receiver_times_out(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook_channel, "SEND_SECONDS", 0.3)
 
     async def hang(_: Request) -> bytes:
@@ -235,7 +235,9 @@ async def test_a_proxy_in_the_environment_is_not_used(database: str, monkeypatch
 
 
 @async_test
-async def test_a_name_is_looked_up_once_and_kept_as_the_host(database: str, names: dict[str, list[str]]) -> None:
+async def test_a_host_name_is_resolved_once_and_kept_in_the_host_header(
+    database: str, names: dict[str, list[str]]
+) -> None:
     names["hook.test"] = ["127.0.0.1"]
     async with hooks(database) as tell, running_receiver() as receiver:
         await tell.send(f"http://hook.test:{receiver.port}/")
@@ -254,7 +256,7 @@ async def test_the_next_address_of_a_name_is_tried_where_one_does_not_answer(
 
 
 @async_test
-async def test_a_name_that_leads_inside_is_refused_after_it_was_looked_up(
+async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
     database: str, names: dict[str, list[str]]
 ) -> None:
     inside = ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "::ffff:127.0.0.1"]
@@ -299,7 +301,7 @@ class Turning(list[str]):
 
 
 @async_test
-async def test_a_name_that_does_not_exist_is_said_so(database: str, names: dict[str, list[str]]) -> None:
+async def test_an_unknown_host_name_is_reported(database: str, names: dict[str, list[str]]) -> None:
     names["missing.test"] = []
     async with hooks(database, allow_private=False) as tell:
         assert await tell.refusal("http://missing.test/") == NOT_FOUND
@@ -516,7 +518,7 @@ def test_where_private_addresses_are_allowed_they_may_be_named() -> None:
     assert check_url("http://user@localhost:8000/", allow_private=True) is not None
 
 
-def test_what_is_sent_is_json_as_it_was_written() -> None:
+def test_the_body_is_sent_exactly_as_it_was_written() -> None:
     message = webhook_channel.WebhookMessage("held", CREATED_AT, msgspec.Raw(b'{"b": 1, "a": 2.50}'))
     assert b'"data":{"b": 1, "a": 2.50}' in msgspec.json.encode(message)
     assert json.loads(msgspec.json.encode(message))["timestamp"] == "2027-03-05T19:00:00.250000Z"

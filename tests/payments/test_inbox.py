@@ -1,5 +1,5 @@
-"""What a provider tells is verified, kept once, answered, and acted on: at once, or when whatever was in the way is
-gone."""
+"""The inbox verifies a provider's notice, stores it once, answers, and acts on it: at once, or as soon as the obstacle
+is gone."""
 
 import asyncio
 import json
@@ -20,15 +20,17 @@ from tests.support.engine_helpers import async_test, eventually, lane_connection
 from tests.support.harness import Org, Server, post_hold, publish_event, query, running_server, wait_until
 from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.payment_harness import PaymentHarness, payment_harness
-from tests.support.resources import post_notice, post_payment, post_raw_notice, reviewed_event, start_payment
+from tests.support.resources import (
+    payment_state,
+    post_notice,
+    post_payment,
+    post_raw_notice,
+    reviewed_event,
+    start_payment,
+)
 
 SECONDS = 20
 MEBIBYTE = 1024 * 1024
-
-
-def look(client: httpx.Client, payment: dict[str, Any]) -> tuple[str, str | None]:
-    found = expect_ok(client.get(f"/v1/payments/{payment['id']}"))
-    return found["status"], found["outcome"]
 
 
 def booking_of(client: httpx.Client, payment: dict[str, Any]) -> str:
@@ -41,32 +43,32 @@ def notices(server: Server) -> list[Any]:
     return found
 
 
-# Over HTTP.
+# Over HTTP
 
 
 def test_a_notice_has_its_effect_before_it_is_answered(admin: httpx.Client) -> None:
     payment = start_payment(admin)
     assert expect_ok(post_notice(admin, payment)) == {"stored": True}
-    assert look(admin, payment) == ("succeeded", "fulfilled")
+    assert payment_state(admin, payment) == ("succeeded", "fulfilled")
     assert booking_of(admin, payment) == "confirmed"
 
 
-def test_the_same_notice_is_kept_once_and_always_welcome(server: Server, admin: httpx.Client) -> None:
+def test_a_repeated_notice_is_stored_once_and_always_accepted(server: Server, admin: httpx.Client) -> None:
     payment = start_payment(admin)
     id_ = secrets.token_hex(8)
     answers = [expect_ok(post_notice(admin, payment, id_=id_)) for _ in range(5)]
     assert answers == [{"stored": True}, *[{"stored": False}] * 4]
     assert [notice["id"] for notice in notices(server)].count(id_) == 1
-    assert look(admin, payment) == ("succeeded", "fulfilled")
+    assert payment_state(admin, payment) == ("succeeded", "fulfilled")
 
 
-def test_the_same_news_under_another_id_changes_nothing(server: Server, admin: httpx.Client) -> None:
+def test_the_same_result_under_another_id_changes_nothing(server: Server, admin: httpx.Client) -> None:
     payment = start_payment(admin)
     expect_ok(post_notice(admin, payment))
     facts = query(server.database_url, "SELECT number FROM journal WHERE event_id = $1", event_of(payment))
     assert expect_ok(post_notice(admin, payment)) == {"stored": True}
     assert query(server.database_url, "SELECT number FROM journal WHERE event_id = $1", event_of(payment)) == facts
-    assert look(admin, payment) == ("succeeded", "fulfilled")
+    assert payment_state(admin, payment) == ("succeeded", "fulfilled")
 
 
 @pytest.mark.parametrize("kinds", [("failed", "succeeded"), ("succeeded", "failed"), ("failed", "succeeded", "failed")])
@@ -74,14 +76,14 @@ def test_the_order_of_a_failure_and_a_success_does_not_matter(admin: httpx.Clien
     payment = start_payment(admin)
     for kind in kinds:
         expect_ok(post_notice(admin, payment, f"payment.{kind}"))
-    assert look(admin, payment) == ("succeeded", "fulfilled")
+    assert payment_state(admin, payment) == ("succeeded", "fulfilled")
     assert booking_of(admin, payment) == "confirmed"
 
 
 def test_a_failure_is_no_reason_to_give_up_the_hold(admin: httpx.Client) -> None:
     payment = start_payment(admin)
     expect_ok(post_notice(admin, payment, "payment.failed"))
-    assert look(admin, payment) == ("failed", None)
+    assert payment_state(admin, payment) == ("failed", None)
     assert booking_of(admin, payment) == "held"
     again = expect_ok(post_payment(admin, payment["booking"]), 201)
     expect_ok(post_notice(admin, again))
@@ -92,10 +94,10 @@ def test_a_failure_is_no_reason_to_give_up_the_hold(admin: httpx.Client) -> None
 def test_a_wrong_sum_is_never_confirmed(admin: httpx.Client, wrong: dict[str, Any]) -> None:
     payment = start_payment(admin)
     expect_ok(post_notice(admin, payment, **wrong))
-    assert look(admin, payment) == ("review", "review")
+    assert payment_state(admin, payment) == ("review", "review")
     assert booking_of(admin, payment) == "held"
     expect_ok(post_notice(admin, payment))
-    assert look(admin, payment) == ("review", "review")
+    assert payment_state(admin, payment) == ("review", "review")
     assert booking_of(admin, payment) == "held"
 
 
@@ -122,7 +124,7 @@ def forged(payment: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", list(forged({"provider_ref": "x", "amount": 1, "currency": "EUR"})))
-def test_what_cannot_be_the_providers_word_is_refused_and_not_kept(
+def test_a_notice_that_is_not_the_providers_is_refused_and_not_stored(
     server: Server, admin: httpx.Client, kind: str
 ) -> None:
     payment = start_payment(admin)
@@ -130,7 +132,7 @@ def test_what_cannot_be_the_providers_word_is_refused_and_not_kept(
     given = forged(payment)[kind]
     expect_error(post_raw_notice(admin, given["body"], "msg_forged", given.get("at")), 400, "invalid_signature")
     assert len(notices(server)) == before
-    assert look(admin, payment) == ("started", None)
+    assert payment_state(admin, payment) == ("started", None)
 
 
 def test_a_signature_is_good_for_its_own_body_id_and_time_only(server: Server, admin: httpx.Client) -> None:
@@ -160,10 +162,10 @@ def test_a_signature_is_good_for_its_own_body_id_and_time_only(server: Server, a
         expect_error(answer, 400, "invalid_signature")
     expect_error(admin.post("/v1/webhooks/sandbox", content=body), 400, "invalid_signature")
     assert len(notices(server)) == before
-    assert look(admin, payment) == ("failed", None)
+    assert payment_state(admin, payment) == ("failed", None)
 
 
-def test_what_is_about_something_else_is_kept_and_not_acted_on(server: Server, admin: httpx.Client) -> None:
+def test_an_unrelated_notice_is_stored_and_ignored(server: Server, admin: httpx.Client) -> None:
     expect_ok(post_raw_notice(admin, json.dumps({"type": "payout.paid", "data": {}}), "msg_else"))
     (kept,) = [notice for notice in notices(server) if notice["id"] == "msg_else"]
     assert (kept["news"], kept["due_at"]) == (None, None)
@@ -180,14 +182,14 @@ def test_a_notice_is_no_larger_than_a_mebibyte(server: Server, admin: httpx.Clie
     data = {name: payment[name] for name in ("provider_ref", "amount", "currency")}
     body = json.dumps({"type": "payment.succeeded", "data": data})
     expect_ok(post_raw_notice(admin, body.ljust(MEBIBYTE), "msg_as_large_as_may_be"))
-    assert look(admin, payment) == ("succeeded", "fulfilled")
+    assert payment_state(admin, payment) == ("succeeded", "fulfilled")
     with server.client() as provider:
         expect_error(post_raw_notice(provider, body.ljust(MEBIBYTE + 1), "msg_larger"), 413, "payload_too_large")
     assert len(notices(server)) == before + 1
 
 
 def test_an_event_that_others_keep_locked_does_not_keep_a_provider_waiting(server: Server, admin: httpx.Client) -> None:
-    """It has its answer after two seconds, and the effect comes when the lock goes."""
+    """The provider gets its answer after two seconds, and the effect follows when the lock is released."""
     payment = start_payment(admin)
 
     async def tell_while_locked() -> int:
@@ -199,7 +201,7 @@ def test_an_event_that_others_keep_locked_does_not_keep_a_provider_waiting(serve
                 return answer.status_code
 
     assert asyncio.run(tell_while_locked()) == 200
-    wait_until(lambda: look(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
+    wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
 
 def event_of(payment: dict[str, Any]) -> bytes:
@@ -237,7 +239,7 @@ def test_a_process_that_is_killed_between_keeping_and_acting_leaves_it_to_the_wo
             asyncio.run(kill_while_locked())
             wait_until(lambda: len(server.api_pids()) == 1, SECONDS)
         with server.client(org.headers()) as admin:
-            wait_until(lambda: look(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
+            wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
 
 async def _is_kept(observer: Any) -> bool:
@@ -253,7 +255,7 @@ def test_the_worker_acts_on_a_stored_notice_that_nobody_acted_on(product: Server
             "VALUES ('sandbox', $1, '', 'captured', $2, $3, $4, holdfast_now() - interval '1 second')",
             id_, payment["provider_ref"], payment["amount"], payment["currency"],
         )  # fmt: skip
-        wait_until(lambda: look(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
+        wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
         def stored() -> tuple[Any, ...]:
             (row,) = query(product.database_url, "SELECT due_at, result FROM payment_notice WHERE id = $1", id_)
@@ -262,7 +264,7 @@ def test_the_worker_acts_on_a_stored_notice_that_nobody_acted_on(product: Server
         wait_until(lambda: stored() == (None, "succeeded"), SECONDS)
 
 
-def test_both_copies_of_a_notice_that_come_at_once_are_one(server: Server, admin: httpx.Client) -> None:
+def test_two_simultaneous_copies_of_a_notice_count_once(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, reviewed_event())
     payments = [
         expect_ok(
@@ -278,14 +280,14 @@ def test_both_copies_of_a_notice_that_come_at_once_are_one(server: Server, admin
     for payment in payments:
         answers = [expect_ok(answer)["stored"] for answer in asyncio.run(both(payment))]
         assert sorted(answers) == [False, True]
-        assert look(admin, payment) == ("succeeded", "fulfilled")
+        assert payment_state(admin, payment) == ("succeeded", "fulfilled")
 
 
 # Without HTTP, with a provider that carries our own id.
 
 
 @async_test
-async def test_a_notice_that_comes_before_its_reference_is_known_is_found_by_our_id(database: str) -> None:
+async def test_a_notice_before_its_reference_is_known_is_matched_by_our_id(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
         money = await stage.start_payment(booking, ask=False)
@@ -313,7 +315,7 @@ async def test_a_notice_that_names_only_a_reference_waits_until_that_is_known(da
 
 
 @async_test
-async def test_what_came_before_its_reference_was_known_can_be_paid_back(database: str) -> None:
+async def test_a_payment_settled_before_its_reference_was_known_can_be_refunded(database: str) -> None:
     """The notice itself says how the provider calls the payment."""
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
@@ -326,7 +328,7 @@ async def test_what_came_before_its_reference_was_known_can_be_paid_back(databas
 
 
 @async_test
-async def test_of_an_unknown_reference_somebody_is_told_after_ten_minutes(database: str) -> None:
+async def test_an_unknown_reference_raises_an_alarm_after_ten_minutes(database: str) -> None:
     async with payment_harness(database) as stage:
         money = await stage.start_payment(await stage.hold("A-1"))
         with capture_logs() as logs:
@@ -385,7 +387,7 @@ async def test_a_notice_is_known_by_either_name(database: str, named: str) -> No
 
 
 @async_test
-async def test_one_provider_does_not_speak_for_another(database: str) -> None:
+async def test_one_provider_cannot_settle_the_payment_of_another(database: str) -> None:
     async with payment_harness(database) as stage:
         money = await stage.start_payment(await stage.hold("A-1"))
         stage.connect_providers({"gateway": stage.gateway, "other": stage.gateway})
@@ -404,7 +406,7 @@ async def test_one_provider_does_not_speak_for_another(database: str) -> None:
 
 
 @async_test
-async def test_a_notice_that_is_not_signed_is_not_kept(database: str) -> None:
+async def test_an_unsigned_notice_is_not_stored(database: str) -> None:
     async with payment_harness(database) as stage:
         with pytest.raises(NoticeError):
             await stage.inbox.receive("gateway", {}, b"{}")
@@ -412,8 +414,8 @@ async def test_a_notice_that_is_not_signed_is_not_kept(database: str) -> None:
 
 
 @async_test
-async def test_what_the_desk_had_no_room_for_is_done_later(database: str) -> None:
-    """A desk that is closing says "busy", as a full one does."""
+async def test_a_notice_that_a_busy_engine_refuses_is_processed_later(database: str) -> None:
+    """A closing engine says "busy", as a full one does."""
     async with payment_harness(database) as stage:
         money = await stage.start_payment(await stage.hold("A-1"))
         await stage.engine.close()
@@ -440,8 +442,8 @@ async def test_two_workers_do_not_take_up_the_same_notice(database: str) -> None
 
 
 @async_test
-async def test_the_last_word_of_a_provider_after_a_long_silence_is_acted_on(database: str) -> None:
-    """Nothing was known of the payment for a day, so it was given to a person; the booking is long over."""
+async def test_a_provider_result_counts_even_after_a_long_silence(database: str) -> None:
+    """After a day of silence the payment is under review, and the booking has long ended."""
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
         money = await stage.start_payment(booking)

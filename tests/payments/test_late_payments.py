@@ -1,5 +1,5 @@
-"""Money that comes late: with it the same units again, if they are free and it is not too late, or else the money goes
-back. Neither happens silently."""
+"""A late payment revives its booking if the units are still free and the grace period lasts; otherwise it is refunded.
+The buyer hears about both."""
 
 import secrets
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ async def nothing(_: PaymentHarness) -> None:
 
 
 async def watch(stage: PaymentHarness) -> str:
-    """An endpoint of the org that is told of everything."""
+    """An endpoint of the org that receives every kind of event."""
     id_ = ids.new_id()
     await stage.connection.execute(
         "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, 'http://127.0.0.1:9', '{}', $3)",
@@ -42,8 +42,8 @@ async def watch(stage: PaymentHarness) -> str:
     return id_.hex()
 
 
-async def told(stage: PaymentHarness, booking: Booking) -> dict[str, list[str]]:
-    """What has to be told of the booking, to whom."""
+async def notifications_about(stage: PaymentHarness, booking: Booking) -> dict[str, list[str]]:
+    """The notifications about the booking, by channel."""
     rows = await stage.connection.fetch(
         "SELECT channel, target, kind, body->>'email' AS email FROM delivery WHERE stream = $1 ORDER BY number",
         booking.id,
@@ -55,7 +55,7 @@ async def told(stage: PaymentHarness, booking: Booking) -> dict[str, list[str]]:
 async def pay_late(
     stage: PaymentHarness, seconds: float, *seats: str, meanwhile: Meanwhile = nothing, before: Meanwhile = nothing
 ) -> tuple[Booking, Payment]:
-    """A hold that is paid for, so long after its end. `before` happens as long as it is held."""
+    """Pay for a hold this long after it expired. `before` runs while it is held."""
     await watch(stage)
     booking = await stage.hold(*seats)
     money = await stage.start_payment(booking)
@@ -74,7 +74,7 @@ async def check_revived(stage: PaymentHarness, booking: Booking, money: Payment)
     assert await stage.payment_state(money) == ("succeeded", "revived")
     facts = await stage.journal_kinds(booking)
     assert facts == ["held", "payment.started", "expired", "payment.succeeded", "confirmed"]
-    heard = await told(stage, booking)
+    heard = await notifications_about(stage, booking)
     assert heard["mail"] == ["booking.expired", "booking.confirmed"]
     assert heard["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in facts]
     await stage.refunds.run_once()
@@ -93,7 +93,7 @@ async def check_refunded(stage: PaymentHarness, booking: Booking, money: Payment
     assert list(stage.gateway.refunds.values()) == [money.provider_ref]
     facts = await stage.journal_kinds(booking)
     assert facts == ["held", "payment.started", status, "payment.refund_due", "payment.refunded"]
-    heard = await told(stage, booking)
+    heard = await notifications_about(stage, booking)
     assert heard["mail"] == [f"booking.{status}", "payment.refund_due"]
     assert heard["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in facts]
     assert (await audit_all(stage.connection))[1] == []
@@ -149,21 +149,23 @@ async def test_the_seat_is_free_but_it_is_too_late(database: str, seconds: float
     ],
 )
 @async_test
-async def test_somebody_has_taken_the_seat(database: str, seconds: float, verb: Verb | None) -> None:
+async def test_a_late_payment_is_refunded_if_somebody_took_the_seat(
+    database: str, seconds: float, verb: Verb | None
+) -> None:
     async with payment_harness(database) as stage:
         await check_refunded(stage, *await pay_late(stage, seconds, "A-1", meanwhile=takes("A-1", verb=verb)))
         assert await stage.connection.fetchval("SELECT count(*) FROM line WHERE live") == 1
 
 
 @async_test
-async def test_somebody_has_taken_the_seat_and_let_it_go_again(database: str) -> None:
+async def test_a_late_payment_revives_the_booking_if_the_seat_is_free_again(database: str) -> None:
     async with payment_harness(database) as stage:
         # Their hold began half-way, and ends at this very moment.
         await check_revived(stage, *await pay_late(stage, 2 * HOLD_SECONDS, "A-1", meanwhile=takes("A-1")))
 
 
 @async_test
-async def test_one_of_two_seats_is_taken(database: str) -> None:
+async def test_a_late_payment_is_refunded_if_one_of_two_seats_is_taken(database: str) -> None:
     async with payment_harness(database) as stage:
         await check_refunded(stage, *await pay_late(stage, 1, "A-1", "A-2", meanwhile=takes("A-2")))
 
@@ -245,8 +247,8 @@ async def test_two_have_paid_late_for_the_same_seat(database: str) -> None:
 
 
 @async_test
-async def test_late_money_is_late_also_if_nobody_has_noticed_that_the_hold_has_ended(database: str) -> None:
-    """No reaper has run: the booking is still written down as held."""
+async def test_a_payment_is_late_even_if_nobody_noticed_the_expiry(database: str) -> None:
+    """No reaper has run, so the booking is still stored as held."""
     async with payment_harness(database, policy={"late_grace_seconds": 0}) as stage:
         booking = await stage.hold("A-1")
         money = await stage.start_payment(booking)
@@ -258,21 +260,21 @@ async def test_late_money_is_late_also_if_nobody_has_noticed_that_the_hold_has_e
 
 
 @async_test
-async def test_money_for_a_booking_that_was_refunded_is_told_to_the_buyer_too(database: str) -> None:
-    """They were told of the refund of what they had paid first, and know nothing of this."""
+async def test_the_buyer_hears_of_a_payment_for_a_refunded_booking(database: str) -> None:
+    """The buyer knows of the first refund and not of this payment."""
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
         first, second = await stage.start_payment(booking), await stage.start_payment(booking)
         await stage.deliver_notice(first)
         await stage.apply(booking, Verb.REFUND)
-        assert (await told(stage, booking))["mail"] == ["booking.confirmed", "booking.refunded"]
+        assert (await notifications_about(stage, booking))["mail"] == ["booking.confirmed", "booking.refunded"]
         await stage.deliver_notice(second)
         assert await stage.payment_state(second) == ("refund_due", None)
-        assert (await told(stage, booking))["mail"][2:] == ["payment.refund_due"]
+        assert (await notifications_about(stage, booking))["mail"][2:] == ["payment.refund_due"]
 
 
 @async_test
-async def test_who_gave_no_address_gets_no_letter_but_the_money(database: str) -> None:
+async def test_a_buyer_without_an_address_is_refunded_without_an_email(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1", email=None)
         money = await stage.start_payment(booking)
@@ -280,11 +282,11 @@ async def test_who_gave_no_address_gets_no_letter_but_the_money(database: str) -
         await stage.deliver_notice(money)
         await stage.refunds.run_once()
         assert await stage.payment_state(money) == ("refunded", "refunded")
-        assert await told(stage, booking) == {"mail": [], "webhook": []}
+        assert await notifications_about(stage, booking) == {"mail": [], "webhook": []}
 
 
 @async_test
-async def test_a_failure_that_is_told_late_costs_nobody_anything(database: str) -> None:
+async def test_a_late_failure_notice_costs_nobody_anything(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
         money = await stage.start_payment(booking)

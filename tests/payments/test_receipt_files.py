@@ -1,4 +1,4 @@
-"""A receipt is what its content says, whatever it is called; and an upload is one file or an error in plain words."""
+"""The content of a receipt decides its type, whatever its name, and an upload is one file or a clear error."""
 
 from collections.abc import Callable
 
@@ -162,7 +162,7 @@ def test_the_name_of_the_file_does_not_matter(name: str) -> None:
         (HEADER, _part().replace(b"\r\n\r\n", b"\r\nContent-Type: text/html\r\n\r\n", 1) + END),
     ],
 )
-def test_what_other_clients_send_is_understood(header: str, body: bytes) -> None:
+def test_requests_of_other_clients_are_understood(header: str, body: bytes) -> None:
     assert uploaded_file(header, body) == b"content"
 
 
@@ -207,7 +207,7 @@ def test_what_other_clients_send_is_understood(header: str, body: bytes) -> None
         ),
     ],
 )
-def test_what_is_not_one_file_is_refused_in_plain_words(header: str, body: bytes, told: str) -> None:
+def test_an_upload_that_is_not_one_file_is_refused_in_plain_words(header: str, body: bytes, told: str) -> None:
     with pytest.raises(UploadError, match=told):
         uploaded_file(header, body)
 

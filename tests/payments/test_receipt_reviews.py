@@ -1,4 +1,4 @@
-"""A receipt is reviewed once: whoever clicks first decides, in time, and the buyer is told what was decided and why."""
+"""A receipt is reviewed once: the first decision in time counts, and the buyer learns the decision and its reason."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -65,7 +65,7 @@ def _timeless(reply: Reply) -> dict[str, Any]:
     return {name: value for name, value in reply.body.items() if name not in ("server_time", "expires_in_seconds")}
 
 
-def test_of_an_approval_and_a_rejection_at_the_same_moment_one_counts_and_the_other_is_told_so(
+def test_the_first_of_a_simultaneous_approval_and_rejection_counts(
     server: Server, org: Org, admin: httpx.Client
 ) -> None:
     """Two people, each of whom clicks twice, on connections of their own."""
@@ -120,14 +120,14 @@ def test_the_clock_of_the_review_replaces_that_of_the_payment(admin: httpx.Clien
     assert [(p["provider"], p["status"], p["amount"]) for p in answer["payments"]] == [("receipt", "submitted", 3570)]
 
 
-def test_a_second_receipt_does_not_wind_the_clock_up_again(admin: httpx.Client) -> None:
+def test_a_second_receipt_does_not_extend_the_deadline(admin: httpx.Client) -> None:
     booking = create_held_booking(admin)
     first = expect_ok(upload_receipt(admin, booking))
     second = expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "another"}))
     assert (second["expires_at"], second["version"]) == (first["expires_at"], first["version"])
 
 
-def test_a_review_that_is_not_done_in_time_ends_the_booking_and_says_so(product: Server) -> None:
+def test_a_missed_review_expires_the_booking_with_a_reason(product: Server) -> None:
     server, org = product, Org(product.database_url)
     with product.client(org.headers()) as admin:
         event = publish_event(admin, reviewed_event(policy={"review": "manual", "review_seconds": 1}))
@@ -149,7 +149,7 @@ def test_a_review_that_is_not_done_in_time_ends_the_booking_and_says_so(product:
         expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
 
 
-def test_the_reason_of_a_rejection_is_on_the_booking_in_the_journal_and_on_its_way_to_the_buyer(
+def test_the_reason_of_a_rejection_reaches_the_booking_the_journal_and_the_buyer(
     server: Server, admin: httpx.Client, reviewer: httpx.Client
 ) -> None:
     event = publish_event(admin, reviewed_event())
@@ -167,7 +167,7 @@ def test_the_reason_of_a_rejection_is_on_the_booking_in_the_journal_and_on_its_w
     expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
 
 
-def test_an_approval_takes_the_receipt_for_the_money(admin: httpx.Client, reviewer: httpx.Client) -> None:
+def test_an_approval_captures_the_payment_of_the_receipt(admin: httpx.Client, reviewer: httpx.Client) -> None:
     answer = expect_ok(reviewer.post(f"/v1/bookings/{create_submitted_booking(admin)}/approve"))
     assert answer["status"] == "confirmed"
     assert [(p["provider"], p["status"], p["outcome"]) for p in answer["payments"]] == [
@@ -176,13 +176,13 @@ def test_an_approval_takes_the_receipt_for_the_money(admin: httpx.Client, review
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
-def test_there_is_nothing_to_review_before_a_receipt_was_handed_in(admin: httpx.Client, verb: str) -> None:
+def test_there_is_nothing_to_review_before_a_receipt_is_submitted(admin: httpx.Client, verb: str) -> None:
     booking = create_held_booking(admin)
     expect_error(admin.post(f"/v1/bookings/{booking}/{verb}"), 409, "not_submitted")
     assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "held"
 
 
-def test_what_was_decided_stays_decided(admin: httpx.Client) -> None:
+def test_a_review_decision_is_final(admin: httpx.Client) -> None:
     approved, rejected = create_submitted_booking(admin), create_submitted_booking(admin)
     expect_ok(admin.post(f"/v1/bookings/{approved}/approve"))
     expect_ok(admin.post(f"/v1/bookings/{rejected}/reject", json={"reason": REASON}))

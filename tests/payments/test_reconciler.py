@@ -1,5 +1,5 @@
-"""A payment of which its provider tells nothing is asked about until it is clear what became of it, and what is still
-open when the hold has ended is closed."""
+"""The reconciler asks the provider about every silent payment until it knows the result, and closes open checkouts when
+the hold ends."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -39,7 +39,7 @@ def errors(logs: Any) -> list[str]:
 
 
 @async_test
-async def test_an_open_payment_is_looked_at_every_minute_of_its_hold_and_closed_at_its_end(database: str) -> None:
+async def test_an_open_payment_is_checked_every_minute_of_its_hold_and_closed_at_its_end(database: str) -> None:
     async with payment_harness(database, policy={"hold_seconds": 150}) as stage:
         _, money, ref = await open_payment(stage, "A-1")
         for seconds, calls in ((59, 0), (1, 1), (59, 1), (1, 2), (29, 2)):
@@ -56,7 +56,7 @@ async def test_an_open_payment_is_looked_at_every_minute_of_its_hold_and_closed_
 
 
 @async_test
-async def test_money_of_which_no_notice_came_confirms_the_booking_in_time(database: str) -> None:
+async def test_the_reconciler_confirms_a_booking_without_a_notice(database: str) -> None:
     async with payment_harness(database, policy=LONG) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.capture(ref)
@@ -70,7 +70,7 @@ async def test_money_of_which_no_notice_came_confirms_the_booking_in_time(databa
 
 @pytest.mark.parametrize(("late_seconds", "stands"), [(1, ("succeeded", "revived")), (3600, ("refund_due", None))])
 @async_test
-async def test_money_of_which_no_notice_came_is_found_when_the_hold_has_ended(
+async def test_the_reconciler_finds_a_payment_without_a_notice_after_the_hold(
     database: str, late_seconds: int, stands: tuple[str, str | None]
 ) -> None:
     async with payment_harness(database) as stage:
@@ -85,7 +85,7 @@ async def test_money_of_which_no_notice_came_is_found_when_the_hold_has_ended(
 
 
 @async_test
-async def test_money_of_the_wrong_sum_that_is_found_is_for_a_person(database: str) -> None:
+async def test_a_wrong_amount_found_by_the_reconciler_goes_to_review(database: str) -> None:
     async with payment_harness(database, policy=LONG) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.capture(ref, amount=1)
@@ -97,9 +97,7 @@ async def test_money_of_the_wrong_sum_that_is_found_is_for_a_person(database: st
 
 @pytest.mark.parametrize("verb", [Verb.CANCEL, Verb.CONFIRM])
 @async_test
-async def test_a_booking_that_needs_no_money_any_more_has_its_checkout_closed_at_once(
-    database: str, verb: Verb
-) -> None:
+async def test_the_checkout_of_a_settled_booking_is_closed_at_once(database: str, verb: Verb) -> None:
     async with payment_harness(database, policy=LONG) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         assert await stage.reconciler.run_once() == 0
@@ -161,7 +159,7 @@ async def test_a_payment_that_never_got_as_far_as_the_provider_fails_with_its_ho
 
 @pytest.mark.parametrize("trouble", [ProviderError, ProviderRefusedError])
 @async_test
-async def test_a_provider_that_is_silent_is_asked_ever_more_seldom_and_after_a_day_a_person_is(
+async def test_a_silent_provider_is_polled_less_and_less_and_after_a_day_a_person_reviews(
     database: str, trouble: type[Exception]
 ) -> None:
     async with payment_harness(database) as stage:
@@ -195,7 +193,7 @@ async def test_a_provider_that_is_silent_is_asked_ever_more_seldom_and_after_a_d
 
 
 @async_test
-async def test_a_provider_that_speaks_again_is_heard(database: str) -> None:
+async def test_a_provider_that_answers_again_counts(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money, ref = await open_payment(stage, "A-1")
         stage.gateway.failures["close"] = [ProviderError("silent")] * 3
@@ -223,7 +221,7 @@ async def test_a_provider_that_is_not_set_up_any_more_is_silent(database: str) -
 
 @pytest.mark.parametrize("news", [PaymentResult.CAPTURED, PaymentResult.FAILED])
 @async_test
-async def test_what_the_provider_says_after_a_person_was_asked_still_counts(database: str, news: PaymentResult) -> None:
+async def test_the_providers_result_still_counts_during_a_review(database: str, news: PaymentResult) -> None:
     async with payment_harness(database) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.failures["close"] = [ProviderError("silent")] * 100
@@ -243,7 +241,7 @@ async def test_what_the_provider_says_after_a_person_was_asked_still_counts(data
 
 
 @async_test
-async def test_a_notice_that_comes_while_the_provider_is_asked_counts_once(database: str) -> None:
+async def test_a_notice_during_a_status_check_counts_once(database: str) -> None:
     async with payment_harness(database, policy=LONG) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         stage.gateway.capture(ref)
@@ -256,7 +254,7 @@ async def test_a_notice_that_comes_while_the_provider_is_asked_counts_once(datab
 
 
 @async_test
-async def test_money_that_came_and_went_before_we_heard_of_it_comes_to_an_end(database: str) -> None:
+async def test_a_payment_captured_and_refunded_unheard_comes_to_an_end(database: str) -> None:
     """Somebody has paid it back at the provider, and no notice ever came. The provider is not asked for ever."""
     async with payment_harness(database) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
@@ -271,7 +269,7 @@ async def test_money_that_came_and_went_before_we_heard_of_it_comes_to_an_end(da
 
 @async_test
 async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database: str) -> None:
-    """What it raises is nothing that anybody has thought of. The worker goes on when a job fails."""
+    """The provider raises an unexpected error, and the worker survives it."""
     async with payment_harness(database) as stage:
         all_ = [await open_payment(stage, user=f"u-{number}") for number in range(3)]
         stage.gateway.breaks_next = True
@@ -285,7 +283,7 @@ async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database
 
 
 @async_test
-async def test_what_the_desk_has_no_room_for_is_asked_again(database: str) -> None:
+async def test_a_payment_that_a_busy_engine_refuses_is_checked_again(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money, _ = await open_payment(stage, "A-1")
         await stage.advance_clock(60)

@@ -1,5 +1,5 @@
-"""Money that cannot be kept goes back once: it is tried until the provider does it, under one key, and whatever cannot
-be done is given to a person and said out loud."""
+"""A payment that cannot be kept is refunded once: Holdfast retries under one key, and hands what it cannot refund to a
+person."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from tests.support.engine_helpers import async_test, eventually, lane_connection
 from tests.support.harness import Org, Server, query, running_server, wait_until
 from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.payment_harness import PaymentHarness, payment_harness
-from tests.support.resources import create_submitted_booking, post_notice, post_payment, start_payment
+from tests.support.resources import create_submitted_booking, payment_state, post_notice, post_payment, start_payment
 
 SECONDS = 30
 SILENT = 2 * 86_400
@@ -34,7 +34,7 @@ WAITS_SECONDS = RETRIES.waits_seconds
 
 
 async def owed(stage: PaymentHarness, *seats: str, user: str = "u-1") -> tuple[Booking, Payment]:
-    """Money that came too late."""
+    """A payment that arrived too late."""
     booking = await stage.hold(*seats, user=user)
     money = await stage.start_payment(booking)
     assert money.provider_ref is not None
@@ -50,7 +50,7 @@ def errors(logs: Any) -> list[str]:
 
 
 @async_test
-async def test_money_goes_back_at_once_and_once(database: str) -> None:
+async def test_a_refund_happens_at_once_and_once(database: str) -> None:
     async with payment_harness(database) as stage:
         booking, money = await owed(stage)
         assert await stage.refunds.run_once() == 1
@@ -65,7 +65,7 @@ async def test_money_goes_back_at_once_and_once(database: str) -> None:
 
 
 @async_test
-async def test_the_provider_that_cannot_now_is_asked_again_ever_more_seldom_under_the_same_key(database: str) -> None:
+async def test_a_failed_refund_is_retried_less_and_less_under_the_same_key(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money = await owed(stage)
         stage.gateway.failures["refund"] = [ProviderError("not now")] * len(WAITS_SECONDS)
@@ -142,7 +142,7 @@ async def test_a_person_has_it_tried_again_under_the_same_key_and_from_the_begin
 
 
 @async_test
-async def test_what_a_person_has_paid_back_is_not_paid_back_again(database: str) -> None:
+async def test_a_payment_refunded_by_hand_is_not_refunded_again(database: str) -> None:
     async with payment_harness(database) as stage:
         booking, money = await owed(stage)
         await stage.resolve(money, booking, Remedy.REVIEW)
@@ -154,7 +154,7 @@ async def test_what_a_person_has_paid_back_is_not_paid_back_again(database: str)
 
 
 @async_test
-async def test_who_is_stopped_between_the_refund_and_the_note_leads_to_no_second_refund(database: str) -> None:
+async def test_stopping_between_the_refund_and_its_record_causes_no_second_refund(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money = await owed(stage)
         stage.gateway.failures["refund after"] = [asyncio.CancelledError()]
@@ -170,7 +170,7 @@ async def test_who_is_stopped_between_the_refund_and_the_note_leads_to_no_second
 
 
 @async_test
-async def test_a_note_that_the_desk_has_no_room_for_is_made_later(database: str) -> None:
+async def test_a_refund_that_a_busy_engine_refuses_is_recorded_later(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money = await owed(stage)
         await stage.engine.close()
@@ -194,7 +194,7 @@ async def test_two_workers_do_not_turn_to_the_same_refund(database: str) -> None
 
 @async_test
 async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database: str) -> None:
-    """What it raises is nothing that anybody has thought of. The worker goes on when a job fails."""
+    """The provider raises an unexpected error, and the worker survives it."""
     async with payment_harness(database) as stage:
         all_ = [(await owed(stage, user=f"u-{number}"))[1] for number in range(3)]
         stage.gateway.breaks_next = True
@@ -207,7 +207,7 @@ async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database
 
 
 @async_test
-async def test_the_word_of_the_provider_that_it_is_back_is_enough(database: str) -> None:
+async def test_a_refund_notice_from_the_provider_is_enough(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money = await owed(stage)
         assert await stage.deliver_notice(money, PaymentResult.REFUNDED)
@@ -217,7 +217,7 @@ async def test_the_word_of_the_provider_that_it_is_back_is_enough(database: str)
 
 
 @async_test
-async def test_a_confirmed_booking_ends_if_the_provider_pays_its_money_back_by_itself(database: str) -> None:
+async def test_a_confirmed_booking_ends_when_the_provider_refunds_it_unasked(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
         money = await stage.start_payment(booking)
@@ -231,7 +231,7 @@ async def test_a_confirmed_booking_ends_if_the_provider_pays_its_money_back_by_i
 
 
 @async_test
-async def test_the_money_of_a_provider_that_is_not_set_up_waits_for_it_and_then_for_a_person(database: str) -> None:
+async def test_a_refund_waits_for_a_missing_provider_and_then_for_a_person(database: str) -> None:
     async with payment_harness(database) as stage:
         booking, money = await owed(stage)
         stage.connect_providers({})
@@ -251,8 +251,8 @@ async def test_the_money_of_a_provider_that_is_not_set_up_waits_for_it_and_then_
 
 
 @async_test
-async def test_a_refund_that_a_person_asks_for_after_a_long_silence_comes_to_an_end(database: str) -> None:
-    """We never heard that the money had come, but it had, and the provider pays it back."""
+async def test_a_refund_ordered_after_a_long_silence_comes_to_an_end(database: str) -> None:
+    """No notice of the capture ever arrived, and the provider refunds the payment."""
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
         money = await stage.start_payment(booking)
@@ -274,11 +274,6 @@ async def test_a_refund_that_a_person_asks_for_after_a_long_silence_comes_to_an_
 # The same with real processes, and the sandbox.
 
 
-def look(client: httpx.Client, payment: dict[str, Any]) -> tuple[str, str | None]:
-    found = expect_ok(client.get(f"/v1/payments/{payment['id']}"))
-    return found["status"], found["outcome"]
-
-
 def refund(client: httpx.Client, payment: dict[str, Any], **body: Any) -> httpx.Response:
     return client.post(f"/v1/payments/{payment['id']}/refund", json=body)
 
@@ -287,7 +282,7 @@ def test_a_person_sends_back_what_is_in_review_or_has_done_so_by_hand(server: Se
     for by_hand, becomes in ((False, ("refund_due", None)), (True, ("refunded", "refunded"))):
         payment = start_payment(admin)
         expect_ok(post_notice(admin, payment, amount=1))
-        assert look(admin, payment) == ("review", "review")
+        assert payment_state(admin, payment) == ("review", "review")
         answer = expect_ok(refund(admin, payment, by_hand=by_hand, reason="Too little."))
         assert (answer["status"], answer["outcome"], answer["reason"]) == (*becomes, "Too little.")
         assert expect_ok(refund(admin, payment, by_hand=by_hand)) == answer
@@ -313,11 +308,11 @@ def test_the_payment_behind_a_receipt_is_refunded_by_hand_only(clerk: httpx.Clie
     expect_ok(clerk.post(f"/v1/bookings/{booking}/approve"))
     expect_ok(clerk.post(f"/v1/bookings/{booking}/refund"))
     (payment,) = expect_ok(clerk.get(f"/v1/bookings/{booking}"))["payments"]
-    wait_until(lambda: look(clerk, payment) == ("review", "review"), SECONDS)
+    wait_until(lambda: payment_state(clerk, payment) == ("review", "review"), SECONDS)
     assert expect_ok(clerk.get(f"/v1/payments/{payment['id']}"))["reason"] == "refund_by_hand"
     expect_error(refund(clerk, payment), 409, "not_refundable")
     expect_ok(refund(clerk, payment, by_hand=True))
-    assert look(clerk, payment) == ("refunded", "refunded")
+    assert payment_state(clerk, payment) == ("refunded", "refunded")
 
 
 def test_a_free_booking_is_refunded_without_a_provider(product: Server, clerk: httpx.Client) -> None:
@@ -330,7 +325,7 @@ def test_a_free_booking_is_refunded_without_a_provider(product: Server, clerk: h
     payment = expect_ok(post_payment(clerk, booking), 201)
     assert (payment["status"], payment["outcome"], payment["amount"]) == ("succeeded", "fulfilled", 0)
     expect_ok(clerk.post(f"/v1/bookings/{booking}/refund"))
-    wait_until(lambda: look(clerk, payment) == ("refunded", "refunded"), SECONDS)
+    wait_until(lambda: payment_state(clerk, payment) == ("refunded", "refunded"), SECONDS)
     assert query(product.database_url, "SELECT FROM sandbox_refund WHERE key = $1", f"refund:{payment['id']}") == []
 
 
@@ -339,17 +334,17 @@ def _event() -> dict[str, Any]:
 
 
 def test_a_worker_that_is_killed_between_the_refund_and_the_note_leads_to_no_second_refund(database: str) -> None:
-    """The one after it finds the payment once it is free again, and asks under the same key."""
+    """The next worker takes the payment over and refunds it under the same key."""
     with running_server(database, workers=1, worker=True) as server:
         with server.client(Org(database).headers()) as admin:
             payment = start_payment(admin)
             expect_ok(admin.post(f"/v1/bookings/{payment['booking']}/cancel"))
-            wait_until(lambda: look(admin, payment) == ("failed", None), SECONDS)
+            wait_until(lambda: payment_state(admin, payment) == ("failed", None), SECONDS)
             query(database, "UPDATE sandbox_charge SET status = 'paid'")
             asyncio.run(_kill_amid_refund(server, admin, payment))
-            assert look(admin, payment) == ("refund_due", None)
+            assert payment_state(admin, payment) == ("refund_due", None)
             asyncio.run(_later(database, LEASE_SECONDS + 5))
-            wait_until(lambda: look(admin, payment) == ("refunded", "refunded"), SECONDS)
+            wait_until(lambda: payment_state(admin, payment) == ("refunded", "refunded"), SECONDS)
             rows = query(database, "SELECT key, ref FROM sandbox_refund")
             assert [tuple(row) for row in rows] == [(f"refund:{payment['id']}", payment["provider_ref"])]
 

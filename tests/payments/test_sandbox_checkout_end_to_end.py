@@ -1,4 +1,4 @@
-"""The whole way of a payment through the running product: the sandbox's page in a real browser."""
+"""A payment from start to end through the running product, with the sandbox's page in a real browser."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -58,7 +58,7 @@ def test_a_buyer_pays_and_has_a_booking(clerk: httpx.Client, page: Page) -> None
     assert len(resources.list_tickets(clerk, booking)) == 1
 
 
-def test_a_payment_that_is_told_twice_counts_once(shop: Server, clerk: httpx.Client, page: Page) -> None:
+def test_a_payment_reported_twice_counts_once(shop: Server, clerk: httpx.Client, page: Page) -> None:
     booking, payment = start_checkout(clerk)
     page.goto(payment["checkout_url"])
     page.get_by_role("button", name="Pay twice").click()
@@ -81,7 +81,7 @@ def test_a_buyer_whose_card_is_declined_can_try_again(clerk: httpx.Client, page:
     wait_until(lambda: booking_status(clerk, booking) == "confirmed", 15)
 
 
-def test_money_that_comes_late_revives_the_hold_if_the_seat_is_free(clerk: httpx.Client, page: Page) -> None:
+def test_a_late_payment_revives_the_hold_if_the_seat_is_free(clerk: httpx.Client, page: Page) -> None:
     booking, payment = start_checkout(clerk, LATE)
     pay_late(page, payment)
     wait_until(lambda: booking_status(clerk, booking) == "expired", 15)
@@ -89,7 +89,7 @@ def test_money_that_comes_late_revives_the_hold_if_the_seat_is_free(clerk: httpx
     assert payment_state(clerk, payment) == ("succeeded", "revived")
 
 
-def test_money_that_comes_late_goes_back_if_the_seat_is_taken(shop: Server, clerk: httpx.Client, page: Page) -> None:
+def test_a_late_payment_is_refunded_if_the_seat_is_taken(shop: Server, clerk: httpx.Client, page: Page) -> None:
     booking, payment = start_checkout(clerk, LATE)
     pay_late(page, payment)
     event = expect_ok(clerk.get(f"/v1/bookings/{booking}"))["event"]
@@ -99,7 +99,7 @@ def test_money_that_comes_late_goes_back_if_the_seat_is_taken(shop: Server, cler
     assert refunds_of(shop, payment) == 1
 
 
-def test_a_hold_whose_provider_never_answers_runs_out(clerk: httpx.Client, page: Page) -> None:
+def test_a_hold_expires_if_its_provider_never_answers(clerk: httpx.Client, page: Page) -> None:
     booking, payment = start_checkout(clerk, LATE)
     page.goto(payment["checkout_url"])
     page.get_by_role("button", name="Go silent").click()

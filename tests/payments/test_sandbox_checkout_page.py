@@ -1,4 +1,4 @@
-"""The sandbox's checkout page, used by a buyer in a real browser."""
+"""The sandbox's checkout page in a real browser."""
 
 import asyncio
 import threading
@@ -158,7 +158,7 @@ def test_a_button_does_what_it_says_and_leads_back_to_the_shop(
     assert len({notice.id for notice in place.shop.notices if notice.ref == ref}) == len(news)
 
 
-def test_a_late_payment_arrives_as_late_as_the_buyer_says(place: Place, page: Page) -> None:
+def test_a_late_payment_arrives_after_the_chosen_delay(place: Place, page: Page) -> None:
     ref, url = place.start(expires_at=datetime.now(UTC) + timedelta(seconds=1), return_url="")
     page.goto(url)
     page.get_by_label("Seconds after the hold ends").fill("1")
@@ -173,7 +173,7 @@ def test_a_late_payment_arrives_as_late_as_the_buyer_says(place: Place, page: Pa
     expect(page.get_by_role("heading", name="Paid")).to_be_visible()
 
 
-def test_a_delay_that_is_none_is_not_even_sent(place: Place, page: Page) -> None:
+def test_an_invalid_delay_is_not_sent(place: Place, page: Page) -> None:
     ref, url = place.start()
     page.goto(url)
     for text in ("", "-1", "1.5", "99999"):
@@ -184,7 +184,7 @@ def test_a_delay_that_is_none_is_not_even_sent(place: Place, page: Page) -> None
     assert place.status(ref) is ChargeStatus.OPEN
 
 
-def test_a_gateway_that_never_answers_leaves_shop_and_buyer_without_news(place: Place, page: Page) -> None:
+def test_a_gateway_that_never_answers_sends_no_notice(place: Place, page: Page) -> None:
     ref, url = place.start(return_url="")
     page.goto(url)
     page.get_by_role("button", name="Go silent").click()
@@ -204,7 +204,7 @@ def test_a_gateway_that_never_answers_leaves_shop_and_buyer_without_news(place: 
         (None, "Checkout expired"),
     ],
 )
-def test_what_became_of_a_payment_is_shown_and_nothing_is_left_to_press(
+def test_a_finished_payment_shows_its_result_and_no_buttons(
     place: Place, page: Page, action: Action | None, heading: str
 ) -> None:
     ref, url = place.start()
@@ -219,7 +219,7 @@ def test_what_became_of_a_payment_is_shown_and_nothing_is_left_to_press(
     expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
 
 
-def test_a_buyer_who_comes_too_late_is_told_that_the_checkout_has_expired(place: Place, page: Page) -> None:
+def test_a_buyer_who_is_too_late_sees_that_the_checkout_has_expired(place: Place, page: Page) -> None:
     ref, url = place.start()
     page.goto(url)
     assert place.run(place.sandbox.close(ref)) == ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
@@ -252,7 +252,7 @@ def test_a_buyer_can_pay_with_the_keyboard_alone_and_sees_where_the_focus_is(pla
     assert place.status(ref) is ChargeStatus.PAID
 
 
-def test_the_page_says_what_is_paid_for_and_that_no_money_moves(place: Place, page: Page) -> None:
+def test_the_page_shows_the_purchase_and_that_no_money_moves(place: Place, page: Page) -> None:
     _, url = place.start(description="<script>alert(1)</script> & two places", amount=1_234_500, currency="JPY")
     page.goto(url)
     expect(page.get_by_role("heading", level=1)).to_contain_text("<script>alert(1)</script> & two places")
@@ -308,7 +308,7 @@ def test_the_page_fits_its_screen(place: Place, page: Page, width: int) -> None:
         assert box["height"] >= 44
 
 
-def test_a_checkout_that_does_not_exist_is_told_kindly(place: Place, page: Page) -> None:
+def test_an_unknown_checkout_gets_a_friendly_page(place: Place, page: Page) -> None:
     for ref in ("sbx_none", "%00", "%ED%A0%80", "ä"):
         response = page.goto(f"{place.shop.url}/sandbox/checkout/{ref}")
         assert response is not None
@@ -316,7 +316,7 @@ def test_a_checkout_that_does_not_exist_is_told_kindly(place: Place, page: Page)
         expect(page.get_by_role("heading", name="No such checkout")).to_be_visible()
 
 
-def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_kept(place: Place, client: httpx.Client) -> None:
+def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_cached(place: Place, client: httpx.Client) -> None:
     _, url = place.start()
     _, homeless = place.start(return_url="")
     for address in (url, homeless, f"{place.shop.url}/sandbox/checkout/none"):
@@ -350,7 +350,7 @@ def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_kept(place: Pla
         b'{"action": "pay"}',
     ],
 )
-def test_what_no_button_sends_changes_nothing(place: Place, client: httpx.Client, sent: bytes) -> None:
+def test_an_unknown_action_changes_nothing(place: Place, client: httpx.Client, sent: bytes) -> None:
     ref, url = place.start()
     answer = client.post(url, content=sent, headers={"content-type": "application/x-www-form-urlencoded"})
     assert answer.status_code == 422
@@ -358,7 +358,7 @@ def test_what_no_button_sends_changes_nothing(place: Place, client: httpx.Client
     assert place.status(ref) is ChargeStatus.OPEN
 
 
-def test_a_second_press_is_refused_and_an_unknown_checkout_takes_none(place: Place, client: httpx.Client) -> None:
+def test_a_second_click_and_an_unknown_checkout_are_refused(place: Place, client: httpx.Client) -> None:
     ref, url = place.start()
     assert client.post(url, data={"action": "pay"}).status_code == 303
     again = client.post(url, data={"action": "fail"})
@@ -377,7 +377,7 @@ def test_a_buyer_is_sent_only_to_addresses_of_the_web(place: Place, client: http
     assert "Return to the shop" not in client.get(url).text
 
 
-def test_a_checkout_without_its_database_asks_for_patience(place: Place) -> None:
+def test_a_checkout_without_its_database_asks_the_buyer_to_wait(place: Place) -> None:
     async def ask_for_it() -> httpx.Response:
         app = httpx.ASGITransport(Starlette(routes=place.homeless))
         async with httpx.AsyncClient(transport=app, base_url="http://shop") as client:

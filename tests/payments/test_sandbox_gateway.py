@@ -1,5 +1,5 @@
-"""The sandbox is a faithful gateway: its books tell the truth at every moment, and what it tells is signed, is told
-until it arrives, and cannot be forged."""
+"""The sandbox is a faithful gateway: its books are always right, and it signs its notices and repeats them until they
+arrive."""
 
 import asyncio
 import base64
@@ -81,7 +81,7 @@ def sign(body: bytes, *, id_: str = "msg_1", seconds: str | None = None, key: by
     return {"webhook-id": id_, "webhook-timestamp": seconds, "webhook-signature": signature}
 
 
-def told(kind: str = "payment.succeeded", **changes: Any) -> bytes:
+def notice_body(kind: str = "payment.succeeded", **changes: Any) -> bytes:
     data = {"provider_ref": REF, "amount": 3000, "currency": "EUR", **changes}
     return json.dumps({"type": kind, "data": data}).encode()
 
@@ -96,7 +96,7 @@ def test_the_sandbox_is_a_provider() -> None:
 
 
 @async_test
-async def test_a_payment_asked_for_again_is_the_same_payment(database: str) -> None:
+async def test_a_repeated_payment_request_returns_the_same_payment(database: str) -> None:
     async with stage(database) as at:
         started = await asyncio.gather(*(at.sandbox.start(checkout_request()) for _ in range(8)))
         assert set(started) == {StartedCheckout(REF, f"{at.shop.url}/sandbox/checkout/{REF}")}
@@ -115,7 +115,7 @@ async def test_a_payment_asked_for_again_is_the_same_payment(database: str) -> N
     ],
 )
 @async_test
-async def test_what_the_buyer_does_is_in_the_books_at_once_and_is_told(
+async def test_the_buyers_action_is_recorded_at_once_and_sends_a_notice(
     database: str, action: Action, standing: ProviderStatus, news: list[PaymentResult]
 ) -> None:
     async with stage(database) as at:
@@ -142,7 +142,7 @@ async def test_the_two_notices_of_one_payment_are_due_at_the_same_moment(databas
 
 
 @async_test
-async def test_what_is_closed_cannot_be_paid_and_what_is_paid_cannot_be_closed(database: str) -> None:
+async def test_a_closed_checkout_cannot_be_paid_and_a_paid_one_cannot_be_closed(database: str) -> None:
     async with stage(database) as at:
         await at.sandbox.start(checkout_request())
         assert await at.sandbox.close(REF) == ENDED
@@ -157,7 +157,7 @@ async def test_what_is_closed_cannot_be_paid_and_what_is_paid_cannot_be_closed(d
 
 
 @async_test
-async def test_of_paying_and_closing_at_the_same_moment_one_wins_and_both_are_told_which(database: str) -> None:
+async def test_paying_and_closing_at_once_has_one_winner_that_both_learn(database: str) -> None:
     async with stage(database) as at:
         for number in range(40):
             ref = (await at.sandbox.start(checkout_request(f"pay_{number}"))).ref
@@ -195,7 +195,7 @@ async def test_a_late_payment_is_captured_after_the_holds_end_although_it_was_cl
 
 
 @async_test
-async def test_a_late_payment_stays_captured_while_the_shop_cannot_be_told(database: str) -> None:
+async def test_a_late_payment_stays_captured_while_the_shop_is_unreachable(database: str) -> None:
     async with stage(database) as at:
         await at.sandbox.start(checkout_request())
         await at.sandbox.act(REF, Action.PAY_LATE, 600)
@@ -209,9 +209,7 @@ async def test_a_late_payment_stays_captured_while_the_shop_cannot_be_told(datab
 
 @pytest.mark.parametrize("expires_in_seconds", [None, -HOUR])
 @async_test
-async def test_a_payment_that_is_late_after_no_hold_or_a_past_one_comes_after_now(
-    database: str, expires_in_seconds: int | None
-) -> None:
+async def test_a_late_payment_without_a_hold_arrives_after_now(database: str, expires_in_seconds: int | None) -> None:
     end = None if expires_in_seconds is None else datetime.now(UTC) + timedelta(seconds=expires_in_seconds)
     async with stage(database) as at:
         await at.sandbox.start(checkout_request(expires_at=end))
@@ -221,7 +219,7 @@ async def test_a_payment_that_is_late_after_no_hold_or_a_past_one_comes_after_no
 
 
 @async_test
-async def test_a_second_payment_is_refused_while_a_late_one_is_under_way(database: str) -> None:
+async def test_a_second_payment_is_refused_while_a_late_one_is_pending(database: str) -> None:
     async with stage(database) as at:
         await at.sandbox.start(checkout_request())
         await at.sandbox.act(REF, Action.PAY_LATE, 10)
@@ -230,7 +228,7 @@ async def test_a_second_payment_is_refused_while_a_late_one_is_under_way(databas
 
 
 @async_test
-async def test_a_silent_gateway_answers_nothing_and_tells_nothing(database: str) -> None:
+async def test_a_silent_gateway_answers_nothing_and_sends_nothing(database: str) -> None:
     async with stage(database) as at:
         started = await at.sandbox.start(checkout_request())
         await at.sandbox.act(REF, Action.NEVER_ANSWER)
@@ -278,7 +276,7 @@ async def test_a_key_is_good_for_one_payment(database: str) -> None:
 
 @pytest.mark.parametrize("action", [None, Action.FAIL, Action.PAY_LATE])
 @async_test
-async def test_what_others_told_in_its_name_is_paid_back_too(database: str, action: Action | None) -> None:
+async def test_a_payment_settled_in_the_providers_name_can_be_refunded(database: str, action: Action | None) -> None:
     async with stage(database) as at:
         await at.sandbox.start(checkout_request())
         if action:
@@ -309,7 +307,7 @@ async def test_a_notice_that_is_not_taken_is_sent_again_later_and_later_until_it
 
 
 @async_test
-async def test_a_shop_that_cannot_be_reached_is_told_later(database: str) -> None:
+async def test_an_unreachable_shop_gets_its_notice_later(database: str) -> None:
     async with stage(database) as at:
         nowhere = Sandbox(db.Database(at.pool), SECRET, f"http://127.0.0.1:{free_port()}")
         await nowhere.start(checkout_request())
@@ -333,7 +331,7 @@ async def test_senders_that_work_at_once_send_every_notice_once(database: str) -
 
 
 @async_test
-async def test_what_a_sender_took_to_its_grave_is_sent_by_the_next(database: str) -> None:
+async def test_the_next_sender_sends_what_a_dead_one_had_leased(database: str) -> None:
     async with stage(database) as at:
         await at.sandbox.start(checkout_request())
         await at.sandbox.act(REF, Action.PAY)
@@ -346,23 +344,23 @@ async def test_what_a_sender_took_to_its_grave_is_sent_by_the_next(database: str
 
 
 def test_a_signed_notice_is_understood() -> None:
-    body = told("payment.succeeded", payment=PAYMENT, card="one more field")
+    body = notice_body("payment.succeeded", payment=PAYMENT, card="one more field")
     known = Notice(id="msg_1", result=PaymentResult.CAPTURED, ref=REF, payment=PAYMENT, amount=3000, currency="EUR")
     assert verify(sign(body), body) == known
-    failed = told("payment.failed")
+    failed = notice_body("payment.failed")
     assert verify(sign(failed), failed).result is PaymentResult.FAILED
 
 
-def test_of_several_signatures_one_has_to_fit() -> None:
+def test_one_valid_signature_of_several_is_enough() -> None:
     """As after a change of the secret."""
-    body = told()
+    body = notice_body()
     headers = sign(body)
     other = sign(body, key=b"another")["webhook-signature"]
     assert verify({**headers, "webhook-signature": f"{other} {headers['webhook-signature']}"}, body).id == "msg_1"
 
 
 @pytest.mark.parametrize("body", [b'{"type": "payout.made"}', b'{"type": "refund.made", "data": {"amount": "much"}}'])
-def test_a_notice_about_something_else_is_no_news(body: bytes) -> None:
+def test_an_unrelated_notice_carries_no_result(body: bytes) -> None:
     assert verify(sign(body), body) == Notice(id="msg_1", result=None)
 
 
@@ -371,29 +369,37 @@ def test_a_notice_about_something_else_is_no_news(body: bytes) -> None:
     "text", [None, "", " ", "msg_2", "v1", "v1,", ",", "v1,%%%", "v1,ä", "v1a,AAAA", "\ud800", "1"]
 )
 def test_a_header_that_was_left_out_or_changed_is_refused(name: str, text: str | None) -> None:
-    headers = {**sign(told()), name: text}
+    headers = {**sign(notice_body()), name: text}
     with pytest.raises(NoticeError):
-        verify({name: value for name, value in headers.items() if value is not None}, told())
+        verify({name: value for name, value in headers.items() if value is not None}, notice_body())
 
 
 @pytest.mark.parametrize(
     "body",
-    [told(amount=1), told("payment.failed"), told() + b" ", b"", b"\xff\xfe", b"null", told().replace(b"EUR", b"EU\0")],
+    [
+        notice_body(amount=1),
+        notice_body("payment.failed"),
+        notice_body() + b" ",
+        b"",
+        b"\xff\xfe",
+        b"null",
+        notice_body().replace(b"EUR", b"EU\0"),
+    ],
 )
 def test_another_body_than_the_signed_one_is_refused(body: bytes) -> None:
     with pytest.raises(NoticeError):
-        verify(sign(told()), body)
+        verify(sign(notice_body()), body)
 
 
 def test_a_notice_signed_with_another_key_is_refused() -> None:
     with pytest.raises(NoticeError):
-        verify(sign(told(), key=b"another"), told())
+        verify(sign(notice_body(), key=b"another"), notice_body())
 
 
 @pytest.mark.parametrize("seconds", [-301, 301, -HOUR, HOUR, 10**10])
 def test_a_notice_from_long_ago_or_from_the_future_is_refused(seconds: int) -> None:
     with pytest.raises(NoticeError):
-        verify(sign(told(), seconds=str(int(time.time()) + seconds)), told())
+        verify(sign(notice_body(), seconds=str(int(time.time()) + seconds)), notice_body())
 
 
 @pytest.mark.parametrize("form", ["{}.0", "{}.9", "0{}", "+{}", " {}", "{}\n", "{}e0", "1_{}"])
@@ -402,15 +408,15 @@ def test_a_time_is_taken_in_one_form_only_whatever_was_signed(form: str) -> None
     now = str(int(time.time()))
     text = form.format(now)
     with pytest.raises(NoticeError):
-        verify(sign(told(), seconds=text), told())
+        verify(sign(notice_body(), seconds=text), notice_body())
     with pytest.raises(NoticeError):
-        verify({**sign(told(), seconds=now), "webhook-timestamp": text}, told())
+        verify({**sign(notice_body(), seconds=now), "webhook-timestamp": text}, notice_body())
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "9" * 400, "-1", "٣", "now"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_timestamp_is_refused(text: str) -> None:
     with pytest.raises(NoticeError):
-        verify(sign(told(), seconds=text), told())
+        verify(sign(notice_body(), seconds=text), notice_body())
 
 
 @pytest.mark.parametrize(
@@ -425,23 +431,23 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
         b'{"type": 7}',
         b'{"type": "payment.succeeded"}',
         b'{"type": "payment.succeeded", "data": null}',
-        told(amount="3000"),
-        told(amount=30.5),
-        told(amount=-1),
-        told(amount=2**63),
-        told(amount=10**4000),
-        told(amount=True),
-        told(amount=None),
-        told(currency="eur"),
-        told(currency="EUR\n"),
-        told(currency=978),
-        told(provider_ref=7),
-        told(provider_ref=""),
-        told(provider_ref="sbx_\0"),
-        told(provider_ref="\ud800"),
-        told(provider_ref="x" * 1000),
+        notice_body(amount="3000"),
+        notice_body(amount=30.5),
+        notice_body(amount=-1),
+        notice_body(amount=2**63),
+        notice_body(amount=10**4000),
+        notice_body(amount=True),
+        notice_body(amount=None),
+        notice_body(currency="eur"),
+        notice_body(currency="EUR\n"),
+        notice_body(currency=978),
+        notice_body(provider_ref=7),
+        notice_body(provider_ref=""),
+        notice_body(provider_ref="sbx_\0"),
+        notice_body(provider_ref="\ud800"),
+        notice_body(provider_ref="x" * 1000),
         b"\xff\xfe{}",
-        told().decode().encode("utf-16"),
+        notice_body().decode().encode("utf-16"),
         b"[" * 100_000,
         b'{"type": "payment.succeeded", "data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"type": "payment.succeeded", "amount": ' + b"9" * 5000 + b"}",
@@ -453,8 +459,8 @@ def test_a_signed_body_that_cannot_be_read_is_refused(body: bytes) -> None:
 
 
 def test_a_notice_sent_again_under_a_second_id_header_keeps_the_id_that_was_signed() -> None:
-    """Otherwise one who overheard a notice could make it count as many as he likes."""
-    raw = [(name.encode(), value.encode()) for name, value in sign(told()).items()]
+    """Otherwise an eavesdropper could replay a notice any number of times."""
+    raw = [(name.encode(), value.encode()) for name, value in sign(notice_body()).items()]
     forged = (b"webhook-id", b"msg_forged")
     assert _id_or_none(Headers(raw=[*raw, forged])) in ("msg_1", None)
     assert _id_or_none(Headers(raw=[forged, *raw])) in ("msg_1", None)
@@ -462,7 +468,7 @@ def test_a_notice_sent_again_under_a_second_id_header_keeps_the_id_that_was_sign
 
 def _id_or_none(headers: Headers) -> str | None:
     try:
-        return Sandbox(NO_DATABASE, SECRET, "http://127.0.0.1").verify(headers, told()).id
+        return Sandbox(NO_DATABASE, SECRET, "http://127.0.0.1").verify(headers, notice_body()).id
     except NoticeError:
         return None
 
@@ -472,7 +478,7 @@ def _id_or_none(headers: Headers) -> str | None:
     headers=st.dictionaries(st.sampled_from(["webhook-id", "webhook-timestamp", "webhook-signature"]), st.text()),
     body=st.binary(),
 )
-def test_whatever_is_sent_without_the_key_is_refused_and_nothing_worse(headers: dict[str, str], body: bytes) -> None:
+def test_anything_sent_without_the_key_is_refused(headers: dict[str, str], body: bytes) -> None:
     with pytest.raises(NoticeError):
         verify(headers, body)
 
@@ -486,7 +492,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(kind=st.sampled_from(["payment.succeeded", "payment.failed"]), data=JSON)
-def test_whatever_is_signed_is_understood_or_refused_and_nothing_worse(kind: str, data: Any) -> None:
+def test_anything_signed_is_understood_or_refused(kind: str, data: Any) -> None:
     body = json.dumps({"type": kind, "data": data}).encode()
     with pytest.raises(NoticeError):
         verify(sign(body), body)

@@ -1,5 +1,4 @@
-"""Through Stripe a buyer pays once, what Stripe says is believed only when it is Stripe that says it, and money that
-has to go back goes back once."""
+"""A buyer pays once through Stripe, only Stripe's own signature counts, and each refund happens once."""
 
 import asyncio
 import json
@@ -55,7 +54,7 @@ def asking(api: str | None, work: Callable[[Stripe], Awaitable[T]], key: str = K
     return asyncio.run(connected())
 
 
-def ask(**changes: Any) -> CheckoutRequest:
+def checkout_request(**changes: Any) -> CheckoutRequest:
     plain = CheckoutRequest(
         payment="py_1",
         amount=4200,
@@ -69,7 +68,7 @@ def ask(**changes: Any) -> CheckoutRequest:
 
 
 def started(stripe: StripeSessions, **changes: Any) -> str:
-    return asking(stripe.url, lambda provider: provider.start(ask(**changes))).ref
+    return asking(stripe.url, lambda provider: provider.start(checkout_request(**changes))).ref
 
 
 def looked_up(stripe: StripeSessions, ref: str) -> ProviderStatus:
@@ -110,7 +109,7 @@ def test_it_is_a_provider() -> None:
 
 
 def test_a_buyer_is_sent_to_a_page_of_stripe_that_carries_our_payment(stripe: StripeSessions) -> None:
-    made = asking(stripe.url, lambda provider: provider.start(ask()))
+    made = asking(stripe.url, lambda provider: provider.start(checkout_request()))
     session = stripe.sessions[made.ref]
     assert made.checkout_url == session["url"]
     assert session["mode"] == "payment"
@@ -122,12 +121,12 @@ def test_a_buyer_is_sent_to_a_page_of_stripe_that_carries_our_payment(stripe: St
     assert session["metadata"] == session["_of_intent"] == {"payment": "py_1"}
 
 
-def test_nobody_has_to_leave_an_address(stripe: StripeSessions) -> None:
+def test_an_email_address_is_optional(stripe: StripeSessions) -> None:
     assert stripe.sessions[started(stripe, email=None)]["customer_email"] is None
 
 
 def test_asked_again_for_the_same_payment_it_answers_the_same_however_late(stripe: StripeSessions) -> None:
-    same = ask()
+    same = checkout_request()
     first = asking(stripe.url, lambda provider: provider.start(same))
     time.sleep(1.1)
     assert asking(stripe.url, lambda provider: provider.start(same)) == first
@@ -135,7 +134,7 @@ def test_asked_again_for_the_same_payment_it_answers_the_same_however_late(strip
     assert started(stripe, payment="py_2") != first.ref
 
 
-def test_a_session_whose_announcement_got_lost_is_not_made_twice(stripe: StripeSessions) -> None:
+def test_a_session_with_a_lost_answer_is_not_created_twice(stripe: StripeSessions) -> None:
     stripe.answers_to_lose = 1
     ref = started(stripe)
     assert list(stripe.sessions) == [ref]
@@ -143,7 +142,7 @@ def test_a_session_whose_announcement_got_lost_is_not_made_twice(stripe: StripeS
 
 
 def test_another_price_for_the_same_payment_is_refused(stripe: StripeSessions) -> None:
-    same = ask()
+    same = checkout_request()
     asking(stripe.url, lambda provider: provider.start(same))
     with pytest.raises(ProviderRefusedError):
         asking(stripe.url, lambda provider: provider.start(structs.replace(same, amount=1)))
@@ -181,7 +180,7 @@ def test_no_session_is_made_for_a_hold_that_is_over(stripe: StripeSessions) -> N
         ("KWD", 5120, 5120),
     ],
 )
-def test_an_amount_is_the_same_money_at_stripe_and_back(
+def test_an_amount_survives_the_conversion_to_stripe_and_back(
     stripe: StripeSessions, currency: str, ours: int, theirs: int
 ) -> None:
     ref = started(stripe, amount=ours, currency=currency)
@@ -200,7 +199,7 @@ def test_an_amount_that_stripe_cannot_take_as_it_is_is_refused_and_not_rounded(
     assert stripe.calls == []
 
 
-def test_a_session_is_open_until_it_is_paid_or_runs_out(stripe: StripeSessions) -> None:
+def test_a_session_is_open_until_it_is_paid_or_expires(stripe: StripeSessions) -> None:
     paid, over = started(stripe), started(stripe, payment="py_2")
     assert looked_up(stripe, paid) == looked_up(stripe, over) == OPEN
     stripe.pay(paid)
@@ -210,7 +209,7 @@ def test_a_session_is_open_until_it_is_paid_or_runs_out(stripe: StripeSessions) 
 
 
 @pytest.mark.parametrize("status", ["processing", "requires_action"])
-def test_a_debit_or_transfer_that_is_under_way_is_no_news_until_it_ends(stripe: StripeSessions, status: str) -> None:
+def test_a_pending_debit_or_transfer_has_no_result_until_it_ends(stripe: StripeSessions, status: str) -> None:
     good, bad = started(stripe), started(stripe, payment="py_2")
     stripe.promise(good, status)
     stripe.promise(bad, status)
@@ -221,7 +220,7 @@ def test_a_debit_or_transfer_that_is_under_way_is_no_news_until_it_ends(stripe: 
     assert looked_up(stripe, bad) == FAILED
 
 
-def test_what_costs_nothing_is_captured_once_the_buyer_is_through(stripe: StripeSessions) -> None:
+def test_a_free_checkout_is_captured_when_the_buyer_finishes(stripe: StripeSessions) -> None:
     ref = started(stripe, amount=0)
     stripe.sessions[ref]["payment_status"] = "no_payment_required"
     assert looked_up(stripe, ref) == OPEN
@@ -239,20 +238,20 @@ def test_a_closed_session_cannot_be_paid(stripe: StripeSessions) -> None:
     assert closed(stripe, ref) == FAILED
 
 
-def test_who_closes_too_late_is_told_that_it_was_paid(stripe: StripeSessions) -> None:
+def test_closing_too_late_reports_the_payment(stripe: StripeSessions) -> None:
     ref = started(stripe)
     stripe.pay(ref)
     assert closed(stripe, ref) == PAID
 
 
 @pytest.mark.parametrize("status", ["processing", "requires_action"])
-def test_a_debit_or_transfer_that_is_under_way_cannot_be_closed(stripe: StripeSessions, status: str) -> None:
+def test_a_pending_debit_or_transfer_cannot_be_closed(stripe: StripeSessions, status: str) -> None:
     ref = started(stripe)
     stripe.promise(ref, status)
     assert closed(stripe, ref) == OPEN
 
 
-def test_what_is_still_open_is_never_said_to_be_closed(stripe: StripeSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_checkout_is_never_reported_as_closed(stripe: StripeSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(session: object) -> None:
         raise stripe_checkout_server.RefusedError(400, "Not today.")
 
@@ -268,7 +267,7 @@ def test_an_unknown_session_is_refused(stripe: StripeSessions) -> None:
             work(stripe, "cs_test_unknown")
 
 
-def test_money_goes_back_once_whatever_the_keys(stripe: StripeSessions) -> None:
+def test_a_refund_happens_once_whatever_the_keys(stripe: StripeSessions) -> None:
     ref = started(stripe)
     stripe.pay(ref)
     for key in ("refund-1", "refund-1", "refund-2"):
@@ -278,7 +277,7 @@ def test_money_goes_back_once_whatever_the_keys(stripe: StripeSessions) -> None:
 
 
 def test_two_who_pay_back_at_once_pay_back_once(stripe: StripeSessions) -> None:
-    """Both look before either pays: Stripe itself has to say that it was done already."""
+    """Both check before either refunds, so Stripe has to refuse the second."""
 
     async def both(provider: Stripe) -> None:
         await asyncio.gather(*(provider.refund(ref, key) for key in ("a", "b", "a", "b")))
@@ -289,7 +288,7 @@ def test_two_who_pay_back_at_once_pay_back_once(stripe: StripeSessions) -> None:
     assert len(stripe.refunds) == 1
 
 
-def test_a_refund_whose_answer_got_lost_is_not_made_twice(stripe: StripeSessions) -> None:
+def test_a_refund_with_a_lost_answer_happens_once(stripe: StripeSessions) -> None:
     ref = started(stripe)
     stripe.pay(ref)
     stripe.answers_to_lose = 2
@@ -307,7 +306,7 @@ def test_a_refund_that_failed_is_not_taken_for_done(stripe: StripeSessions, stat
         refund(stripe, ref)
 
 
-def test_what_was_not_paid_cannot_go_back(stripe: StripeSessions) -> None:
+def test_an_unpaid_charge_cannot_be_refunded(stripe: StripeSessions) -> None:
     unpaid, promised = started(stripe), started(stripe, payment="py_2")
     stripe.promise(promised)
     for ref in (unpaid, promised):
@@ -340,7 +339,7 @@ def test_a_refund_waits_for_the_merchants_balance(stripe: StripeSessions) -> Non
         (403, b'{"error": {"type": "invalid_request_error", "message": "The key may not do this."}}'),
     ],
 )
-def test_what_stripe_cannot_do_now_may_be_asked_again(stripe: StripeSessions, outage: tuple[int, bytes]) -> None:
+def test_a_temporary_failure_of_stripe_may_be_retried(stripe: StripeSessions, outage: tuple[int, bytes]) -> None:
     ref = started(stripe)
     stripe.outage = outage
     with pytest.raises(ProviderError):
@@ -349,9 +348,14 @@ def test_what_stripe_cannot_do_now_may_be_asked_again(stripe: StripeSessions, ou
     assert closed(stripe, ref) == FAILED
 
 
-def test_every_call_bears_that_nobody_answers() -> None:
+def test_every_call_survives_a_missing_answer() -> None:
     async def all_calls(provider: Stripe) -> list[Any]:
-        calls = (provider.start(ask()), provider.look_up("cs_1"), provider.close("pi_1"), provider.refund("cs_1", "k"))
+        calls = (
+            provider.start(checkout_request()),
+            provider.look_up("cs_1"),
+            provider.close("pi_1"),
+            provider.refund("cs_1", "k"),
+        )
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
     outcomes = asking(f"http://127.0.0.1:{free_port()}", all_calls)
@@ -359,7 +363,7 @@ def test_every_call_bears_that_nobody_answers() -> None:
 
 
 @pytest.mark.parametrize("how", ["hanging", "dribbling"])
-def test_who_waits_for_stripe_gives_up_and_holds_up_nobody(stripe: StripeSessions, how: str) -> None:
+def test_a_call_to_stripe_times_out_and_blocks_nobody(stripe: StripeSessions, how: str) -> None:
     beats = 0
 
     async def heart() -> None:
@@ -430,7 +434,7 @@ def test_a_notice_without_a_signature_or_with_that_of_another_secret_is_not_beli
             verified(forged)
 
 
-def test_a_notice_that_was_altered_on_the_way_is_not_believed() -> None:
+def test_an_altered_notice_is_refused() -> None:
     good = sign(PING)
     for altered in (PING.replace(b"evt_1", b"evt_2"), PING + b" ", PING[:-1], b""):
         with pytest.raises(NoticeError):
@@ -455,7 +459,7 @@ def test_a_notice_that_is_minutes_old_is_believed_and_an_older_one_is_not() -> N
         event("payment_intent.succeeded", id="pi_1", status="succeeded", amount="4200", currency="eur"),
     ],
 )
-def test_what_cannot_be_read_is_no_notice_even_if_it_is_signed(body: bytes) -> None:
+def test_an_unreadable_notice_is_refused_even_if_it_is_signed(body: bytes) -> None:
     with pytest.raises(NoticeError):
         verified(sign(body))
 
@@ -473,7 +477,7 @@ def test_without_a_secret_nothing_is_believed(secret: str | None) -> None:
         Stripe(KEY, secret, None).verify(signed.headers, signed.body)
 
 
-def test_a_debit_is_told_when_it_ends(stripe: StripeSessions) -> None:
+def test_a_debit_reports_its_result_when_it_ends(stripe: StripeSessions) -> None:
     good, bad = started(stripe), started(stripe, payment="py_2")
     assert [verified(stripe.promise(ref)).result for ref in (good, bad)] == [None, None]
     paid, bounced = verified(stripe.settle(good)), verified(stripe.bounce(bad))
@@ -481,7 +485,7 @@ def test_a_debit_is_told_when_it_ends(stripe: StripeSessions) -> None:
     assert (bounced.result, bounced.ref, bounced.payment) == (PaymentResult.FAILED, bad, "py_2")
 
 
-def test_a_session_that_ran_out_has_failed(stripe: StripeSessions) -> None:
+def test_an_expired_session_has_failed(stripe: StripeSessions) -> None:
     ref = started(stripe)
     told = verified(stripe.run_out(ref))
     assert told == Notice(id=told.id, result=PaymentResult.FAILED, ref=ref, payment="py_1")
@@ -511,11 +515,11 @@ SESSION = {"id": "cs_1", "status": "complete", "payment_status": "paid", "amount
     ],
     ids=lambda body: json.loads(body)["type"],
 )
-def test_what_is_about_something_else_is_no_news(elsewhere: bytes) -> None:
+def test_an_unrelated_webhook_event_carries_no_result(elsewhere: bytes) -> None:
     assert verified(sign(elsewhere)) == Notice(id="evt_1", result=None)
 
 
-def test_a_full_refund_is_told_if_it_carries_our_payment() -> None:
+def test_a_full_refund_is_reported_if_it_names_our_payment() -> None:
     told = Notice(id="evt_1", result=PaymentResult.REFUNDED, payment="py_1", amount=4200, currency="EUR")
     for body in (
         event("charge.refunded", **CHARGE, metadata=TAGS, refunded=True, amount_refunded=4200),
@@ -524,9 +528,9 @@ def test_a_full_refund_is_told_if_it_carries_our_payment() -> None:
         assert verified(sign(body)) == told
 
 
-def test_the_whole_way_from_the_start_to_the_refund(stripe: StripeSessions) -> None:
+def test_a_payment_runs_from_start_to_refund(stripe: StripeSessions) -> None:
     async def go(provider: Stripe) -> None:
-        ref = (await provider.start(ask())).ref
+        ref = (await provider.start(checkout_request())).ref
         assert await provider.look_up(ref) == OPEN
         notices = [provider.verify(*signed) for signed in stripe.pay(ref)]
         assert {(notice.result, notice.payment, notice.amount) for notice in notices} == {
@@ -565,7 +569,7 @@ def test_an_intent_is_open_until_it_is_paid_or_cancelled(local: LocalStripe) -> 
     asking(local.url, go, LOCAL_KEY)
 
 
-def test_an_intent_goes_back_once_whatever_the_keys(local: LocalStripe) -> None:
+def test_an_intent_is_refunded_once_whatever_the_keys(local: LocalStripe) -> None:
     async def go(provider: Stripe) -> None:
         for key in ("refund-1", "refund-1", "refund-2"):
             await provider.refund(paid, key)
@@ -576,7 +580,7 @@ def test_an_intent_goes_back_once_whatever_the_keys(local: LocalStripe) -> None:
     assert (made["amount"], made["metadata"]) == (4200, TAGS)
 
 
-def test_what_localstripe_refuses_is_refused(local: LocalStripe) -> None:
+def test_a_refusal_by_localstripe_is_a_refusal(local: LocalStripe) -> None:
     with pytest.raises(ProviderRefusedError):
         asking(local.url, lambda provider: provider.refund("pi_unknown", "refund-1"), LOCAL_KEY)
     with pytest.raises(ProviderRefusedError):

@@ -1,5 +1,5 @@
-"""The race is real. Here two batches open the same book before either saves it, which the event's lock otherwise
-prevents: without lock and schema they sell the same unit twice, and each guard of the schema stops them on its own."""
+"""The control: two batches load the same event before either saves it, which the event's lock otherwise prevents.
+Without lock and schema they sell one unit twice, and each guard of the schema stops them by itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -67,7 +67,7 @@ class Batch:
 
 
 class Race:
-    """Two batches that each want all there is."""
+    """Two batches that each want everything."""
 
     def __init__(self, event: EventHandle, first: Batch, second: Batch) -> None:
         self.event = event
@@ -99,7 +99,7 @@ def _bookings(outcomes: list[Outcome]) -> int:
 
 @pytest.fixture
 def versions_unchecked() -> Iterator[None]:
-    """Batches that save an event without looking whether it is still the one they have read."""
+    """Batches that save an event without checking that it is still the version they loaded."""
     guarded = sql.engine.insert_bookings
     sql.engine.insert_bookings = guarded.replace("AND event.version = changed.was", "")
     assert sql.engine.insert_bookings != guarded
@@ -190,7 +190,7 @@ async def _drop(race: Race, *guards: str) -> None:
 
 
 async def _check_sold_once(race: Race) -> None:
-    """What the first batch has sold is there, and nothing of the second."""
+    """The first batch is saved, and nothing of the second."""
     await race.second.connection.execute("ROLLBACK")
     sold = await race.first.connection.fetchrow("SELECT count(*), sum(quantity) FROM line WHERE live")
     assert tuple(sold) == (CAPACITY, CAPACITY)

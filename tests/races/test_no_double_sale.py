@@ -1,4 +1,4 @@
-"""Nothing is ever sold twice, however many ask at once. Every race runs against two API processes over real HTTP."""
+"""Nothing is sold twice, however many buyers ask at once. Every race runs against two API processes over real HTTP."""
 
 import secrets
 
@@ -17,7 +17,7 @@ def one_pool(capacity: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("attempt", range(REPEATS))
-def test_of_1000_buyers_of_one_seat_one_gets_it(server: Server, org: Org, admin: httpx.Client, attempt: int) -> None:
+def test_exactly_one_of_1000_buyers_gets_the_seat(server: Server, org: Org, admin: httpx.Client, attempt: int) -> None:
     event = publish_event(admin, example_event())
     requests = [
         hold_request(org.keys["sales"], event, f"k{n}", {"user": f"u{n}", "items": [{"seat": "A-7"}]})
@@ -28,7 +28,7 @@ def test_of_1000_buyers_of_one_seat_one_gets_it(server: Server, org: Org, admin:
 
 @pytest.mark.parametrize("attempt", range(REPEATS))
 @pytest.mark.parametrize(("buyers", "capacity"), [(500, 50), (10, 3)])
-def test_a_pool_gives_exactly_what_it_has(
+def test_a_pool_sells_exactly_its_capacity(
     server: Server, org: Org, admin: httpx.Client, buyers: int, capacity: int, attempt: int
 ) -> None:
     event = publish_event(admin, one_pool(capacity))

@@ -1,4 +1,4 @@
-"""The benchmark runs, in a short form: what it prints is what it measured."""
+"""The benchmark runs in a short form and reports what it measured."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm
 SHORT = {"bare", "pool", "for_update"}
 
 
-def test_one_run_gives_one_table_of_ratios(tmp_path: Path) -> None:
+def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     if ensure_installed("wrk") is None:
         pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"

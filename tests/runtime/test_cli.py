@@ -1,4 +1,4 @@
-"""The command line tells what it did, and clearly what went wrong."""
+"""The command line reports what it did, and explains what went wrong."""
 
 import socket
 
@@ -40,7 +40,7 @@ def test_keys_can_be_listed_and_revoked(database: str) -> None:
     ],
     ids=["no org", "a key for a customer", "an org twice", "not a slug"],
 )
-def test_mistakes_are_told_without_a_trace(database: str, arguments: list[str], told: str) -> None:
+def test_mistakes_are_reported_without_a_traceback(database: str, arguments: list[str], told: str) -> None:
     call_holdfast(database, "orgs", "create", "acme")
     done = call_holdfast(database, *arguments)
     assert done.returncode == 2
@@ -74,7 +74,7 @@ def test_a_part_that_cannot_be_set_up_is_named_without_its_secrets(
     assert "hunter2" not in done.stderr
 
 
-def test_a_database_that_is_not_there_is_told() -> None:
+def test_an_unreachable_database_is_reported() -> None:
     done = call_holdfast("postgresql://postgres@127.0.0.1:1/none", "audit")
     assert done.returncode == 2
     assert "Cannot reach the database" in done.stderr
@@ -96,7 +96,7 @@ def test_a_setting_that_makes_no_sense_is_refused(database: str) -> None:
     assert "HOLDFAST_LANES" in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts(database: str) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(database: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

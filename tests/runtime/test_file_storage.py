@@ -1,5 +1,4 @@
-"""A file that was put is there for good and as a whole, in a folder as in a bucket; what fails says so in plain words
-and in time."""
+"""A stored file is complete and permanent, in a folder as in a bucket, and a failure is reported clearly and soon."""
 
 import asyncio
 import hashlib
@@ -174,7 +173,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
 
 @pytest.mark.parametrize("data", [b"", b"%PDF-1.7", bytes(range(256)) * 40, os.urandom(FILE_MAX)], ids=len)
 @async_test
-async def test_what_was_put_is_read_back_byte_by_byte(storage: Storage, data: bytes) -> None:
+async def test_a_stored_file_is_read_back_byte_by_byte(storage: Storage, data: bytes) -> None:
     await storage.put(_key(data), data)
     assert await storage.get(_key(data)) == data
 
@@ -248,7 +247,7 @@ async def test_a_file_and_its_names_are_on_the_disk_before_put_returns(
 
 
 @async_test
-async def test_nobody_reads_half_a_file_while_it_is_written(tmp_path: Path) -> None:
+async def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     data = os.urandom(FILE_MAX)
     file = tmp_path / _key(data)
     done = asyncio.Event()
@@ -276,7 +275,7 @@ async def test_nobody_reads_half_a_file_while_it_is_written(tmp_path: Path) -> N
 
 
 @async_test
-async def test_what_a_killed_writer_left_is_not_in_the_way(tmp_path: Path) -> None:
+async def test_the_leftovers_of_a_killed_writer_block_nobody(tmp_path: Path) -> None:
     storage = open_storage(None, tmp_path)
     await storage.put(_key(b"other"), b"other")
     (tmp_path / (_key(b"one") + "#1")).write_bytes(b"o")
@@ -290,7 +289,7 @@ def test_the_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "data" / "files").stat().st_mode) == 0o700
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for folder in (tmp_path / "file", tmp_path / "file" / "files"):
         with pytest.raises(StorageError, match="folder"):
@@ -298,7 +297,7 @@ def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_folder_that_fails_is_told_in_plain_words(tmp_path: Path) -> None:
+async def test_a_failing_folder_is_reported_in_plain_words(tmp_path: Path) -> None:
     storage = open_storage(None, tmp_path)
     (tmp_path / ORG).write_bytes(b"a file where a folder should be")
     for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
@@ -309,7 +308,7 @@ async def test_a_folder_that_fails_is_told_in_plain_words(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @async_test
-async def test_a_folder_that_may_not_be_read_is_told_in_plain_words(tmp_path: Path) -> None:
+async def test_an_unreadable_folder_is_reported_in_plain_words(tmp_path: Path) -> None:
     storage = open_storage(None, tmp_path)
     await storage.put(_key(b"one"), b"one")
     (tmp_path / ORG).chmod(0)
@@ -331,7 +330,7 @@ async def test_a_bucket_is_named_in_the_path_and_objects_are_below_the_prefix(bu
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
 @async_test
-async def test_wrong_credentials_are_told_without_telling_them(
+async def test_wrong_credentials_are_reported_without_repeating_them(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "WRONG")
@@ -352,7 +351,7 @@ async def test_a_bucket_that_is_not_there_takes_nothing(bucket: Bucket, tmp_path
 
 
 @async_test
-async def test_a_bucket_that_stumbles_is_asked_again(bucket: Bucket, tmp_path: Path) -> None:
+async def test_a_failing_bucket_is_retried(bucket: Bucket, tmp_path: Path) -> None:
     storage = open_storage(bucket.address, tmp_path)
     bucket.failures = 1
     await storage.put(_key(b"one"), b"one")
@@ -361,7 +360,7 @@ async def test_a_bucket_that_stumbles_is_asked_again(bucket: Bucket, tmp_path: P
 
 
 @async_test
-async def test_a_bucket_that_only_stumbles_is_given_up(bucket: Bucket, tmp_path: Path) -> None:
+async def test_storing_gives_up_on_a_bucket_that_keeps_failing(bucket: Bucket, tmp_path: Path) -> None:
     bucket.failures = 1_000
     with pytest.raises(StorageError):
         await open_storage(bucket.address, tmp_path).put(_key(b"one"), b"one")
@@ -379,7 +378,7 @@ async def test_half_an_answer_is_not_a_file(bucket: Bucket, tmp_path: Path, monk
 
 
 @async_test
-async def test_a_server_that_is_down_is_told(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     storage = open_storage(f"s3://receipts?endpoint=http://127.0.0.1:{free_port()}&region={REGION}", tmp_path)
     for use in (storage.put(_key(b"one"), b"one"), storage.get(_key(b"one"))):
         with pytest.raises(StorageError):
@@ -387,8 +386,8 @@ async def test_a_server_that_is_down_is_told(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.storage.TIMEOUT_SECONDS", 1.0)
+async def test_a_server_that_never_answers_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         storage = open_storage(f"s3://receipts?endpoint=http://127.0.0.1:{port}&region={REGION}", tmp_path)
@@ -398,7 +397,7 @@ async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypat
 
 
 @async_test
-async def test_nothing_goes_out_in_the_open_unless_the_address_says_so(
+async def test_nothing_goes_out_unencrypted_unless_the_url_says_so(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
@@ -409,7 +408,7 @@ async def test_nothing_goes_out_in_the_open_unless_the_address_says_so(
 
 
 @async_test
-async def test_the_endpoint_in_the_address_is_the_one_that_is_asked(
+async def test_the_configured_address_is_the_one_that_is_called(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving_bucket() as other:
@@ -452,7 +451,7 @@ async def test_the_endpoint_in_the_address_is_the_one_that_is_asked(
         "s3://receipts?endpoint=http://",
     ],
 )
-def test_an_address_that_cannot_be_used_is_told_without_repeating_it(url: str, tmp_path: Path) -> None:
+def test_an_unusable_address_is_reported_without_repeating_it(url: str, tmp_path: Path) -> None:
     with pytest.raises(StorageAddressError) as told:
         open_storage(url, tmp_path / "files")
     assert "hunter2" not in "".join(traceback.format_exception(told.value))
@@ -477,7 +476,7 @@ def test_an_address_that_can_be_used_is_taken(url: str, tmp_path: Path) -> None:
 
 @given(st.text())
 @example("&&")
-def test_whatever_stands_in_an_address_is_taken_or_refused(text: str) -> None:
+def test_any_email_address_is_accepted_or_refused(text: str) -> None:
     for url in (text, f"s3://receipts{text}", f"s3://receipts?endpoint=http://{text}"):
         with suppress(StorageAddressError):
             open_storage(url, Path("/nowhere"))

@@ -1,4 +1,4 @@
-"""What the product writes to its logs says nothing about buyers, and nothing that opens a door."""
+"""Logs contain nothing about buyers and no secrets."""
 
 import json
 import re
@@ -297,13 +297,13 @@ def test_errors_of_the_database_are_told_without_the_rows_they_are_about(broken:
     assert find_leaks(broken.text, broken.secrets) == []
 
 
-def test_the_log_is_one_json_object_a_line_but_for_what_the_server_itself_says(ordinary: CapturedLog) -> None:
+def test_every_log_line_of_ours_is_one_json_object(ordinary: CapturedLog) -> None:
     others = [line for line in ordinary.text.splitlines() if not line.startswith("{")]
     assert not [line for line in others if not re.match(r"\[[A-Z]+\] |Holdfast serves ", line)]
 
 
-def test_what_must_not_be_in_a_log_is_found_in_one(ordinary: CapturedLog) -> None:
-    """Otherwise the tests above would say nothing."""
+def test_the_leak_search_finds_every_kind_of_secret(ordinary: CapturedLog) -> None:
+    """Without this, the tests above would prove nothing."""
     for name, secret in ordinary.secrets.items():
         line = json.dumps({"event": "planted", "detail": f"it was {secret} that did not work"})
         assert f"{name} in planted" in find_leaks(f"{ordinary.text}\n{line}", ordinary.secrets)

@@ -1,5 +1,5 @@
-"""The schema comes into any database that Holdfast is given: its own, or a PostgreSQL 15 and newer; once, whoever asks
-first, and never over a newer one."""
+"""Migrations bring any PostgreSQL from version 15 up to date, once, however many processes start, and never touch a
+newer schema."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ def _migrate_in_processes(url: str, count: int) -> list[int]:
     return [int(process.communicate(timeout=60)[0] or -1) for process in processes]
 
 
-def test_of_ten_processes_that_migrate_at_once_one_does_it(unmigrated: str) -> None:
+def test_exactly_one_of_ten_processes_migrates(unmigrated: str) -> None:
     steps = _migrate_in_processes(unmigrated, 10)
     done = query(unmigrated, "SELECT count(*) FROM schema_version")[0][0]
     assert sorted(steps) == [0] * 9 + [done]
@@ -92,7 +92,7 @@ def test_a_newer_schema_is_refused_with_advice(database: str, command: list[str]
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_that_is_not_there_is_told_in_a_sentence() -> None:
+def test_an_unreachable_database_is_reported_in_one_sentence() -> None:
     done = call_holdfast("postgresql://postgres@127.0.0.1:1/none", "migrate")
     assert done.returncode == 2
     assert done.stderr.startswith("Cannot reach the database: ")
@@ -214,7 +214,7 @@ def _kill_the_server(folder: Path) -> None:
     wait_until(lambda: not psutil.pid_exists(postmaster.pid), 10)
 
 
-def test_the_embedded_server_comes_back_with_its_data_after_it_was_killed_itself(folder: Path) -> None:
+def test_the_embedded_server_restarts_with_its_data_after_a_kill(folder: Path) -> None:
     data = ["--data", str(folder)]
     with _started(folder):
         assert run_holdfast("orgs", "create", "acme", *data).returncode == 0

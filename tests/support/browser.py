@@ -31,7 +31,7 @@ LOCK = Path(tempfile.gettempdir()) / "holdfast-install.lock"
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Skips the test where there is no browser and none can be had."""
+    """Skip the test if there is no browser and none can be installed."""
     path = _path()
     # Chromium's own sandbox does not work for root.
     flags = ["--no-sandbox", *FLAGS] if _is_root() else FLAGS
@@ -44,8 +44,8 @@ def chromium() -> Iterator[Browser]:
 
 
 def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do it in another thread. While a browser is open Playwright keeps an event loop running in the test's own thread,
-    where `asyncio.run`, and with it `harness.query`, would refuse to start a second one."""
+    """Run the work in another thread. While a browser is open, Playwright keeps an event loop running in the test's own
+    thread, where `asyncio.run` (and with it `harness.query`) cannot start a second one."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(work, *args, **kwargs).result()
 
@@ -58,8 +58,8 @@ def _path() -> str:
 
 
 def ensure_installed(program: str) -> str | None:
-    """Where the program is, once it is there. One process installs at a time: others would find the package manager
-    busy, and go without."""
+    """The path of the program, installed if necessary. One process installs at a time, because the package manager
+    refuses to run twice."""
     path = shutil.which(program)
     if path is not None or not _is_root() or shutil.which("apt-get") is None:
         return path

@@ -1,4 +1,4 @@
-"""A buyer with a browser of their own, who looks at a page and clicks."""
+"""A buyer with a browser of their own, who reads pages and clicks."""
 
 import threading
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from tests.support.harness import Server
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-# Generous, because they only bound what must happen at all.
+# Generous: the test fails instead of hanging, and nothing measures speed.
 WAIT_MS = 30_000
 
 
 class BrowserBuyer:
-    """What goes wrong in the browser, and what its policy forbids, is gathered in `trouble`."""
+    """Script errors and violations of the page's policy collect in `errors`."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -53,7 +53,7 @@ class BrowserBuyer:
         return self.page.locator("[data-picks] strong").all_inner_texts()
 
     def hold(self) -> None:
-        """Take what is chosen, and come to the page of the booking."""
+        """Hold the chosen seats and wait for the page of the booking."""
         self.page.locator("[data-submit]").click()
         self.page.wait_for_url("**/b/*")
 
@@ -62,7 +62,7 @@ class BrowserBuyer:
         return self.page.url.rpartition("/")[2].partition("?")[0]
 
     def pay(self) -> None:
-        """In the sandbox, and back to the shop."""
+        """Pay in the sandbox and return to the shop."""
         self.page.locator(".way").click()
         self.page.wait_for_url("**/sandbox/checkout/**")
         self.page.locator("button.main").click()
@@ -71,7 +71,7 @@ class BrowserBuyer:
 
 @contextmanager
 def browser_buyer(browser: Browser, server: Server, **options: Any) -> Iterator[BrowserBuyer]:
-    """With a browser that nobody has used before. Nothing may have gone wrong in it in the end."""
+    """A buyer with a fresh browser session, which must end without errors."""
     context = browser.new_context(**{"locale": "en-GB", **options})
     someone = BrowserBuyer(context.new_page(), server.url)
     try:
@@ -83,7 +83,7 @@ def browser_buyer(browser: Browser, server: Server, **options: Any) -> Iterator[
 
 @contextmanager
 def foreign_site() -> Iterator[tuple[str, list[str]]]:
-    """The address of a site of somebody else, which shows the last of these pages."""
+    """The address of another site, which serves the last of these pages."""
     pages: list[str] = []
 
     class Site(BaseHTTPRequestHandler):
@@ -94,10 +94,10 @@ def foreign_site() -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(pages[-1].encode())
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Keep the test output clean."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Site) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
-        # To a browser the name is another site than the address.
+        # To a browser, localhost and 127.0.0.1 are different sites.
         yield f"http://localhost:{served.server_port}", pages
         served.shutdown()

@@ -1,4 +1,4 @@
-"""A crowd of buyers: many requests at once over many connections, with as little work of their own as possible."""
+"""Many requests at once over many connections, with as little work per request as possible."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ class Reply(Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """What was refused, or the status where nothing was."""
+        """The code of the refusal, or the status of a success."""
         return str(self.body.get("code", self.status))
 
 
@@ -33,8 +33,8 @@ def request(method: str, path: str, key: str, body: dict[str, Any] | None = None
 
 
 def send_all_at_once(port: int, requests: Sequence[bytes], connections: int | None = None) -> list[Reply]:
-    """All requests at once, each on a connection of its own, or on `connections` that are used again. All connections
-    are open before the first request is sent."""
+    """Send all requests at once, each on a connection of its own or over reused `connections`. Every connection
+    is open before the first request goes out."""
     return asyncio.run(send_all_at_once_async(port, requests, connections))
 
 

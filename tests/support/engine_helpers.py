@@ -1,4 +1,4 @@
-"""Holdfast without HTTP: events made and commands given in process, and a clock that can be moved."""
+"""The engine without HTTP: events and commands in process, and a clock that tests can move."""
 
 import asyncio
 import functools
@@ -28,7 +28,7 @@ BATCH = 400
 
 
 def async_test(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """A test that is a coroutine, run in an event loop of its own. It fails rather than hangs."""
+    """Run a coroutine as a test, in an event loop of its own, with a timeout."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -100,7 +100,7 @@ def act_command(event: EventHandle, booking: bytes, verb: Verb) -> ActOnBooking:
 
 
 async def run_commands(connection: db.Connection, commands: Sequence[Command]) -> list[Outcome]:
-    """Run the commands in batches of bearable size."""
+    """Run the commands in batches of limited size."""
     outcomes: list[Outcome] = []
     layouts = LayoutCache()
     for at in range(0, len(commands), BATCH):
@@ -109,14 +109,14 @@ async def run_commands(connection: db.Connection, commands: Sequence[Command]) -
 
 
 async def hold_many(connection: db.Connection, event: EventHandle, count: int) -> list[bytes]:
-    """The bookings of so many holds of one unit each."""
+    """Place `count` holds of one unit each and return their bookings."""
     outcomes = await run_commands(connection, [place_command(event) for _ in range(count)])
     assert all(isinstance(outcome, Accepted) for outcome in outcomes)
     return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
 
 
 async def shift_clock(connection: db.Connection, seconds: int) -> None:
-    """From now on it is so much later in this database than it is outside."""
+    """Set the clock of this database ahead by so many seconds."""
     await connection.execute(
         "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
         f"AS 'SELECT clock_timestamp() + interval ''{seconds} seconds'''"
@@ -124,7 +124,7 @@ async def shift_clock(connection: db.Connection, seconds: int) -> None:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 10) -> None:
-    """A deadline for what must happen at all, not a measure of how fast it does."""
+    """Poll until the condition holds. The deadline only keeps a test from hanging."""
     async with asyncio.timeout(seconds):
         while not await _truth(condition()):
             await asyncio.sleep(0.01)

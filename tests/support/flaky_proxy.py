@@ -1,11 +1,11 @@
-"""A wire between a desk and its database that can be cut at the worst moments: just before the database hears of a
-COMMIT, or just after it has obeyed and before the desk is told."""
+"""A proxy between the engine and its database that fails at the worst moments: just before the database sees a COMMIT,
+or just after it obeyed and before the engine hears of it."""
 
 import asyncio
 from enum import Enum
 from urllib.parse import parse_qs, urlsplit
 
-# What PostgreSQL says when it is done and no transaction is open.
+# PostgreSQL's ReadyForQuery message outside of a transaction.
 READY = b"Z\x00\x00\x00\x05I"
 
 
@@ -23,18 +23,18 @@ class FlakyProxy:
         self._ends: list[asyncio.StreamWriter] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
-        # Set to have the next COMMIT meet it; None again once that has happened.
+        # The fault that the next COMMIT meets; None again afterwards.
         self.next_cut: Cut | None = None
         self.was_cut = asyncio.Event()
 
     async def open(self) -> str:
-        """The address of the database at this end."""
+        """Start the proxy and return its URL."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return f"postgresql://postgres:@127.0.0.1:{port}/{self._database}?sslmode=disable"
 
     async def close(self) -> None:
-        """Everything on it is gone, as when a process dies."""
+        """Drop every connection, as when a process dies."""
         if self._server is not None:
             self._server.close()
         self._cut()

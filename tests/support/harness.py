@@ -1,4 +1,4 @@
-"""What tests run Holdfast with: databases of their own, and real servers in real processes."""
+"""Everything tests run Holdfast with: databases, real servers in real processes, orgs and example events."""
 
 import asyncio
 import atexit
@@ -25,14 +25,14 @@ from holdfast.runtime import db, embedded
 from holdfast.runtime.credentials import Role, create_key, create_org
 
 T = TypeVar("T")
-# Whoever looks more often keeps the server from starting.
+# Polling more often would slow the start down.
 START_PAUSE_SECONDS = 0.1
 DATA_FOLDER = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
 atexit.register(shutil.rmtree, DATA_FOLDER, ignore_errors=True)
 TEMPLATE = "holdfast_template"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 * 1024**3
-# `make test-long` takes its time, and tries everything as often as we promise.
+# `make test-long` runs every race, crash and property in full.
 IS_LONG = "HOLDFAST_LONG_TESTS" in os.environ
 SANDBOX_SECRET = "whsec_" + base64.b64encode(b"the sandbox signs with this").decode()
 
@@ -43,7 +43,7 @@ def with_database(url: str, name: str) -> str:
 
 
 def run_with_connection(work: Callable[[db.Connection], Awaitable[T]], url: str) -> T:
-    """Do something on a connection of its own."""
+    """Run a coroutine on a connection of its own."""
 
     async def connected() -> T:
         connection = await db.connect(url)
@@ -56,7 +56,7 @@ def run_with_connection(work: Callable[[db.Connection], Awaitable[T]], url: str)
 
 
 def query(url: str, statement: str, *values: Any) -> Any:
-    """Rows of one statement."""
+    """Run one statement and return its rows."""
 
     async def fetch(connection: db.Connection) -> Any:
         return await connection.fetch(statement, *values)
@@ -132,12 +132,12 @@ class Server:
         self.port = int(url.rpartition(":")[2])
 
     def api_pids(self) -> list[int]:
-        """The processes that serve requests: those that listen on the port, less the one that started them."""
+        """The processes that serve requests: children that listen on the port."""
         children = psutil.Process(self.process.pid).children()
         return [child.pid for child in children if "worker" not in child.cmdline() and _listens(child, self.port)]
 
     def client(self, headers: dict[str, str] | None = None) -> httpx.Client:
-        # There is no TLS here, and to make ready for it takes long.
+        # Loading certificates takes long, and there is no TLS here.
         return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
 
     def stop(self) -> int:
@@ -184,7 +184,7 @@ def running_server_on(
 
 
 def _environment(database_url: str) -> dict[str, str]:
-    """Settings with which everything can be tried on one machine."""
+    """Settings that let every part run on one machine."""
     return {
         "HOLDFAST_DATABASE_URL": database_url,
         "HOLDFAST_DATA_DIR": str(DATA_FOLDER),
@@ -202,7 +202,7 @@ def _is_ready(server: Server, client: httpx.Client) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause_seconds: float = 0.04) -> None:
-    """A deadline for what must happen at all, not a measure of how fast it does."""
+    """Poll until the condition holds. The deadline only keeps a test from hanging."""
     give_up_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up_at, f"did not happen in {seconds} s"
@@ -234,7 +234,7 @@ def example_event(**changes: Any) -> dict[str, Any]:
 
 
 def publish_event(client: httpx.Client, event: dict[str, Any]) -> str:
-    """Make the event, put it on sale, and return its id. The client has an admin's key."""
+    """Create the event as an admin, publish it, and return its id."""
     made = client.post("/v1/events", json=event)
     assert made.status_code == 201, made.text
     id_: str = made.json()["id"]

@@ -1,4 +1,4 @@
-"""What a browser without script does: opens pages, reads their forms and sends them, and keeps one cookie."""
+"""A browser without JavaScript: it opens pages, reads their forms, submits them, and keeps one cookie."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from msgspec import Struct
 from tests.support.harness import Server
 
 HTML: Final = "text/html,application/xhtml+xml"
-# What has no end tag.
+# Elements without an end tag.
 VOID: Final = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 IFRAME_HEADERS: Final = {"Sec-Fetch-Dest": "iframe"}
 
@@ -27,7 +27,7 @@ class Form(Struct):
 
 
 class Page(HTMLParser):
-    """What is in a page, as far as tests want to know."""
+    """A parsed page: its text, links, forms and scripts. Parsing fails if a tag is left open."""
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(convert_charrefs=True)
@@ -49,12 +49,12 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> Any:
-        """What the page leaves for its script."""
+        """The JSON that the page embeds for its script."""
         (found,) = [text for attributes, text in self.scripts if attributes.get("id") == "page"]
         return json.loads(found)
 
     def form(self, ending: str) -> Form:
-        """The form that is sent to an address with this ending; where there are several, the last."""
+        """The last form whose action ends like this."""
         found = [form for form in self.forms if form.action.endswith(ending)]
         assert found, f"there is no form for {ending} in: {self.text}"
         return found[-1]
@@ -123,14 +123,14 @@ class Page(HTMLParser):
 
 @contextmanager
 def new_visitor(server: Server, language: str = "en", **headers: str) -> Iterator[httpx.Client]:
-    """A browser that was never here before."""
+    """A client without cookies."""
     told = {"Accept": HTML, "Accept-Language": language, **headers}
     with httpx.Client(base_url=server.url, headers=told, timeout=30, verify=False) as client:
         yield client
 
 
 def get_as_new_visitor(url: str, headers: Any = None) -> httpx.Response:
-    """What a browser gets that was never here before."""
+    """One request without cookies."""
     return httpx.get(url, headers=headers, timeout=30, verify=False)
 
 
@@ -147,7 +147,7 @@ def parse_page(response: httpx.Response, status: int = 200) -> Page:
 def submit_form(
     client: httpx.Client, form: Form, headers: dict[str, str] | None = None, /, **values: str
 ) -> httpx.Response:
-    """The form as a browser sends it, with these of its fields filled in; `__` stands for a dot in a name."""
+    """Submit the form as a browser does, with these fields filled in; `__` stands for a dot in a field name."""
     filled = {**form.fields, **{name.replace("__", "."): value for name, value in values.items()}}
     return client.post(form.action, data=filled, headers={**same_origin_headers(client), **(headers or {})})
 
@@ -158,7 +158,7 @@ def submit_file(client: httpx.Client, form: Form, file: bytes, name: str = "rece
 
 
 def same_origin_headers(client: httpx.Client) -> dict[str, str]:
-    """What a browser says of a form that is on a page of the same site."""
+    """The headers a browser adds to a form of the same site."""
     return {"Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
 
 
@@ -169,12 +169,12 @@ def redirect_target(response: httpx.Response) -> str:
 
 
 def hold_on_page(client: httpx.Client, event: str, /, **values: str) -> str:
-    """The address of the booking that the event's order form makes."""
+    """Submit the order form of the event and return the path of the booking."""
     return redirect_target(submit_form(client, get_page(client, f"/e/{event}").form("/hold"), **values))
 
 
 def pay_in_sandbox(client: httpx.Client, booking: str, action: str = "pay") -> str:
-    """Through the checkout, and to where it leads back."""
+    """Go through the checkout and return the path it leads back to."""
     checkout = urlsplit(redirect_target(submit_form(client, get_page(client, booking).form("/pay")))).path
     assert client.get(checkout).status_code == 200
     back = urlsplit(redirect_target(client.post(checkout, data={"action": action})))

@@ -1,4 +1,4 @@
-"""What a refusal has to look like, whoever says no to what."""
+"""What every success and every problem document has to look like."""
 
 from typing import Any, Final
 
@@ -6,12 +6,12 @@ import httpx
 
 FIELDS: Final = {"type": str, "title": str, "status": int, "code": str, "detail": str, "retryable": bool}
 OPTIONAL: Final = {"conflicts", "errors"}
-# Words of what is inside, which nobody outside should read.
+# Traces of the implementation that must never reach a client.
 INTERNALS: Final = ("Traceback", "asyncpg", "msgspec", "SELECT ", "INSERT ", 'File "')
 
 
 def expect_problem(response: httpx.Response) -> dict[str, Any]:
-    """The problem document of an answer that has to be one, and has to be the caller's fault."""
+    """Check that the response is a well-formed 4xx problem document, and return it."""
     assert 400 <= response.status_code < 500, f"{response.status_code}: {response.text[:500]}"
     assert response.headers["content-type"] == "application/problem+json"
     document: dict[str, Any] = response.json()
@@ -31,7 +31,7 @@ def expect_error(response: httpx.Response, status: int, code: str) -> dict[str, 
 
 
 def expect_ok(response: httpx.Response, status: int = 200) -> dict[str, Any]:
-    """The document of an answer that has to be a yes."""
+    """Check that the response is a success, and return its document."""
     assert response.status_code == status, f"{response.status_code}: {response.text[:500]}"
     assert response.headers["content-type"] == "application/json"
     document: dict[str, Any] = response.json()

@@ -22,8 +22,8 @@ REACH_SECONDS = 60
 
 
 class AudienceReport(msgspec.Struct):
-    """`last_at`: by the number of a fact, when the last socket heard of it. A gap is a message that does not follow.
-    `states` is what one of them knows of the seats in the end."""
+    """`last_at` says, by journal entry, when the last socket got it. A gap is a message that does not follow
+    its predecessor. `states` are the seats as one socket knows them in the end."""
 
     sockets: int
     messages: int
@@ -37,7 +37,7 @@ class AudienceReport(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A message that many sockets get: which facts it tells of, and when the last socket got it."""
+    """A message to many sockets: the journal entries it covers, and when the last socket got it."""
 
     first: int
     last: int
@@ -164,7 +164,7 @@ def _report(tally: Tally, watchers: list[Watcher], version: int) -> AudienceRepo
 
 
 class Audience:
-    """That process, as seen from the one that starts it."""
+    """The audience process, as seen by its parent."""
 
     def __init__(self, port: int, event: str, sockets: int) -> None:
         command = [

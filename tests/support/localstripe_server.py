@@ -1,4 +1,4 @@
-"""localstripe on loopback: as much of Stripe as others have written, with intents, refunds and signed notices."""
+"""localstripe on loopback: intents, refunds and signed notices as others implemented them."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import httpx
 
 from tests.support.harness import free_port, wait_until
 
-# As a module it would listen on all addresses, and keep its data in a file.
+# Run as a module, it would listen on all addresses and keep its data in a file.
 LOCALSTRIPE = """
 import sys
 from aiohttp import web

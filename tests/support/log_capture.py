@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Whatever a test may have forgotten to name.
+# Secrets that a test may have forgotten to name.
 PATTERNS = {
     "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+"),
     "a secret key": re.compile(r"hf_sk_[\w-]{10}"),
@@ -18,7 +18,7 @@ PATTERNS = {
 
 
 class CapturedLog:
-    """What a server has written, and what must not be in it, by name."""
+    """The log of a server, and the secrets that must not be in it, by name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,12 +29,12 @@ class CapturedLog:
         return self.path.read_text(errors="replace")
 
     def has_entry(self, what: str) -> bool:
-        """Whether there is an entry of this name."""
+        """Whether the log has an entry of this name."""
         return f'"event": "{what}"' in self.text
 
 
 def find_leaks(text: str, named: dict[str, str]) -> list[str]:
-    """What is in the lines that should not be. A line that tells a secret is not repeated here."""
+    """The secrets in the log, without repeating the line that leaks."""
     found = []
     for line in text.splitlines():
         about = json.loads(line).get("event") if line.startswith("{") else line[:20]
@@ -46,7 +46,7 @@ def find_leaks(text: str, named: dict[str, str]) -> list[str]:
 
 @contextmanager
 def redirect_output(path: Path) -> Iterator[None]:
-    """Whoever is started meanwhile writes there, to the end."""
+    """Send the output of every process started meanwhile to this file."""
     kept = os.dup(1), os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 1)

@@ -14,7 +14,7 @@ from tests.support.harness import free_port
 
 
 class Mailbox:
-    """What a mail server took. `answers` are given to the next recipients, messages and goodbyes instead of a yes."""
+    """The accepted messages. `answers` replace the next replies to RCPT, DATA and QUIT."""
 
     def __init__(self, **answers: list[str]) -> None:
         self.answers = answers
@@ -49,7 +49,7 @@ class Mailbox:
 
 @contextmanager
 def mail_server(mailbox: Mailbox, **options: Any) -> Iterator[str]:
-    """Host and port of a server that puts into the mailbox what it takes."""
+    """Run a mail server and return its host and port."""
     controller = Controller(mailbox, hostname="127.0.0.1", port=free_port(), **options)
     controller.start()
     try:

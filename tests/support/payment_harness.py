@@ -1,4 +1,4 @@
-"""Money for tests: commands about payments on paper, and a till with a gateway that does what the test says."""
+"""Payments without HTTP: an engine, a fake gateway, and the worker's jobs, run when the test says so."""
 
 import asyncio
 import secrets
@@ -31,7 +31,7 @@ POOLS: Final = [
 
 
 class NoticeBody(Struct, frozen=True, kw_only=True):
-    """What the gateway below writes into a notice."""
+    """The body of a notice from the fake gateway."""
 
     id: str
     result: PaymentResult | None = PaymentResult.CAPTURED
@@ -42,9 +42,8 @@ class NoticeBody(Struct, frozen=True, kw_only=True):
 
 
 class FakeGateway:
-    """A provider with books in memory. It fails as it was told to, `troubles` by the name of the call, and then works
-    again; a trouble named `refund after` happens when the money is already on its way. Once it `curses`, it breaks on
-    the payment it is next asked about, for ever."""
+    """A provider in memory. `failures` lists the errors of the next calls by name; a failure of `refund after` happens
+    once the refund is under way. After `breaks_next` it fails for ever on the next payment it is asked about."""
 
     def __init__(self) -> None:
         self.asked: dict[str, CheckoutRequest] = {}
@@ -104,7 +103,7 @@ class FakeGateway:
 
 
 class PaymentHarness:
-    """What takes money, without HTTP: a desk, a gateway, and the jobs of a worker, run when the test says so."""
+    """An engine, a fake gateway, and the payment jobs of a worker, which run when the test calls them."""
 
     def __init__(self, database: str, connection: db.Connection, pool: db.Pool, event: EventHandle) -> None:
         self.database = database
@@ -141,7 +140,7 @@ class PaymentHarness:
         return (await self.execute(engine_helpers.act_command(self.event, booking.id, verb))).booking
 
     async def start_payment(self, booking: Booking, *, ask: bool = True) -> Payment:
-        """A payment of the booking; if the provider is not asked, it stays without a reference."""
+        """Start a payment of the booking. Without `ask` it stays without a provider reference."""
         new = ids.new_id()
         command = StartPayment(
             event=self.event.id,
@@ -169,13 +168,13 @@ class PaymentHarness:
         return ids.format_payment_id(self.event.id, of.id)
 
     async def deliver_notice(self, of: Payment, news: PaymentResult = PaymentResult.CAPTURED, **changes: Any) -> bool:
-        """What the gateway would tell of the payment, by its own name of it."""
+        """Deliver the gateway's notice about the payment, under the gateway's own reference."""
         given: dict[str, Any] = {"ref": of.provider_ref, "amount": of.amount, "currency": of.currency}
         word = NoticeBody(**{"id": secrets.token_hex(8), "result": news, **given, **changes})
         return await self.inbox.receive("gateway", {"signed": "by the gateway"}, json.encode(word))
 
     async def settle(self, of: Payment, booking: Booking, news: PaymentResult = PaymentResult.CAPTURED) -> Payment:
-        """The same without the way through the inbox."""
+        """Settle the payment directly, without the inbox."""
         command = SettlePayment(
             event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, result=news,
             amount=of.amount, currency=of.currency,
@@ -219,7 +218,7 @@ class PaymentHarness:
         return at
 
     async def advance_clock(self, seconds: float) -> None:
-        """From now on it is so much later."""
+        """Advance the frozen clock."""
         await freeze_clock(self.connection, await self.now() + timedelta(seconds=seconds))
 
     async def freeze_clock(self, at: datetime) -> None:
@@ -227,7 +226,7 @@ class PaymentHarness:
 
 
 async def freeze_clock(connection: db.Connection, at: datetime) -> None:
-    """It is this moment in the database until it is set again."""
+    """Freeze the clock of the database at this moment."""
     await connection.execute(
         "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
         f"AS 'SELECT timestamptz ''{at.isoformat()}'''"
@@ -236,7 +235,7 @@ async def freeze_clock(connection: db.Connection, at: datetime) -> None:
 
 @asynccontextmanager
 async def payment_harness(database: str, **changes: Any) -> AsyncIterator[PaymentHarness]:
-    """A till for an event of ten seats and a hundred places. Its clock stands still unless it is moved."""
+    """A harness around an event of ten seats and a hundred places, with a frozen clock."""
     policy = {"hold_seconds": 60, "extend_seconds": 0, "late_grace_seconds": 120, **changes.pop("policy", {})}
     pool = await db.create_pool(database, 4)
     async with lane_connection(database) as connection:

@@ -1,5 +1,5 @@
-"""Buyers who do not give up: they come back after a broken connection or a "busy" with the same Idempotency-Key, and
-remember what they were told."""
+"""Buyers who never give up: they retry lost connections and "busy" answers with the same Idempotency-Key and remember
+every answer."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ from tests.support.harness import Server, post_hold, query, wait_until
 BUYERS = 24
 SEATS = 200
 PLACES = 100_000
-# Longer than any promise of recovery, so that a broken promise shows as one and not as a test that hangs.
+# Longer than any promised recovery, so that a broken promise fails the test instead of hanging it.
 PATIENCE_SECONDS = 15
 POOLS = [
     {"code": "hall", "seats": {"rows": ["A"], "numbers": SEATS}},
@@ -28,7 +28,7 @@ POOLS = [
 
 
 class PersistentBuyers:
-    """They hold seats and places of one event, and confirm every other hold, until they are told to stop."""
+    """They hold seats and places of one event and confirm every other hold until they are stopped."""
 
     def __init__(self, server: Server, key: str, event: str) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class PersistentBuyers:
             await asyncio.gather(*(self._buy_until_stopped(client) for _ in range(BUYERS)))
 
     def stop(self) -> None:
-        """What is under way is brought to its end."""
+        """Let running requests finish, and start no more."""
         self._stopping = True
 
     def wait_for_more(self, bookings: int) -> None:
@@ -98,7 +98,7 @@ class PersistentBuyers:
 
 @contextmanager
 def buying_in_background(server: Server, key: str, event: str) -> Iterator[PersistentBuyers]:
-    """Shoppers at work in a thread of their own. Once they are done, what they were told is compared with what is."""
+    """Run the buyers in a thread, and compare every answer they got with the database at the end."""
     buyers = PersistentBuyers(server, key, event)
     thread = threading.Thread(target=lambda: asyncio.run(buyers.run()))
     thread.start()
@@ -113,7 +113,7 @@ def buying_in_background(server: Server, key: str, event: str) -> Iterator[Persi
 
 
 def _check(url: str, event: str, buyers: PersistentBuyers) -> None:
-    """Everything acknowledged is there as acknowledged, there is nothing else, and no unit is taken twice."""
+    """The database has exactly the acknowledged bookings, and no unit is sold twice."""
     assert buyers.unexpected_answers == []
     id_ = ids.parse_event_id(event)
     assert id_ is not None

@@ -7,7 +7,7 @@ import psutil
 
 
 def find_postmaster(folder: Path) -> psutil.Process:
-    """The embedded PostgreSQL of a data folder, which has left its pid there; it need not run any more."""
+    """The embedded PostgreSQL of a data folder, by the pid file it left there. It may have ended."""
     return psutil.Process(int((folder / "postgres" / "postmaster.pid").read_text().split()[0]))
 
 
@@ -16,7 +16,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def stop_postgres(folder: Path) -> None:
-    """End the embedded PostgreSQL of a data folder, if it runs, whoever else may use it."""
+    """Stop the embedded PostgreSQL of a data folder if it runs, even if others use it."""
     try:
         postmaster = find_postmaster(folder)
     except (FileNotFoundError, psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""Requests that no HTTP client would send: bytes on a connection."""
+"""Requests that no HTTP client would send: raw bytes on a connection."""
 
 import socket
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ def request_head(method: str, path: bytes, headers: Sequence[bytes]) -> bytes:
 
 
 def send_bytes(port: int, *parts: bytes, hang_up: bool = False) -> httpx.Response | None:
-    """The answer to these bytes, or None where the server only hung up. With `hang_up` nothing more is sent: the
-    client is gone before its request is whole."""
+    """The response to these bytes, or None if the server only closed the connection. With `hang_up` the client stops
+    sending before its request is complete."""
     with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS) as connection:
-        # The server may answer and hang up before it has heard everything.
+        # The server may answer and close before it has read everything.
         with suppress(OSError):
             connection.sendall(b"".join(parts))
             if hang_up:
@@ -49,6 +49,6 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def chunked_body(body: bytes, size: int) -> bytes:
-    """The body in the chunked transfer coding."""
+    """The body in chunked transfer encoding."""
     parts = [body[at : at + size] for at in range(0, len(body), size)]
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"

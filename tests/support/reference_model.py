@@ -1,5 +1,5 @@
-"""What must be true of one event, in the plainest terms: a few dictionaries, and nothing counted in advance. It shares
-no code with the engine."""
+"""What must be true of one event, in the plainest terms: a few dictionaries and no counters. It shares no code with the
+engine."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ ALIVE = {*TIMED, "confirmed"}
 TAKING = (*sorted(TIMED), "confirmed", "completed")
 REVIEW_SECONDS, GRACE_SECONDS = 86_400, 120
 
-# What a verb makes of a booking; anything else is refused with what stands in the second table.
+# The status that a verb leads to. Any other pair is refused as the second table says.
 MOVES = {
     ("held", "submit"): "payment_submitted",
     ("held", "settle"): "confirmed",
@@ -66,7 +66,7 @@ SAYS_NO_TO = {
 
 
 class ModelBooking(Struct):
-    """A booking in the model. `units` are pairs of a seat's label or nothing, and a quantity."""
+    """A booking in the model. Each unit is a seat label or None, and a quantity."""
 
     user: str
     status: str
@@ -98,7 +98,7 @@ class Model:
         self.keys: dict[bytes, bytes] = {}
 
     def taken(self, *statuses: str) -> tuple[set[str], int]:
-        """The seats and the floor places of bookings in these statuses as they are stored."""
+        """The seats and the number of floor places of bookings stored in these statuses."""
         those = [entry for entry in self.bookings.values() if entry.status in statuses]
         return {seat for entry in those for seat in entry.seats()}, sum(entry.floor() for entry in those)
 
@@ -118,7 +118,7 @@ class Model:
         return self.expire() + sum(self.end(entry) for entry in self.bookings.values())
 
     def end(self, entry: ModelBooking) -> bool:
-        """Whether the booking had to end with its event."""
+        """End the booking if its event has ended, and say whether it did."""
         if self.event == "completed" and entry.status == "confirmed":
             self.move(entry, "completed")
         elif self.event == "cancelled" and entry.status in ALIVE:
@@ -132,8 +132,8 @@ class Model:
         self.entries += 1
 
     def batch(self, commands: Sequence[Command], outcomes: Sequence[Outcome]) -> list[object]:
-        """What should be answered: a booking's id, or the refusal. Outcomes are looked at only for which of the best
-        available seats were given, which the model leaves to the engine as long as they are free."""
+        """The expected answers: the id of a booking, or the refusal. Of the outcomes the model reads only which
+        best-available seats the engine chose, because any free ones will do."""
         self.expire()
         return [
             self.place(command, outcome) if isinstance(command, PlaceHold) else self.act(command)
@@ -233,7 +233,7 @@ class Model:
         return command.booking
 
     def has_back(self, entry: ModelBooking) -> bool:
-        """Whether an expired booking can have what it had: not too late, and nothing of it is somebody else's."""
+        """Whether an expired booking can be revived: in time, and with all its units still free."""
         assert entry.expires_at is not None
         theirs = [e for e in self.bookings.values() if e.user == entry.user and e.status in ALIVE]
         limit = self.policy.max_units_per_user

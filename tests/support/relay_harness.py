@@ -1,6 +1,6 @@
-"""What tests of deliveries are made of: rows that wait, receivers on loopback, and relays, also in other processes.
+"""Relays and their surroundings: deliveries that wait, receivers on loopback, and relay processes.
 
-`python -m tests.support.relay_harness <database> <seconds a send may take> <file>` is such a process.
+`python -m tests.support.relay_harness <database> <send seconds> <file>` is such a process.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def accept(_: Request) -> bytes:
 
 
 class Receiver:
-    """An HTTP server that keeps what it is told. Whoever uses it may say what it answers."""
+    """An HTTP server that keeps every request and answers as the test says."""
 
     def __init__(self, answer: Responder, port: int, scheme: str) -> None:
         self.answer = answer
@@ -61,7 +61,7 @@ class Receiver:
         self.url = f"{scheme}://127.0.0.1:{port}/hook"
 
     def received_numbers(self) -> dict[int, list[int]]:
-        """What each stream was told, in the order of arrival, without what it knew already."""
+        """The numbers each stream received, in order of arrival and without repeats."""
         streams: dict[int, dict[int, None]] = {}
         for request in self.requests:
             streams.setdefault(request.data["stream"], {})[request.data["number"]] = None
@@ -113,7 +113,7 @@ async def running_receiver(answer: Responder = accept, tls: ssl.SSLContext | Non
 
 
 class FileChannel:
-    """A channel that writes lines to a file, where they stay whatever happens to the process."""
+    """A channel that appends lines to a file, which outlives the process."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -137,7 +137,7 @@ async def new_org(connection: db.Connection) -> bytes:
 
 
 async def new_endpoint(connection: db.Connection, org: bytes, url: str, secret: str | None = None) -> str:
-    """The target that a new endpoint is."""
+    """Create an endpoint and return its target."""
     endpoint = ids.new_id()
     await connection.execute(
         "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, $3, '{}', $4)",
@@ -159,7 +159,7 @@ async def insert_deliveries(
     channel: str = "webhook",
     after: int = 0,
 ) -> None:
-    """So many facts for each of so many streams, which take turns. A stream's number is in its id and in the body."""
+    """Insert `each` deliveries for each of the streams, in turns. The id and the body carry the stream's number."""
     await connection.execute(
         """INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
         SELECT $1, $7::bigint + number, $2, $3, $4, lpad(to_hex(number % $5::int), 32, '0')::uuid, 'confirmed',
@@ -192,7 +192,7 @@ async def first_delivery(connection: db.Connection, target: str) -> Any:
 async def new_relay(
     url: str, channels: Mapping[str, Channel] | None = None, send_seconds: float = 25
 ) -> AsyncIterator[Relay]:
-    """A relay that does what it is told to, with webhooks to wherever they go."""
+    """A relay that the test drives, with webhooks to any address."""
     pool = await db.create_pool(url, 4)
     webhooks = WebhookChannel(db.Database(pool), allow_private=True)
     relay = Relay(db.Database(pool), {"webhook": webhooks, **(channels or {})}, send_seconds=send_seconds)
@@ -208,7 +208,7 @@ async def new_relay(
 async def running_relay(
     url: str, channels: Mapping[str, Channel] | None = None, send_seconds: float = 25
 ) -> AsyncIterator[Relay]:
-    """A relay that runs."""
+    """A relay that runs in the background."""
     async with new_relay(url, channels, send_seconds) as relay:
         stopping = asyncio.Event()
         job = Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False)

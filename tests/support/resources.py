@@ -1,4 +1,4 @@
-"""Something of each kind that a path can name, made over HTTP."""
+"""Create one resource of each kind over HTTP."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ UNKNOWN_IDS: Final = {
 
 
 def reviewed_event(**changes: Any) -> dict[str, Any]:
-    """An event for which receipts are taken."""
+    """An event that accepts receipts."""
     return example_event(**{"policy": {"review": "manual"}, **changes})
 
 
@@ -73,7 +73,7 @@ def post_notice(
     id_: str | None = None,
     **changes: Any,
 ) -> httpx.Response:
-    """What the sandbox would tell about a payment, signed as it signs."""
+    """Post the sandbox's notice about a payment, with its signature."""
     data = {name: payment[name] for name in ("provider_ref", "amount", "currency")}
     return post_raw_notice(
         client, json.dumps({"type": kind, "data": {**data, **changes}}), id_ or f"msg_{secrets.token_hex(8)}"
@@ -91,7 +91,7 @@ def post_raw_notice(client: httpx.Client, body: str, id_: str, at: datetime | No
 
 
 def create_payment_in_review(client: httpx.Client, user: str = "u-1") -> str:
-    """A payment of which too little came."""
+    """Create a payment under review, because too little was paid."""
     payment = start_payment(client, user)
     expect_ok(post_notice(client, payment, amount=1))
     id_: str = payment["id"]
@@ -122,7 +122,7 @@ def create_endpoint(client: httpx.Client) -> str:
 
 
 def post_endpoint(client: httpx.Client) -> httpx.Response:
-    """The oldest go for it where there are many: there is a limit."""
+    """Create an endpoint. An org has a limit, so the oldest ones make room."""
     there = expect_ok(client.get("/v1/webhook-endpoints"))["items"]
     for oldest in there[: max(0, len(there) - 10)]:
         expect_ok(client.delete(f"/v1/webhook-endpoints/{oldest['id']}"))
@@ -130,7 +130,7 @@ def post_endpoint(client: httpx.Client) -> httpx.Response:
 
 
 def create_resource(client: httpx.Client, about: Resource, user: str = "u-1") -> str:
-    """The id of a new thing of this kind, or what else stands in its place in a path."""
+    """Create a resource of this kind and return its id, or whatever else a path has in its place."""
     match about:
         case Resource.EVENT:
             return publish_event(client, reviewed_event())
@@ -154,7 +154,7 @@ def create_resource(client: httpx.Client, about: Resource, user: str = "u-1") ->
 def start_checkout(
     clerk: httpx.Client, policy: dict[str, Any] | None = None, **payment: Any
 ) -> tuple[str, dict[str, Any]]:
-    """A seat that is held, and the payment that was begun for it."""
+    """Hold a seat and start its payment."""
     event = publish_event(clerk, example_event(policy=policy or {}))
     booking: str = expect_ok(post_hold(clerk, event, items=[{"seat": "A-1"}]), 201)["id"]
     return booking, expect_ok(post_payment(clerk, booking, **payment), 201)

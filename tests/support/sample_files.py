@@ -22,7 +22,7 @@ def pdf_file() -> bytes:
 
 
 def box_file(major: bytes, *others: bytes) -> bytes:
-    """The beginning of a file made of boxes: HEIC, AVIF, MP4."""
+    """The beginning of a file in the ISO base media format: HEIC, AVIF, MP4."""
     box = b"ftyp" + major + bytes(4) + b"".join(others)
     return (4 + len(box)).to_bytes(4, "big") + box + b"\0\0\0\x08meta"
 
@@ -47,6 +47,6 @@ MIB = 1024 * 1024
 
 
 def jpeg_of_size(size: int) -> bytes:
-    """A JPEG of exactly this size; what follows its end is nobody's concern."""
+    """A JPEG of exactly this size, padded after its end."""
     picture = SAMPLES["image/jpeg"]
     return picture + b"\0" * (size - len(picture))

@@ -35,7 +35,7 @@ NO_DATABASE: Any = None
 
 
 class SandboxShop:
-    """Where notices arrive. It takes those that are signed, unless it was told to answer something else first."""
+    """Receives notices and verifies them. `answers` replace its next replies."""
 
     def __init__(self) -> None:
         self.port = free_port()

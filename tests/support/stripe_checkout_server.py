@@ -1,6 +1,6 @@
-"""As much of Stripe as a Checkout session needs, on loopback: what it keeps, what it refuses, and in which words.
+"""As much of Stripe as a Checkout session needs, on loopback: what it stores, what it refuses, and its error messages.
 
-localstripe has no sessions and honours no idempotency keys, which is what this is for.
+localstripe has no sessions and ignores idempotency keys.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Form = dict[str, str]
 
 
 class Signed(NamedTuple):
-    """A notice as it comes over the wire."""
+    """A signed webhook request."""
 
     headers: dict[str, str]
     body: bytes
@@ -51,7 +51,7 @@ def sign(body: bytes, secret: str = SECRET, at: float | None = None) -> Signed:
 
 
 class StripeSessions:
-    """One merchant's account. What the buyer does, and what goes wrong on the way, are its methods and fields."""
+    """One merchant's account. Its methods act for the buyer, and its fields cause failures."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -59,11 +59,11 @@ class StripeSessions:
         self.intents: dict[str, Json] = {}
         self.refunds: list[Json] = []
         self.calls: list[Call] = []
-        # What every call is answered with instead, status and body.
+        # The status and body of every answer during an outage.
         self.outage: tuple[int, bytes] | None = None
-        # This many calls are served, but their answers get lost.
+        # The server handles this many calls and loses their answers.
         self.answers_to_lose = 0
-        # No answer at all, or one that comes a byte at a time.
+        # Never answer, or answer one byte at a time.
         self.hanging = False
         self.dribbling = False
         self.refund_status = "succeeded"
@@ -73,7 +73,7 @@ class StripeSessions:
         self._replays: dict[str, tuple[tuple[str, Form], Json]] = {}
 
     def pay(self, session_id: str) -> list[Signed]:
-        """The buyer pays by card. Both the session and its intent are told of."""
+        """The buyer pays by card. Stripe sends an event for the session and one for its intent."""
         session = self._complete(session_id, "succeeded")
         return [
             self.event("checkout.session.completed", session),
@@ -122,7 +122,7 @@ class StripeSessions:
         asked = (call.path, call.form)
         before = self._replays.get(call.idempotency_key)
         if before is None:
-            # Refusals are not kept: a call that Stripe does not take up may be made again.
+            # Stripe stores no refusals: a refused call may be retried under its key.
             before = self._replays[call.idempotency_key] = (asked, self._route(call))
         if before[0] != asked:
             raise RefusedError(
@@ -283,7 +283,7 @@ def _tags(form: Form, prefix: str) -> Form:
 
 
 def _copy(found: Json) -> Json:
-    """As it stands now, and without what only this server knows."""
+    """A snapshot without the private fields of this server."""
     kept: Json = json.loads(json.dumps({name: value for name, value in found.items() if not name.startswith("_")}))
     return kept
 
@@ -303,7 +303,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """A test's output is its own."""
+        """Keep the test output clean."""
 
     def _serve(self) -> None:
         form = dict(parse_qsl(self.rfile.read(int(self.headers.get("content-length", 0))).decode()))

@@ -33,7 +33,7 @@ def qr_codes_in_pdf(pdf: bytes, dpi: int = 72) -> list[list[str]]:
 
 
 def texts_in_pdf(pdf: bytes) -> list[str]:
-    """What a reader finds on each page, with every space and line break as one space."""
+    """The text of each page, with whitespace collapsed."""
     with open_pdf(pdf) as document:
         return [" ".join(page.get_textpage().get_text_range().split()) for page in document]
 

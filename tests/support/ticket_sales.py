@@ -25,7 +25,7 @@ def theatre_event(**changes: Any) -> dict[str, Any]:
 
 
 def buy_booking(client: httpx.Client, event: str, *items: dict[str, Any], **buyer: str) -> str:
-    """A booking that was paid for at the sandbox, as a buyer does it."""
+    """Hold, pay in the sandbox, and wait for the confirmation."""
     held = expect_ok(
         post_hold(client, event, items=list(items) or [{"pool": "standing", "tariff": "full"}], **buyer), 201
     )

@@ -1,4 +1,4 @@
-"""From the purchase to the door: the letter brings tickets, each lets one person in, once, while it is paid for."""
+"""From purchase to door: the email brings the tickets, and each paid ticket admits one person once."""
 
 import asyncio
 import base64
@@ -70,7 +70,7 @@ def _confirmed(client: httpx.Client, event: str, quantity: int = 1) -> str:
     return booking
 
 
-def test_who_buys_gets_a_letter_whose_printed_code_opens_the_door_once(
+def test_a_buyer_gets_an_email_whose_printed_code_admits_once(
     admin: httpx.Client, door: httpx.Client, mailbox: Mailbox
 ) -> None:
     address = new_address()
@@ -143,7 +143,7 @@ def test_a_code_with_any_bit_changed_is_refused(server: Server, org: Org, admin:
 
 
 @pytest.mark.parametrize("change", [" {}", "{} ", "{}=", "{}\n", "https://x.example/{}", "x"])
-def test_a_code_written_in_any_other_way_is_refused(admin: httpx.Client, door: httpx.Client, change: str) -> None:
+def test_a_code_in_any_other_spelling_is_refused(admin: httpx.Client, door: httpx.Client, change: str) -> None:
     (ticket,) = list_tickets(admin, _confirmed(admin, publish_event(admin, example_event())))
     expect_error(check_in(door, change.format(ticket["code"])), 422, "invalid_ticket")
 
@@ -165,13 +165,13 @@ def test_a_door_of_another_org_knows_nothing_of_the_ticket(server: Server, admin
 
 
 @pytest.mark.parametrize("role", ["sales", "review"])
-def test_the_door_is_for_door_keepers(server: Server, org: Org, admin: httpx.Client, role: str) -> None:
+def test_only_door_staff_can_check_in(server: Server, org: Org, admin: httpx.Client, role: str) -> None:
     (ticket,) = list_tickets(admin, _confirmed(admin, publish_event(admin, example_event())))
     with server.client(org.headers(role)) as client:
         expect_error(check_in(client, ticket["code"]), 403, "forbidden")
 
 
-def test_of_gates_at_the_same_instant_exactly_one_admits(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_exactly_one_of_several_gates_admits_a_ticket(server: Server, org: Org, admin: httpx.Client) -> None:
     booking = _confirmed(admin, publish_event(admin, example_event()), 60)
     for ticket in list_tickets(admin, booking):
         gates = [f"gate {number}" for number in range(4)]
@@ -185,7 +185,7 @@ def test_of_gates_at_the_same_instant_exactly_one_admits(server: Server, org: Or
     assert rows[0]["count"] == 60
 
 
-def test_nobody_is_admitted_once_the_refund_was_answered(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_nobody_is_admitted_after_the_refund_is_acknowledged(server: Server, org: Org, admin: httpx.Client) -> None:
     """Two gates let people in, one after the other, while the booking is refunded."""
     event = publish_event(admin, example_event(policy={"max_units_per_user": None}))
     answers: Counter[str] = Counter()
@@ -261,7 +261,7 @@ def _id(booking: str) -> bytes:
     return bytes.fromhex(booking[-32:])
 
 
-def test_a_letter_is_in_the_buyers_language(admin: httpx.Client, mailbox: Mailbox) -> None:
+def test_an_email_is_in_the_buyers_language(admin: httpx.Client, mailbox: Mailbox) -> None:
     address = new_address()
     buy_booking(admin, publish_event(admin, theatre_event()), email=address, language="es")
     (letter,) = wait_for_emails(mailbox, address)
@@ -271,7 +271,7 @@ def test_a_letter_is_in_the_buyers_language(admin: httpx.Client, mailbox: Mailbo
     assert "Entrada" in texts_in_pdf(attachments(letter)["tickets.pdf"])[0]
 
 
-def test_who_lets_a_hold_run_out_is_written_to(admin: httpx.Client, mailbox: Mailbox) -> None:
+def test_a_buyer_whose_hold_expires_gets_an_email(admin: httpx.Client, mailbox: Mailbox) -> None:
     address = new_address()
     expect_ok(
         post_hold(
@@ -287,7 +287,7 @@ def test_who_lets_a_hold_run_out_is_written_to(admin: httpx.Client, mailbox: Mai
     assert not attachments(letter)
 
 
-def test_who_is_rejected_is_told_the_reason(admin: httpx.Client, mailbox: Mailbox) -> None:
+def test_a_rejected_buyer_gets_the_reason_by_email(admin: httpx.Client, mailbox: Mailbox) -> None:
     address = new_address()
     booking = expect_ok(
         post_hold(admin, publish_event(admin, theatre_event()), items=[{"seat": "A-1"}], email=address), 201
@@ -329,7 +329,7 @@ def test_who_is_refunded_is_written_to_and_gets_the_money(
     assert len(emails_to(mailbox, address)) == 2, "of a refund the buyer hears once"
 
 
-def test_letters_about_a_booking_come_in_order_even_if_the_first_has_to_be_sent_again(
+def test_emails_about_a_booking_arrive_in_order_even_if_the_first_is_retried(
     admin: httpx.Client, mailbox: Mailbox
 ) -> None:
     address = new_address()
@@ -353,14 +353,12 @@ def test_letters_about_a_booking_come_in_order_even_if_the_first_has_to_be_sent_
 
 
 @pytest.mark.parametrize("address", ["ana\x07@example.org", "ana\x7f@example.org", "ana@example.org\x1b"])
-def test_an_address_that_no_letter_can_go_to_is_refused_while_the_buyer_can_correct_it(
-    admin: httpx.Client, address: str
-) -> None:
+def test_an_undeliverable_address_is_refused_while_the_buyer_can_correct_it(admin: httpx.Client, address: str) -> None:
     answer = post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}], email=address)
     expect_error(answer, 422, "invalid_request")
 
 
-def test_a_large_group_gets_its_letter_too(server: Server, admin: httpx.Client, mailbox: Mailbox) -> None:
+def test_a_large_group_gets_its_email(server: Server, admin: httpx.Client, mailbox: Mailbox) -> None:
     """However long it takes to print the tickets: it must not take longer than a letter is given."""
     address, group = new_address(), 600 if IS_LONG else 80
     pools = [{"code": "standing", "capacity": 1000, "tariffs": [{"code": "full", "price": 100}]}]

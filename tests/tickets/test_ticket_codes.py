@@ -1,4 +1,4 @@
-"""A ticket's code is the one text that the event's key has signed. Whatever differs from it by a bit is refused."""
+"""A ticket's code is exactly the text that the event's key signed. One changed bit, and it is refused."""
 
 import base64
 import random
@@ -40,7 +40,7 @@ def bytes_of(code: str) -> bytes:
 
 @settings(deadline=None)
 @given(refs)
-def test_what_was_signed_is_read_back_and_is_genuine(ref: TicketRef) -> None:
+def test_a_signed_code_is_read_back_and_verified(ref: TicketRef) -> None:
     code = sign(PRIVATE, ref)
     assert parse(code) == ref
     assert is_genuine(code, PUBLIC)
@@ -56,7 +56,7 @@ def test_a_code_is_at_most_150_characters_that_pass_through_any_url(ref: TicketR
 
 @settings(deadline=None)
 @given(st.text() | st.text(alphabet=ALPHABET, min_size=CODE_CHARS, max_size=CODE_CHARS))
-def test_any_text_at_all_gets_an_answer_and_is_refused(text: str) -> None:
+def test_any_text_is_refused_with_an_answer(text: str) -> None:
     parse(text)
     assert not is_genuine(text, PUBLIC)
 
@@ -90,7 +90,7 @@ def test_every_single_bit_flipped_is_refused() -> None:
     assert [forged for forged in flipped_bits(CODE) if is_genuine(forged, PUBLIC)] == []
 
 
-def test_there_is_one_way_to_write_a_code() -> None:
+def test_a_code_has_exactly_one_spelling() -> None:
     ways = [
         *(CODE + more for more in ("=", "==", " ", "\n", "\0", "A", "AAAA", CODE)),
         *(more + CODE for more in (" ", "\n", "A", "\ufeff")),
@@ -122,7 +122,7 @@ def test_another_version_is_refused_even_when_it_is_signed(version: int) -> None
 
 
 @pytest.mark.parametrize("domain", [b"", b"holdfast:", b"holdfast-receipt:"])
-def test_what_the_key_has_signed_for_another_purpose_is_no_ticket(domain: bytes) -> None:
+def test_a_signature_for_another_purpose_is_no_ticket(domain: bytes) -> None:
     assert not is_genuine(signed_as(domain, bytes_of(CODE)[:41]), PUBLIC)
     assert is_genuine(signed_as(b"holdfast-ticket:", bytes_of(CODE)[:41]), PUBLIC)
 

@@ -1,4 +1,4 @@
-"""Whatever a ticket is printed as, the code in it can be read, and a person can read the rest."""
+"""In every printed format a scanner can read the code and a person can read the rest."""
 
 import io
 import logging
@@ -79,7 +79,7 @@ def test_the_drawing_is_read_and_has_no_size_of_its_own() -> None:
     assert read_qr_codes(render_svg(root)) == [TICKET.code]
 
 
-def test_a_ticket_says_all_that_its_holder_has_to_know() -> None:
+def test_a_ticket_shows_everything_its_holder_needs() -> None:
     text = text_of(TICKET)
     for said in (
         "Candlelight Concerts",
@@ -96,13 +96,13 @@ def test_a_ticket_says_all_that_its_holder_has_to_know() -> None:
         assert said in text
 
 
-def test_what_a_ticket_does_not_have_is_not_labelled() -> None:
+def test_a_ticket_has_no_labels_for_missing_fields() -> None:
     text = text_of(structs.replace(TICKET, address=None, seat=None))
     assert "Where" not in text
     assert "Seat" not in text
 
 
-def test_a_ticket_is_told_in_spanish() -> None:
+def test_a_ticket_is_printed_in_spanish() -> None:
     text = text_of(TICKET, "es")
     for said in ("Entrada 1 de 3", "Sábado, 7 de marzo de 2026", "20:00 · hora estándar de Europa central", "Reserva"):
         assert said in text
@@ -176,11 +176,11 @@ def test_letters_of_other_scripts_are_printed(title: str) -> None:
     assert title in text_of(structs.replace(TICKET, event_title=title, org_name=title))
 
 
-def test_accents_typed_apart_from_their_letters_are_joined() -> None:
+def test_combining_accents_are_joined_with_their_letters() -> None:
     assert "Café Ñandú" in text_of(structs.replace(TICKET, event_title="Cafe\u0301 N\u0303andu\u0301"))
 
 
-def test_a_letter_that_no_font_has_becomes_a_box() -> None:
+def test_a_character_without_a_glyph_becomes_a_box() -> None:
     ticket = structs.replace(TICKET, event_title="Gala 漢字 👩\u200d🚀\ufe0f end", seat="座席 7")
     text = text_of(ticket)
     assert "Gala □□ □□ end" in text
@@ -207,12 +207,12 @@ tickets = st.builds(
 
 @settings(max_examples=25 if IS_LONG else 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tickets, texts | st.sampled_from(["en", "es"]))
-def test_whatever_people_type_the_ticket_is_printed_and_its_code_is_read(ticket: PrintedTicket, language: str) -> None:
+def test_a_ticket_prints_and_scans_whatever_people_type(ticket: PrintedTicket, language: str) -> None:
     assert qr_codes_in_pdf(tickets_pdf([ticket], language)) == [[ticket.code]]
 
 
 @pytest.mark.parametrize("title", ["The Winter Concert", "Большой зимний концерт, μεγάλη χειμερινή συναυλία, ñandú"])
-def test_a_ticket_carries_only_the_letters_that_it_uses(title: str) -> None:
+def test_a_ticket_embeds_only_the_glyphs_it_uses(title: str) -> None:
     assert len(tickets_pdf([structs.replace(TICKET, event_title=title)], "en")) < TICKET_BYTES_MAX
 
 
@@ -222,7 +222,7 @@ def test_the_document_is_named_after_the_event() -> None:
     assert (found["Title"], found["Author"], found["Creator"]) == ("Café 漢字", "Candlelight Concerts", "Holdfast")
 
 
-def test_printing_says_nothing_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_printing_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         tickets_pdf([structs.replace(TICKET, event_title="漢字 👩\u200d🚀")], "en")
     assert caplog.records == []
@@ -276,7 +276,7 @@ def test_a_calendar_gets_the_event() -> None:
     ]
 
 
-def test_a_calendar_is_told_no_end_and_no_place_where_there_is_none() -> None:
+def test_a_calendar_file_leaves_out_a_missing_end_and_place() -> None:
     names = {line.partition(":")[0] for line in lines_of(calendar(address=None))}
     assert {"DTEND", "LOCATION"}.isdisjoint(names)
 

@@ -1,4 +1,4 @@
-"""Everybody can use the pages: axe finds nothing serious on any of them, in light and in dark, wide and narrow."""
+"""Everybody can use the pages: axe finds nothing serious, light or dark, wide or narrow."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def event(admin: httpx.Client) -> str:
 
 @pytest.fixture(scope="module")
 def org(server: Server) -> Org:
-    """With a name that addresses of pages can tell."""
+    """An org with a known slug, for the addresses of its pages."""
     return Org(server.database_url, "acme")
 
 

@@ -1,4 +1,4 @@
-"""Whatever colour an org chooses, what is written in it or on it can be read."""
+"""Text stays readable on and in any colour an org chooses."""
 
 import itertools
 import re
@@ -87,7 +87,7 @@ def test_an_org_without_a_colour_has_those_of_our_stylesheet() -> None:
     check(found)
 
 
-def test_the_surfaces_of_our_stylesheet_are_among_those_that_are_looked_at() -> None:
+def test_every_surface_of_our_stylesheet_is_checked() -> None:
     light, dark = STYLE.read_text().split("prefers-color-scheme: dark", 1)
     for part, surfaces in ((light, LIGHT_SURFACES), (dark, DARK_SURFACES)):
         assert set(re.findall(r"--(?:paper|card|sunk): (\S+);", part)) <= set(surfaces)
@@ -101,7 +101,7 @@ def test_the_stylesheet_has_the_four_properties_and_nothing_else(colour: str) ->
 
 
 @pytest.mark.parametrize("colour", ["#12345", "#1234567", "red", "#12345g", "#fff;}body{display:none"])
-def test_what_is_no_colour_never_becomes_a_stylesheet(colour: str) -> None:
+def test_an_invalid_colour_never_reaches_a_stylesheet(colour: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (whichever part of it gives in first)
         palette(colour)
 

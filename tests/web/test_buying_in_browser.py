@@ -1,4 +1,4 @@
-"""Buying in real browsers: the map is live, a clock runs, somebody else is faster, and in the end there is a ticket."""
+"""Buying in real browsers: a live map, a running clock, faster rivals, and a ticket in the end."""
 
 import io
 from collections.abc import Iterator
@@ -91,9 +91,7 @@ def test_a_tickets_picture_is_its_code(browser: Browser, server: Server, admin: 
     assert expect_ok(door)["seat"] == "B-2"
 
 
-def test_a_hold_that_runs_out_is_free_again_in_both_browsers(
-    browser: Browser, server: Server, admin: httpx.Client
-) -> None:
+def test_an_expired_hold_is_free_again_in_both_browsers(browser: Browser, server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, hall(policy={"hold_seconds": 4}))
     with browser_buyer(browser, server) as ann, browser_buyer(browser, server) as ben:
         ben.open_event(event)
@@ -119,10 +117,8 @@ def test_the_best_seats_are_found(browser: Browser, server: Server, admin: httpx
         assert {seat.partition("-")[0] for seat in seats} == {"A"}
 
 
-def test_of_two_who_want_one_seat_the_slower_is_offered_others(
-    browser: Browser, server: Server, admin: httpx.Client
-) -> None:
-    """The slower one does not see it coming: the live feed is cut off in that browser."""
+def test_the_slower_of_two_buyers_is_offered_other_seats(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    """The live feed is cut off in the slower browser."""
     event = publish_event(admin, hall())
     with browser_buyer(browser, server) as ann, browser_buyer(browser, server) as ben:
         cut_off: list[bool] = []
@@ -149,7 +145,7 @@ def test_of_two_who_want_one_seat_the_slower_is_offered_others(
         ben.errors = [text for text in ben.errors if "409" not in text]
 
 
-def test_who_sees_a_chosen_seat_go_is_told_and_keeps_the_others(
+def test_a_buyer_who_loses_a_chosen_seat_sees_a_message_and_keeps_the_others(
     browser: Browser, server: Server, admin: httpx.Client
 ) -> None:
     event = publish_event(admin, hall())
@@ -184,7 +180,7 @@ def test_a_receipt_is_shown_before_it_is_sent_and_approved_while_the_page_waits(
 def test_no_change_is_missed_while_the_server_is_restarted(
     browser: Browser, server: Server, admin: httpx.Client
 ) -> None:
-    """What happens meanwhile comes through other servers on the same database."""
+    """Changes meanwhile go through another server on the same database."""
     event = publish_event(admin, hall())
     with running_server(server.database_url, workers=1) as one, browser_buyer(browser, one) as ann:
         ann.open_event(event)
@@ -224,7 +220,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, server: Serv
 
 
 def wait_for_focus(ann: Any, selector: str) -> None:
-    """Press Tab until it is there."""
+    """Press Tab until the element has the focus."""
     for _ in range(60):
         if ann.page.evaluate("selector => document.activeElement.matches(selector)", selector):
             return
@@ -275,7 +271,7 @@ def test_a_second_tab_and_the_back_button_show_what_is(browser: Browser, server:
         assert ann.seat_state("A-1") == "free"
 
 
-def test_more_time_can_be_asked_for_near_the_end(browser: Browser, server: Server, admin: httpx.Client) -> None:
+def test_a_buyer_can_extend_the_hold_near_its_end(browser: Browser, server: Server, admin: httpx.Client) -> None:
     policy = {"hold_seconds": 50, "extend_seconds": 300, "max_hold_seconds": 600}
     event = publish_event(admin, hall(policy=policy))
     with browser_buyer(browser, server) as ann:
@@ -288,7 +284,7 @@ def test_more_time_can_be_asked_for_near_the_end(browser: Browser, server: Serve
 
 
 def test_pages_work_in_a_frame_of_the_merchants_own_site(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    """The customer is handed over, and to this browser the shop is another site than the page around it."""
+    """The merchant's page embeds the shop, which is another site to this browser."""
     event = publish_event(admin, hall())
     token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "ada"}), 201)["token"]
     with foreign_site() as (origin, pages), browser_buyer(browser, server) as ann:

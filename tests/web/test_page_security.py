@@ -1,4 +1,4 @@
-"""Pages give nothing to those they are not for, run nothing that is not ours, and obey only the browser they are in."""
+"""Pages show nothing to strangers, run no foreign code, and accept forms only from their own browser session."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def tls(server: Server, log: CapturedLog) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def org(server: Server) -> Org:
-    """With a name that addresses of pages can tell."""
+    """An org with a known slug, for the addresses of its pages."""
     return Org(server.database_url, "acme")
 
 
@@ -171,7 +171,7 @@ def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[st
     return found
 
 
-def test_every_page_lets_in_nothing_from_elsewhere_and_is_kept_by_nobody(pages: dict[str, Page]) -> None:
+def test_every_page_loads_nothing_foreign_and_is_never_cached(pages: dict[str, Page]) -> None:
     for name, page in pages.items():
         headers = page.response.headers
         rules = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
@@ -207,7 +207,7 @@ def test_no_page_loads_or_sends_anything_elsewhere(pages: dict[str, Page]) -> No
                     assert re.match(r"/(?![/\\])|#\w", address), (name, tag, address)
 
 
-def test_whatever_things_are_called_is_shown_as_text(pages: dict[str, Page]) -> None:
+def test_every_name_is_shown_as_plain_text(pages: dict[str, Page]) -> None:
     calling = set(pages) - {"start", "demo", "not found", "not valid", "not ours", "too large"}
     shown = " ".join(NASTY.split())
     for name, page in pages.items():
@@ -282,7 +282,7 @@ def _forged(value: str, secret: bytes) -> dict[str, str]:
     }
 
 
-def test_a_cookie_that_we_have_not_made_is_nobodys(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_foreign_cookie_identifies_nobody(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
     value = buyer.cookies["holdfast"]
     secret = query(server.database_url, "SELECT value FROM secret WHERE name = 'sessions'")[0]["value"]
@@ -413,7 +413,7 @@ def test_a_form_that_cannot_be_read_gets_a_clear_answer(
     assert parse_page(answer, answer.status_code).response.status_code in expected
 
 
-def test_a_form_whose_size_is_not_told_is_refused(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_form_without_a_content_length_is_refused(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     fields = get_page(buyer, f"/e/{event}").form("/hold").fields
     body = f"form_token={fields['form_token']}&quantity.1.0=1".encode()
@@ -435,7 +435,7 @@ def _token(clerk: httpx.Client, user: str = "ada", **more: int) -> str:
     return token
 
 
-def test_a_customer_who_is_handed_over_is_somebody_by_name(
+def test_a_customer_entering_with_a_token_is_known_by_name(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(title="Made elsewhere"))
@@ -470,9 +470,7 @@ def test_a_customer_of_one_org_is_a_guest_at_another(server: Server, admin: http
         assert get_page(buyer, "/o/acme/bookings").response.status_code == 200
 
 
-def test_a_token_that_is_not_valid_lets_nobody_in(
-    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_an_invalid_token_lets_nobody_in(server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client) -> None:
     buyer.get("/")
     before = buyer.cookies["holdfast"]
     good = _token(admin, "eve")
@@ -638,7 +636,7 @@ def _assets(page: Page) -> set[str]:
     return {address.partition("#")[0] for address in found if address.startswith("/static/")}
 
 
-def test_files_of_the_pages_are_kept_for_ever_under_their_version(
+def test_static_files_are_cached_forever_under_their_version(
     server: Server, admin: httpx.Client, pages: dict[str, Page], buyer: httpx.Client
 ) -> None:
     addresses = set().union(*(_assets(page) for page in pages.values()))
@@ -702,7 +700,7 @@ def test_a_logo_is_a_picture_and_nothing_else(
     assert buyer.get("/logo/nobody").status_code == 404
 
 
-def test_a_colour_is_a_stylesheet_and_what_is_none_is_not_found(server: Server, pages: dict[str, Page]) -> None:
+def test_a_colour_has_a_stylesheet_and_an_invalid_one_is_not_found(server: Server, pages: dict[str, Page]) -> None:
     styles = [attributes["href"] for tag, attributes in pages["event"].tags if tag == "link"]
     assert "/brand/123456.css" in styles
     answer = get_as_new_visitor(f"{server.url}/brand/123456.css")
@@ -713,7 +711,7 @@ def test_a_colour_is_a_stylesheet_and_what_is_none_is_not_found(server: Server, 
         assert get_as_new_visitor(f"{server.url}/brand/{colour}.css").status_code == 404, colour
 
 
-def test_where_seats_are_is_kept_until_they_change(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_seat_positions_are_cached_until_they_change(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     address = get_page(buyer, f"/e/{event}").data["layout"]
     answer = get_as_new_visitor(server.url + address, headers={"accept-encoding": "identity"})
@@ -749,9 +747,7 @@ def test_no_answer_is_read_as_something_else(server: Server, tls: Server, path: 
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_what_an_api_user_is_not_given_a_page_is_not_either(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_page_reveals_no_more_than_the_api(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     """No token of the API is ever in a page, and no e-mail address in one of somebody else."""
     event = publish_event(admin, example_event())
     took = redirect_target(

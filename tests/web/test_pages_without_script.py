@@ -1,4 +1,4 @@
-"""What buyers see, and can do without a script: from the list of events to the tickets."""
+"""Everything buyers can see and do without JavaScript, from the list of events to their tickets."""
 
 import io
 import re
@@ -50,7 +50,7 @@ AWAITED_SECONDS = 30
 
 @pytest.fixture(scope="module")
 def org(server: Server) -> Org:
-    """With a name that addresses of pages can tell."""
+    """An org with a known slug, for the addresses of its pages."""
     return Org(server.database_url, "acme")
 
 
@@ -67,7 +67,7 @@ def comprador(server: Server) -> Iterator[httpx.Client]:
 
 
 def _run_out(server: Server, booking: str) -> None:
-    """The time of a hold is over, without anybody waiting for it."""
+    """Expire a hold without waiting."""
     named = ids.parse_booking_id(booking.removeprefix("/b/"))
     assert named is not None
     statement = "UPDATE booking SET expires_at = holdfast_now() - interval '1 second' WHERE event_id = $1 AND id = $2"
@@ -87,7 +87,7 @@ def _title(page: Page) -> str:
     return page.text.partition(" · ")[0]
 
 
-def test_the_start_is_of_nobody_of_the_one_who_sells_or_of_all(postgres: str) -> None:
+def test_the_start_page_shows_no_org_the_only_org_or_all_orgs(postgres: str) -> None:
     with (
         fresh_database(postgres) as database,
         running_server(database, workers=1) as server,
@@ -113,7 +113,7 @@ def test_the_start_is_of_nobody_of_the_one_who_sells_or_of_all(postgres: str) ->
         assert "Of the first" not in get_page(buyer, "/o/two").text
 
 
-def test_what_is_not_there_is_a_page_in_the_readers_language(
+def test_a_missing_page_is_shown_in_the_readers_language(
     server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
 ) -> None:
     draft = expect_ok(admin.post("/v1/events", json=example_event(title="Secret plans")), 201)["id"]
@@ -194,7 +194,9 @@ def test_a_buyer_without_script_goes_from_the_event_to_the_tickets(
     assert "Confirmed" in get_page(buyer, "/o/acme/bookings").text
 
 
-def test_tickets_come_as_a_code_a_paper_and_a_date(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_tickets_come_as_a_qr_code_a_pdf_and_a_calendar_entry(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
     event = publish_event(
         admin, example_event(title="With tickets", ends_at="2027-03-05T21:00:00Z", details={"address": "Here"})
     )
@@ -250,14 +252,14 @@ def test_more_time_can_be_had_near_the_end_and_as_far_as_the_policy_goes(
     assert not page.has_form("/extend")
 
 
-def test_where_there_is_no_more_time_none_is_offered(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_no_extension_is_offered_at_the_limit(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event(policy={"extend_seconds": 0})), **STANDING)
     page = get_page(buyer, booking)
     assert "This hold can't be extended any further." in page.text
     assert not page.has_form("/extend")
 
 
-def test_the_script_of_a_booking_is_told_all_that_it_asks_for(
+def test_the_script_of_a_booking_page_gets_all_its_data(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     policy = {"hold_seconds": 90, "extend_seconds": 45}
@@ -274,10 +276,10 @@ def test_the_script_of_a_booking_is_told_all_that_it_asks_for(
 
 
 @pytest.mark.parametrize("script", ["booking.js", "event.js", "event_map.js", "order.js", "page.js"])
-def test_what_scripts_ask_for_is_on_their_page(
+def test_every_element_a_script_needs_is_on_its_page(
     server: Server, admin: httpx.Client, buyer: httpx.Client, script: str
 ) -> None:
-    """A name that one side has changed would be missed by nobody but the buyer."""
+    """Only a buyer would notice a name that one side has changed."""
     event = publish_event(admin, example_event())
     page = get_page(buyer, f"/e/{event}")
     if script == "booking.js":
@@ -328,7 +330,7 @@ def test_too_many_of_the_best_seats_are_refused_with_a_reason(
     assert _bookings(admin, event) == []
 
 
-def test_a_free_booking_is_confirmed_at_once_and_can_be_given_up(
+def test_a_free_booking_is_confirmed_at_once_and_can_be_cancelled(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(preset="registration", pools=FREE))
@@ -346,9 +348,7 @@ def test_a_free_booking_is_confirmed_at_once_and_can_be_given_up(
     hold_on_page(buyer, event, **ONE)
 
 
-def test_a_hold_of_what_costs_nothing_asks_to_be_confirmed(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_free_hold_asks_for_confirmation(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event(pools=FREE)), **ONE)
     page = get_page(buyer, booking)
     assert "Nothing to pay" in page.text
@@ -356,7 +356,7 @@ def test_a_hold_of_what_costs_nothing_asks_to_be_confirmed(
     assert "You're in!" in get_page(buyer, booking).text
 
 
-def test_what_was_paid_for_cannot_be_given_up_on_the_page(
+def test_a_paid_booking_cannot_be_cancelled_on_the_page(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
@@ -368,7 +368,7 @@ def test_what_was_paid_for_cannot_be_given_up_on_the_page(
     assert "You're in!" in refused.text
 
 
-def test_places_that_are_given_back_are_free_at_once(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_cancelled_places_are_free_at_once(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event(pools=PLACES))
     booking = hold_on_page(buyer, event, quantity__0__0="3")
     assert "Sold out" in get_page(buyer, f"/e/{event}").text
@@ -383,7 +383,7 @@ def _token(client: httpx.Client, event: str) -> dict[str, str]:
     return {"form_token": get_page(client, f"/e/{event}").form("/hold").fields["form_token"]}
 
 
-def test_what_is_not_to_be_had_is_refused_with_a_reason_and_the_page(
+def test_an_unavailable_choice_shows_the_page_with_a_reason(
     server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(pools=PLACES, policy={"max_units_per_user": 2}))
@@ -405,7 +405,7 @@ def test_what_is_not_to_be_had_is_refused_with_a_reason_and_the_page(
 
 
 @pytest.mark.parametrize("quantity", ["-1", "1.5", "0x10", "99999", "1e3", "x", " ", "\0", "1" * 5000])
-def test_what_is_no_number_of_places_is_refused_and_never_breaks(
+def test_an_invalid_number_of_places_is_refused(
     server: Server, admin: httpx.Client, buyer: httpx.Client, quantity: str
 ) -> None:
     event = publish_event(admin, example_event())
@@ -493,9 +493,7 @@ def test_the_same_pay_form_sent_many_times_is_one_payment(
     assert len(expect_ok(admin.get(f"/v1/bookings/{_id(booking)}"))["payments"]) == 1
 
 
-def test_a_payment_that_failed_is_told_and_can_be_tried_again(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_failed_payment_says_so_and_can_be_retried(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
     back = pay_in_sandbox(buyer, booking, "fail")
     wait_until(lambda: "Your payment didn't go through" in get_page(buyer, back).text, AWAITED_SECONDS)
@@ -503,7 +501,7 @@ def test_a_payment_that_failed_is_told_and_can_be_tried_again(
     wait_until(lambda: "You're in!" in get_page(buyer, back).text, AWAITED_SECONDS)
 
 
-def test_who_comes_back_before_the_provider_has_told_is_asked_to_wait(
+def test_a_buyer_who_returns_before_the_notice_is_asked_to_wait(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
@@ -515,7 +513,7 @@ def test_who_comes_back_before_the_provider_has_told_is_asked_to_wait(
 @pytest.mark.parametrize(
     "values", [{"provider": "gold"}, {"provider": ""}, {"provider": "receipt"}, {"provider": "ä\0\n" * 500}]
 )
-def test_a_way_to_pay_that_is_not_there_is_refused(
+def test_an_unknown_payment_method_is_refused(
     server: Server, admin: httpx.Client, buyer: httpx.Client, values: dict[str, str]
 ) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
@@ -537,7 +535,7 @@ def test_a_key_of_a_form_that_no_page_has_is_as_good_as_another(
     assert redirect_target(submit_form(buyer, form, key=key)) == redirect_target(submit_form(buyer, form, key=key))
 
 
-def test_a_receipt_is_handed_in_reviewed_and_accepted(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_receipt_is_uploaded_reviewed_and_approved(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, reviewed_event())
     booking = hold_on_page(buyer, event, **STANDING, email="ada@example.org")
     form = get_page(buyer, booking).form("/receipt")
@@ -553,9 +551,7 @@ def test_a_receipt_is_handed_in_reviewed_and_accepted(server: Server, admin: htt
     assert "You're in!" in get_page(buyer, booking).text
 
 
-def test_a_receipt_that_is_rejected_is_told_with_the_reason(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_rejected_receipt_shows_the_reason(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, reviewed_event()), **STANDING)
     redirect_target(submit_file(buyer, get_page(buyer, booking).form("/receipt"), TINY_PNG))
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/reject", json={"reason": "It is of <last> year."}))
@@ -591,7 +587,9 @@ def _alert(page: Page) -> str:
     return page.text.partition("Your booking")[0]
 
 
-def test_no_receipt_is_asked_for_where_none_is_taken(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_no_page_asks_for_a_receipt_that_nobody_reviews(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
     event = publish_event(admin, example_event())
     booking = hold_on_page(buyer, event, **STANDING)
     assert not get_page(buyer, booking).has_form("/receipt")
@@ -610,9 +608,7 @@ def test_more_receipts_than_are_taken_are_refused_without_speaking_of_places(
     assert "None" not in parse_page(answer, 409).text
 
 
-def test_a_hold_that_ran_out_is_told_and_its_places_are_free(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_an_expired_hold_says_so_and_frees_its_places(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event(pools=PLACES))
     booking = hold_on_page(buyer, event, quantity__0__0="3")
     held = get_page(buyer, booking)
@@ -665,7 +661,7 @@ def test_a_refunded_booking_and_a_cancelled_event_are_told(
     assert "This event was cancelled." in parse_page(submit_form(buyer, form, **STANDING), 409).text
 
 
-def test_an_event_that_is_over_is_told_as_such(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_an_event_that_is_over_says_so(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event(title="Long ago", starts_at="2020-01-01T00:00:00Z"))
     booking = hold_on_page(buyer, event, **STANDING)
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
@@ -687,7 +683,7 @@ def test_my_bookings_are_mine(server: Server, admin: httpx.Client, buyer: httpx.
         assert "No bookings yet" in get_page(other, "/o/acme/bookings").text
 
 
-def test_money_and_times_are_those_of_the_event_in_the_readers_language(
+def test_amounts_and_times_are_those_of_the_event_in_the_readers_language(
     server: Server, admin: httpx.Client, comprador: httpx.Client
 ) -> None:
     places = [{"code": "p", "name": "Turno", "capacity": 50_000, "tariffs": [{"code": "t", "price": 1_234_567_800}]}]
@@ -717,7 +713,7 @@ def test_money_and_times_are_those_of_the_event_in_the_readers_language(
     assert found["language"] == "es"
 
 
-def test_a_language_that_is_chosen_is_kept(server: Server, buyer: httpx.Client) -> None:
+def test_a_chosen_language_is_remembered(server: Server, buyer: httpx.Client) -> None:
     page = get_page(buyer, "/o/nobody?x=1", 404)
     (spanish,) = page.links("lang=es")
     assert spanish == "/o/nobody?x=1&lang=es"

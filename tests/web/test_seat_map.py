@@ -1,4 +1,4 @@
-"""The seat map in a real browser: chosen from with mouse, touch, keyboard and as a list, and fast with 20,000 seats."""
+"""The seat map in a real browser: mouse, touch, keyboard and list, and fast with 20,000 seats."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -159,7 +159,7 @@ def test_no_more_seats_are_chosen_than_allowed(page: Page) -> None:
     assert announced(page) == "You can choose up to 2 seats."
 
 
-def test_a_chosen_seat_that_somebody_else_takes_is_given_up_and_told(page: Page) -> None:
+def test_a_chosen_seat_that_somebody_else_takes_is_deselected_with_a_message(page: Page) -> None:
     page.evaluate("['A1-1', 'A1-2', 'A1-3'].forEach(label => map.select(label, true))")
     page.evaluate("map.apply({'A1-2': 'held', 'A4-4': 'sold'})")
     assert told(page, "lost") == [{"labels": ["A1-2"]}]
@@ -170,7 +170,7 @@ def test_a_chosen_seat_that_somebody_else_takes_is_given_up_and_told(page: Page)
     assert selected(page) == ["A1-3"]
 
 
-def test_what_this_buyer_holds_is_theirs_and_never_lost(page: Page) -> None:
+def test_seats_held_by_this_buyer_stay_theirs(page: Page) -> None:
     page.evaluate("['A1-1', 'A1-2'].forEach(label => map.select(label, true))")
     page.evaluate("map.hold(['A1-1', 'A1-2'])")
     page.evaluate("map.apply({'A1-1': 'held', 'A1-2': 'held'})")
@@ -385,7 +385,7 @@ CONTRASTS = """() => {
 LOWEST = "() => [...document.querySelector('.seatmap-frame canvas').getContext('2d').getImageData(2, 2, 1, 1).data]"
 
 
-def test_colours_can_be_told_from_the_background_and_follow_the_system(page: Page) -> None:
+def test_colours_differ_from_the_background_and_follow_the_system(page: Page) -> None:
     grounds = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)

@@ -134,7 +134,7 @@ def test_what_is_said_of_one_is_said_of_many() -> None:
                 assert stem not in texts
 
 
-def test_everything_that_templates_say_is_there_with_what_its_holes_need() -> None:
+def test_every_text_used_by_templates_exists_with_its_placeholders() -> None:
     said = _said_in_templates()
     assert len(said) > 100
     by_name = {key for _, pattern, _ in said if r"\w" not in pattern for key in _keys(pattern)}
@@ -146,14 +146,14 @@ def test_everything_that_templates_say_is_there_with_what_its_holes_need() -> No
             assert "n" in names or not key.endswith((".one", ".many")), f"{name}: {key}"
 
 
-def test_everything_that_functions_say_is_there() -> None:
+def test_every_text_used_by_functions_exists() -> None:
     said = _said_in_python()
     assert said
     for name, key in said:
         assert key in PAGE, name
 
 
-def test_everything_that_scripts_say_is_there() -> None:
+def test_every_text_used_by_scripts_exists() -> None:
     for path in SCRIPTS:
         for key in re.findall(r"\bsay\(\"(\w+)\"", path.read_text()):
             kinds = ("stampede", "script") if path.name == "stampede.js" else ("script",)
@@ -161,7 +161,7 @@ def test_everything_that_scripts_say_is_there() -> None:
             assert found, f"{path.name}: {key}"
 
 
-def test_no_text_is_left_that_nobody_says() -> None:
+def test_no_text_is_unused() -> None:
     said = set().union(*(_keys(pattern) for _, pattern, _ in _said_in_templates()))
     said |= {key for _, key in _said_in_python()}
     assert set(PAGE) - said == set()
@@ -185,7 +185,7 @@ def test_every_status_of_a_booking_has_its_words_and_its_page(status: Status) ->
     assert status in TONES
 
 
-def test_no_page_is_left_for_a_status_that_is_none() -> None:
+def test_every_page_belongs_to_a_status() -> None:
     there = {path.stem for path in (WEB / "templates" / "status").iterdir()}
     assert there == {status.value for status in Status}
 
@@ -223,7 +223,7 @@ def _met_by_buyers() -> set[str]:
     return told | {"rate_limited", "busy", "invalid_request", "payload_too_large"}
 
 
-def test_what_the_api_refuses_a_buyer_is_told_in_words_of_its_own() -> None:
+def test_every_refusal_of_the_api_has_its_own_words_for_buyers() -> None:
     assert {operation.name for operation in OPERATIONS} >= set(CALLED)
     missing = {code for code in _met_by_buyers() - OURS if code not in REFUSALS}
     assert missing == set()
@@ -232,7 +232,7 @@ def test_what_the_api_refuses_a_buyer_is_told_in_words_of_its_own() -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("most", [None, 2])
 @pytest.mark.parametrize("of_best", [False, True])
-def test_every_refusal_can_be_told_whatever_it_is(language: str, most: int | None, of_best: bool) -> None:
+def test_every_refusal_has_a_problem_document(language: str, most: int | None, of_best: bool) -> None:
     for code in [each.code for each in Refusal] + ["nothing_chosen", "no_file", "wrong_file", "never heard of"]:
         text = refusal_text(language, PageProblem(409, code, ("A-1", "{x}")), _event(most), of_best=of_best)
         assert text
