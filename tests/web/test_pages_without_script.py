@@ -584,7 +584,8 @@ def test_a_file_that_is_no_receipt_is_refused_with_what_would_be_one(
 
 
 def _alert(page: Page) -> str:
-    return page.text.partition("Your booking")[0]
+    """What stands above the summary. The title of the page ends before it."""
+    return page.text.partition(" · Your booking · ")[2].partition("Your booking")[0]
 
 
 def test_no_page_asks_for_a_receipt_that_nobody_reviews(
