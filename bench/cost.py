@@ -57,7 +57,7 @@ def measure_costs(url: str, large: int) -> dict[str, Any]:
 
 async def _measure_costs(url: str, large: int) -> dict[str, Any]:
     connection = await db.connect(url)
-    org = (await connection.fetchrow("SELECT id FROM org"))["id"]
+    org = await connection.fetchval("SELECT id FROM org")
     # A vacuum or analyze in the middle would change the plans that are measured.
     for name in ("booking", "line", "journal", "pool", "event"):
         await connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")

@@ -78,9 +78,9 @@ class BenchServer:
         self._process.wait(30)
 
     async def _prepare(self) -> str:
-        connection = await asyncpg.connect(self.server_url)
-        await connection.execute("CREATE DATABASE bench")
-        await connection.close()
+        server = await asyncpg.connect(self.server_url)
+        await server.execute("CREATE DATABASE bench")
+        await server.close()
         await db.migrate(self.database_url)
         connection = await db.connect(self.database_url)
         org = await create_org(connection, "bench")

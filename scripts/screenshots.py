@@ -54,8 +54,8 @@ def demo() -> Iterator[tuple[Server, httpx.Client]]:
 
 
 async def sales_key(connection: Connection) -> str:
-    row = await connection.fetchrow(sql.credentials.org_by_slug, ORG)
-    return await create_key(connection, row["id"], Role.SALES)
+    org = await connection.fetchval(sql.credentials.org_by_slug, ORG)
+    return await create_key(connection, org, Role.SALES)
 
 
 def crowd(sales: httpx.Client, event: str) -> None:

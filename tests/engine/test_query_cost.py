@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import Struct, json, structs
@@ -181,8 +181,9 @@ async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> di
         ),
         TransferBooking(**of_event, booking=confirmed, generation=0, user="u18"),
     ]
-    await run_batch(recorder, LayoutCache(), commands)
-    await sweep(recorder, LayoutCache(), [event.id], sql.engine.lock_if_free)
+    recording = cast(db.Connection, recorder)
+    await run_batch(recording, LayoutCache(), commands)
+    await sweep(recording, LayoutCache(), [event.id], sql.engine.lock_if_free)
     return recorder.asked
 
 

@@ -49,7 +49,7 @@ async def _statuses(connection: db.Connection, event: EventHandle) -> Counter[st
 
 async def _taken(connection: db.Connection, event: EventHandle) -> tuple[int, int]:
     """What the counters of the event say is held and sold."""
-    row = await connection.fetchrow("SELECT sum(held), sum(sold) FROM pool WHERE event_id = $1", event.id)
+    (row,) = await connection.fetch("SELECT sum(held), sum(sold) FROM pool WHERE event_id = $1", event.id)
     return row[0], row[1]
 
 

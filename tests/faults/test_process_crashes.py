@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import httpx
@@ -404,7 +404,7 @@ def _connect_first_to(broken: type[Broken], url: str) -> Connect:
     async def connect() -> db.Connection:
         connection = await db.connect_lane(url)
         made.append(connection)
-        return broken(connection) if len(made) == 1 else connection
+        return cast(db.Connection, broken(connection)) if len(made) == 1 else connection
 
     return connect
 

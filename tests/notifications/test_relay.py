@@ -446,7 +446,7 @@ async def test_a_gone_endpoint_is_disabled_and_gets_nothing_more(database: str) 
             )
             await eventually(lambda: len(other.requests) >= 270, 20)
         assert len(receiver.requests) <= 2 * CLAIM_MAX
-        row = await connection.fetchrow("SELECT * FROM webhook_endpoint WHERE id = $1", bytes.fromhex(target))
+        (row,) = await connection.fetch("SELECT * FROM webhook_endpoint WHERE id = $1", bytes.fromhex(target))
         assert (row["enabled"], row["disabled_reason"]) == (False, "HTTP 410: the receiver wants no more")
         assert await connection.fetchval(
             "SELECT enabled FROM webhook_endpoint WHERE id = $1", bytes.fromhex(unconcerned)

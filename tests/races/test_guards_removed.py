@@ -192,6 +192,6 @@ async def _drop(race: Race, *guards: str) -> None:
 async def _check_sold_once(race: Race) -> None:
     """The first batch is saved, and nothing of the second."""
     await race.second.connection.execute("ROLLBACK")
-    sold = await race.first.connection.fetchrow("SELECT count(*), sum(quantity) FROM line WHERE live")
+    (sold,) = await race.first.connection.fetch("SELECT count(*), sum(quantity) FROM line WHERE live")
     assert tuple(sold) == (CAPACITY, CAPACITY)
     assert (await audit_event(race.first.connection, race.event.id))[0] == []

@@ -135,7 +135,7 @@ async def test_a_browser_that_asks_for_too_many_pages_has_to_wait(database: str)
 @async_test
 async def test_a_flood_of_customers_does_not_push_a_busy_key_out_of_the_cache(database: str) -> None:
     async with await db.create_pool(database, 1) as pool:
-        callers = Callers(pool)
+        callers = Callers(db.Database(pool))
         staff = Caller(b"", Role.ADMIN, "key:staff")
         callers._remember("staff", staff, 60)
         for number in range(CALLERS_MAX + 10):

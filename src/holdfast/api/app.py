@@ -148,14 +148,13 @@ def make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services
     providers = make_providers(settings, database)
     return Services(
         settings=settings,
-        pool=pool,
         database=database,
         engine=engine,
-        callers=Callers(pool),
+        callers=Callers(database),
         providers=providers,
         inbox=Inbox(database, engine, providers),
         storage=open_storage(settings.receipts_url, settings.data_dir / "receipts"),
-        live_events=LiveEvents(db.Database(pool)),
+        live_events=LiveEvents(database),
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.credentials import KEY_PREFIX, InvalidTokenError, Role, hash_key, read_customer_token
-from holdfast.runtime.db import Database, Pool
+from holdfast.runtime.db import Database
 
 # A revoked key works for at most this long.
 CACHE_SECONDS: Final = 5.0
@@ -38,9 +38,8 @@ def customer_caller(org: bytes, user: str) -> Caller:
 class Callers:
     """Identifies callers by their tokens, and caches them for a few seconds."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._database = Database(pool)
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._cache: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
     def cached(self, token: str) -> Caller | None:
@@ -72,7 +71,7 @@ class Callers:
 
     async def _read_customer_token(self, token: str) -> tuple[Caller, float]:
         try:
-            customer = await read_customer_token(Database(self._pool), token)
+            customer = await read_customer_token(self._database, token)
         except InvalidTokenError:
             raise RefusedError(
                 Refusal.UNAUTHORIZED, "The token is not valid or has expired. Request a new one."

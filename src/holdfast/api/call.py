@@ -17,7 +17,7 @@ from holdfast.live.live_event import LiveEvents
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import Provider
 from holdfast.runtime.credentials import Role
-from holdfast.runtime.db import Database, Pool
+from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import Storage
 
@@ -31,7 +31,6 @@ class Services(Struct, frozen=True):
     """Everything that handlers share within one process."""
 
     settings: Settings
-    pool: Pool
     database: Database
     engine: Engine
     callers: Callers

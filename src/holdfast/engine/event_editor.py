@@ -161,16 +161,16 @@ async def _change_pool(connection: Connection, event: bytes, pool: Any, change: 
 async def _change_tariffs(connection: Connection, event: bytes, pool: int, changes: list[TariffNew]) -> None:
     """Update tariffs with a known code, and add the others."""
     known = {row["code"]: row for row in await connection.fetch(sql.events.tariffs, event) if row["pool"] == pool}
+    number = len(known)
     for tariff in changes:
-        if tariff.code in known:
-            row = known[tariff.code]
+        if row := known.get(tariff.code):
             await connection.execute(
                 sql.events.set_tariff, event, pool, row["number"], tariff.name or row["name"], tariff.price
             )
         else:
-            added = (pool, len(known), tariff.code, tariff.name or tariff.code, tariff.price)
+            added = (pool, number, tariff.code, tariff.name or tariff.code, tariff.price)
             await connection.execute(sql.events.insert_tariffs, event, *([value] for value in added))
-            known[tariff.code] = {"number": added[1], "name": added[3]}
+            number += 1
 
 
 async def _change_seats(

@@ -7,16 +7,24 @@ spread over several servers, this is the one place that decides where a statemen
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import asyncpg
 from msgspec import Struct, convert
 
 from holdfast import sql
 
-Record = asyncpg.Record
-Connection = Any
-Pool = Any
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Record: TypeAlias = asyncpg.Record
+    Connection: TypeAlias = asyncpg.Connection[Record] | PoolConnectionProxy[Record]
+    Pool: TypeAlias = asyncpg.Pool[Record]
+else:
+    # asyncpg's classes take no type parameters at run time.
+    Record = asyncpg.Record
+    Connection = asyncpg.Connection
+    Pool = asyncpg.Pool
 
 Row = TypeVar("Row", bound=Struct)
 
@@ -72,19 +80,16 @@ class Scope:
         self._executor = executor
 
     async def fetch(self, statement: str, *values: object) -> list[Record]:
-        records: list[Record] = await self._executor.fetch(statement, *values)
-        return records
+        return await self._executor.fetch(statement, *values)
 
     async def fetchrow(self, statement: str, *values: object) -> Record | None:
-        record: Record | None = await self._executor.fetchrow(statement, *values)
-        return record
+        return await self._executor.fetchrow(statement, *values)
 
     async def fetchval(self, statement: str, *values: object) -> Any:
         return await self._executor.fetchval(statement, *values)
 
     async def execute(self, statement: str, *values: object) -> str:
-        tag: str = await self._executor.execute(statement, *values)
-        return tag
+        return await self._executor.execute(statement, *values)
 
     async def rows(self, kind: type[Row], statement: str, *values: object) -> list[Row]:
         """All rows as structs: a column that is missing or of another type is an error here, not somewhere later."""
