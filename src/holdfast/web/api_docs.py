@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from holdfast import __version__
@@ -13,6 +12,7 @@ from holdfast.api.openapi import refusals_of
 from holdfast.api.problems import STATUS
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
+from holdfast.web.rendering import templates
 
 Schema = dict[str, Any]
 
@@ -45,7 +45,8 @@ class Block(msgspec.Struct, frozen=True):
 def docs_page(operations: Sequence[Operation]) -> bytes:
     listed: set[type] = set()
     chapters = [(tag, [row for row in operations if row.tag is tag]) for tag in Tag]
-    page = _template().render(
+    page = templates.get_template("api_docs.html").render(
+        mark_code=_with_code,
         version=__version__,
         chapters=[
             (tag, [(row, list(_blocks(row, listed)), refusals_of(row)) for row in rows])
@@ -56,18 +57,6 @@ def docs_page(operations: Sequence[Operation]) -> bytes:
         refusals=[(refusal, STATUS[refusal]) for refusal in Refusal],
     )
     return page.encode()
-
-
-def _template() -> Template:
-    templates = Environment(
-        loader=PackageLoader("holdfast.web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters["code"] = _with_code
-    return templates.get_template("api_docs.html")
 
 
 def _with_code(text: str) -> Markup:

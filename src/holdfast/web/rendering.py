@@ -37,7 +37,7 @@ TONES: Final = {
     Status.COMPLETED: "is-off",
 }
 
-_templates: Final = Environment(
+templates: Final = Environment(
     loader=PackageLoader("holdfast.web"),
     autoescape=True,
     undefined=StrictUndefined,
@@ -69,7 +69,7 @@ def _number(value: float, language: str) -> str:
 
 def render(template: str, page: "PageRequest", /, **context: object) -> str:
     language = page.language
-    return _templates.get_template(template).render(
+    return templates.get_template(template).render(
         t=lambda key, **values: page_text(language, key, **values),
         reason=lambda reason: reason_text(language, reason),
         money=lambda amount, currency: page_money(amount, currency, language),
