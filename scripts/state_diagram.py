@@ -4,6 +4,9 @@
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import CLAIMS, TRANSITIONS, Status, Verb, edges
 
+# Verbs that change a booking without changing its status.
+_CHANGES = {Verb.EXTEND: "later deadline", Verb.START_PAYMENT: "new payment", Verb.TRANSFER: "new user"}
+
 
 def diagram() -> str:
     """Every transition. Verbs with the same source and target share an arrow."""
@@ -27,7 +30,7 @@ def _cell(status: Status, verb: Verb) -> str:
     if isinstance(target, Refusal):
         return f"`{target.code}`"
     if target is status:
-        return "later deadline" if verb is Verb.EXTEND else "same again"
+        return _CHANGES.get(verb, "same again")
     return f"→ {target}"
 
 

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -58,7 +57,7 @@ STEP_SECONDS = 60
 
 
 class BookingRead(Struct):
-    id: UUID
+    id: bytes
     total: int
     expires_at: datetime | None
 
@@ -428,7 +427,7 @@ class Life(RuleBasedStateMachine):
         for status in STATUSES:
             rows = self.run(self.watcher.fetch(sql.reads.bookings, self.org, self.event, None, status, None, 200, None))
             read = [json.decode(row["booking"], type=BookingRead) for row in rows]
-            there = {booking.id.bytes: (booking.total, booking.expires_at) for booking in read}
+            there = {booking.id: (booking.total, booking.expires_at) for booking in read}
             entries = self.model.bookings.items()
             assert there == {id_: (e.total, e.expires_at) for id_, e in entries if self.model.reads_as(e) == status}
 

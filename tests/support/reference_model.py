@@ -35,7 +35,6 @@ MOVES = {
     ("held", "cancel"): "cancelled",
     ("held", "expire"): "expired",
     ("confirmed", "refund"): "refunded",
-    ("confirmed", "complete"): "completed",
 }
 SAME = {
     "submit": "payment_submitted",
@@ -45,7 +44,8 @@ SAME = {
     "cancel": "cancelled",
     "refund": "refunded",
     "expire": "expired",
-    "complete": "completed",
+    "start_payment": "held",
+    "transfer": "confirmed",
 }
 SAYS_NO = {
     "held": Refusal.NOT_CONFIRMED,
@@ -61,7 +61,7 @@ SAYS_NO_TO = {
     ("held", "approve"): Refusal.NOT_SUBMITTED,
     ("held", "reject"): Refusal.NOT_SUBMITTED,
     ("payment_submitted", "refund"): Refusal.NOT_CONFIRMED,
-    ("payment_submitted", "complete"): Refusal.NOT_CONFIRMED,
+    ("payment_submitted", "transfer"): Refusal.NOT_CONFIRMED,
 }
 
 

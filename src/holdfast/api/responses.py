@@ -12,7 +12,7 @@ from holdfast.core.layout import BookedItem, Layout
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError
-from holdfast.core.states import EventStatus, Status
+from holdfast.core.states import TIMED, EventStatus, Status
 from holdfast.live.snapshot import SeatView
 from holdfast.runtime import ids
 from holdfast.tickets.booking_tickets import TicketStatus
@@ -305,7 +305,7 @@ def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView
     """A hold past its deadline reads as expired, even before the database says so."""
     status = Status.EXPIRED if booking.is_due(now) else booking.status
     left = None
-    if booking.expires_at is not None and (status is Status.HELD or status is Status.PAYMENT_SUBMITTED):
+    if booking.expires_at is not None and status in TIMED:
         left = math.ceil((booking.expires_at - now).total_seconds())
     return BookingView(
         id=ids.format_booking_id(booking.event, booking.id),

@@ -9,7 +9,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from holdfast.core.payment import Payment
-from holdfast.core.states import Status
+from holdfast.core.states import TIMED, Status
 
 
 class Line(Struct, frozen=True, gc=False, array_like=True):
@@ -67,5 +67,4 @@ class Booking(BuyerInput, frozen=True, kw_only=True, omit_defaults=True):
 
     def is_due(self, now: datetime) -> bool:
         """Whether the deadline has passed, even if nobody has recorded the expiry yet."""
-        timed = self.status is Status.HELD or self.status is Status.PAYMENT_SUBMITTED
-        return timed and self.expires_at is not None and self.expires_at <= now
+        return self.status in TIMED and self.expires_at is not None and self.expires_at <= now

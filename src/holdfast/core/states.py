@@ -1,6 +1,6 @@
-"""The one table of states: what a booking can be, what can happen to it, and what that does to the stock.
+"""The one table of states: what a booking can be, what can happen to it, and which units it claims.
 
-Everything else that speaks of states is derived from here: the engine, the SQL of the auditor, the tests and the
+Everything else about states derives from here: the engine, the lists of statuses in SQL, the auditor, the tests and the
 diagram in `docs/states.md`.
 """
 
@@ -11,7 +11,7 @@ from holdfast.core.refusals import Refusal
 
 
 class FastStrEnum(StrEnum):
-    """A word of a fixed vocabulary. It hashes like its text: tables are looked up with it on the way of every hold."""
+    """A StrEnum that hashes like its text, because the path of every hold looks up tables with it."""
 
     __hash__ = str.__hash__
 
@@ -28,7 +28,7 @@ class Status(FastStrEnum):
 
 
 class Claim(FastStrEnum):
-    """Which counter of its pools a booking fills. A transition moves units from one claim to the other."""
+    """Which counter of its pools a booking fills."""
 
     NONE = "none"
     HELD = "held"
@@ -36,9 +36,10 @@ class Claim(FastStrEnum):
 
 
 class Verb(FastStrEnum):
-    """What can be asked of a booking that exists."""
+    """What can happen to an existing booking."""
 
     EXTEND = "extend"
+    START_PAYMENT = "start_payment"
     SUBMIT = "submit"
     APPROVE = "approve"
     REJECT = "reject"
@@ -46,8 +47,17 @@ class Verb(FastStrEnum):
     CONFIRM = "confirm"
     CANCEL = "cancel"
     REFUND = "refund"
+    TRANSFER = "transfer"
     EXPIRE = "expire"
-    COMPLETE = "complete"
+
+
+class EventStatus(FastStrEnum):
+    """An event is never stored as sold out: that follows from its pools."""
+
+    DRAFT = "draft"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
 
 
 CLAIMS: Final = {
@@ -61,120 +71,124 @@ CLAIMS: Final = {
     Status.COMPLETED: Claim.SOLD,
 }
 
-# A booking in one of these runs out at its `expires_at`.
-TIMED: Final = frozenset({Status.HELD, Status.PAYMENT_SUBMITTED})
-
-# A booking in one of these counts against its buyer's limits.
-LIVE: Final = frozenset({Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED})
-
 # A new booking starts in one of these.
 INITIAL: Final = frozenset({Status.HELD, Status.CONFIRMED})
 
-# Where a verb leads. A target equal to the present status is the same action again: it answers with the booking as
-# it is and writes nothing, but for `extend`, which moves the deadline.
-TRANSITIONS: Final[dict[tuple[Status, Verb], Status | Refusal]] = {
-    (Status.HELD, Verb.EXTEND): Status.HELD,
-    (Status.HELD, Verb.SUBMIT): Status.PAYMENT_SUBMITTED,
-    (Status.HELD, Verb.APPROVE): Refusal.NOT_SUBMITTED,
-    (Status.HELD, Verb.REJECT): Refusal.NOT_SUBMITTED,
-    (Status.HELD, Verb.SETTLE): Status.CONFIRMED,
-    (Status.HELD, Verb.CONFIRM): Status.CONFIRMED,
-    (Status.HELD, Verb.CANCEL): Status.CANCELLED,
-    (Status.HELD, Verb.REFUND): Refusal.NOT_CONFIRMED,
-    (Status.HELD, Verb.EXPIRE): Status.EXPIRED,
-    (Status.HELD, Verb.COMPLETE): Refusal.NOT_CONFIRMED,
-    (Status.PAYMENT_SUBMITTED, Verb.EXTEND): Refusal.ALREADY_SUBMITTED,
-    (Status.PAYMENT_SUBMITTED, Verb.SUBMIT): Status.PAYMENT_SUBMITTED,
-    (Status.PAYMENT_SUBMITTED, Verb.APPROVE): Status.CONFIRMED,
-    (Status.PAYMENT_SUBMITTED, Verb.REJECT): Status.REJECTED,
-    (Status.PAYMENT_SUBMITTED, Verb.SETTLE): Status.CONFIRMED,
-    (Status.PAYMENT_SUBMITTED, Verb.CONFIRM): Refusal.ALREADY_SUBMITTED,
-    (Status.PAYMENT_SUBMITTED, Verb.CANCEL): Refusal.ALREADY_SUBMITTED,
-    (Status.PAYMENT_SUBMITTED, Verb.REFUND): Refusal.NOT_CONFIRMED,
-    (Status.PAYMENT_SUBMITTED, Verb.EXPIRE): Status.EXPIRED,
-    (Status.PAYMENT_SUBMITTED, Verb.COMPLETE): Refusal.NOT_CONFIRMED,
-    (Status.CONFIRMED, Verb.EXTEND): Refusal.ALREADY_CONFIRMED,
-    (Status.CONFIRMED, Verb.SUBMIT): Refusal.ALREADY_CONFIRMED,
-    (Status.CONFIRMED, Verb.APPROVE): Status.CONFIRMED,
-    (Status.CONFIRMED, Verb.REJECT): Refusal.ALREADY_CONFIRMED,
-    (Status.CONFIRMED, Verb.SETTLE): Refusal.ALREADY_CONFIRMED,
-    (Status.CONFIRMED, Verb.CONFIRM): Status.CONFIRMED,
-    # Only a free booking can simply be given up; where money was paid it has to go back (`refund`).
-    (Status.CONFIRMED, Verb.CANCEL): Status.CANCELLED,
-    (Status.CONFIRMED, Verb.REFUND): Status.REFUNDED,
-    (Status.CONFIRMED, Verb.EXPIRE): Refusal.ALREADY_CONFIRMED,
-    (Status.CONFIRMED, Verb.COMPLETE): Status.COMPLETED,
-    (Status.REJECTED, Verb.EXTEND): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.SUBMIT): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.APPROVE): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.REJECT): Status.REJECTED,
-    (Status.REJECTED, Verb.SETTLE): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.CONFIRM): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.CANCEL): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.REFUND): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.EXPIRE): Refusal.ALREADY_REJECTED,
-    (Status.REJECTED, Verb.COMPLETE): Refusal.ALREADY_REJECTED,
-    (Status.EXPIRED, Verb.EXTEND): Refusal.HOLD_EXPIRED,
-    # Money or a receipt that comes late revives the booking if that `is_revivable`; else it is refused as expired.
-    (Status.EXPIRED, Verb.SUBMIT): Status.PAYMENT_SUBMITTED,
-    (Status.EXPIRED, Verb.APPROVE): Refusal.HOLD_EXPIRED,
-    (Status.EXPIRED, Verb.REJECT): Refusal.HOLD_EXPIRED,
-    (Status.EXPIRED, Verb.SETTLE): Status.CONFIRMED,
-    (Status.EXPIRED, Verb.CONFIRM): Refusal.HOLD_EXPIRED,
-    (Status.EXPIRED, Verb.CANCEL): Refusal.HOLD_EXPIRED,
-    (Status.EXPIRED, Verb.REFUND): Refusal.HOLD_EXPIRED,
-    (Status.EXPIRED, Verb.EXPIRE): Status.EXPIRED,
-    (Status.EXPIRED, Verb.COMPLETE): Refusal.HOLD_EXPIRED,
-    (Status.CANCELLED, Verb.EXTEND): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.SUBMIT): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.APPROVE): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.REJECT): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.SETTLE): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.CONFIRM): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.CANCEL): Status.CANCELLED,
-    (Status.CANCELLED, Verb.REFUND): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.EXPIRE): Refusal.ALREADY_CANCELLED,
-    (Status.CANCELLED, Verb.COMPLETE): Refusal.ALREADY_CANCELLED,
-    (Status.REFUNDED, Verb.EXTEND): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.SUBMIT): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.APPROVE): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.REJECT): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.SETTLE): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.CONFIRM): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.CANCEL): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.REFUND): Status.REFUNDED,
-    (Status.REFUNDED, Verb.EXPIRE): Refusal.ALREADY_REFUNDED,
-    (Status.REFUNDED, Verb.COMPLETE): Refusal.ALREADY_REFUNDED,
-    (Status.COMPLETED, Verb.EXTEND): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.SUBMIT): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.APPROVE): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.REJECT): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.SETTLE): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.CONFIRM): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.CANCEL): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.REFUND): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.EXPIRE): Refusal.ALREADY_COMPLETED,
-    (Status.COMPLETED, Verb.COMPLETE): Status.COMPLETED,
+# Where each verb leads from each status. A verb that leads to the present status changes nothing and returns the
+# booking, except `extend`, `start_payment` and `transfer`, which change the booking without changing its status.
+_TABLE: Final[dict[Status, dict[Verb, Status | Refusal]]] = {
+    Status.HELD: {
+        Verb.EXTEND: Status.HELD,
+        Verb.START_PAYMENT: Status.HELD,
+        Verb.SUBMIT: Status.PAYMENT_SUBMITTED,
+        Verb.APPROVE: Refusal.NOT_SUBMITTED,
+        Verb.REJECT: Refusal.NOT_SUBMITTED,
+        Verb.SETTLE: Status.CONFIRMED,
+        Verb.CONFIRM: Status.CONFIRMED,
+        Verb.CANCEL: Status.CANCELLED,
+        Verb.REFUND: Refusal.NOT_CONFIRMED,
+        Verb.TRANSFER: Refusal.NOT_CONFIRMED,
+        Verb.EXPIRE: Status.EXPIRED,
+    },
+    Status.PAYMENT_SUBMITTED: {
+        Verb.EXTEND: Refusal.ALREADY_SUBMITTED,
+        Verb.START_PAYMENT: Refusal.ALREADY_SUBMITTED,
+        Verb.SUBMIT: Status.PAYMENT_SUBMITTED,
+        Verb.APPROVE: Status.CONFIRMED,
+        Verb.REJECT: Status.REJECTED,
+        Verb.SETTLE: Status.CONFIRMED,
+        Verb.CONFIRM: Refusal.ALREADY_SUBMITTED,
+        Verb.CANCEL: Refusal.ALREADY_SUBMITTED,
+        Verb.REFUND: Refusal.NOT_CONFIRMED,
+        Verb.TRANSFER: Refusal.NOT_CONFIRMED,
+        Verb.EXPIRE: Status.EXPIRED,
+    },
+    Status.CONFIRMED: {
+        Verb.EXTEND: Refusal.ALREADY_CONFIRMED,
+        Verb.START_PAYMENT: Refusal.ALREADY_CONFIRMED,
+        Verb.SUBMIT: Refusal.ALREADY_CONFIRMED,
+        Verb.APPROVE: Status.CONFIRMED,
+        Verb.REJECT: Refusal.ALREADY_CONFIRMED,
+        Verb.SETTLE: Refusal.ALREADY_CONFIRMED,
+        Verb.CONFIRM: Status.CONFIRMED,
+        # Only a free booking. A paid one has to be refunded.
+        Verb.CANCEL: Status.CANCELLED,
+        Verb.REFUND: Status.REFUNDED,
+        Verb.TRANSFER: Status.CONFIRMED,
+        Verb.EXPIRE: Refusal.ALREADY_CONFIRMED,
+    },
+    Status.REJECTED: {
+        Verb.EXTEND: Refusal.ALREADY_REJECTED,
+        Verb.START_PAYMENT: Refusal.ALREADY_REJECTED,
+        Verb.SUBMIT: Refusal.ALREADY_REJECTED,
+        Verb.APPROVE: Refusal.ALREADY_REJECTED,
+        Verb.REJECT: Status.REJECTED,
+        Verb.SETTLE: Refusal.ALREADY_REJECTED,
+        Verb.CONFIRM: Refusal.ALREADY_REJECTED,
+        Verb.CANCEL: Refusal.ALREADY_REJECTED,
+        Verb.REFUND: Refusal.ALREADY_REJECTED,
+        Verb.TRANSFER: Refusal.ALREADY_REJECTED,
+        Verb.EXPIRE: Refusal.ALREADY_REJECTED,
+    },
+    Status.EXPIRED: {
+        Verb.EXTEND: Refusal.HOLD_EXPIRED,
+        Verb.START_PAYMENT: Refusal.HOLD_EXPIRED,
+        # A late receipt or late money revives the booking if it `is_revivable`, and is refused otherwise.
+        Verb.SUBMIT: Status.PAYMENT_SUBMITTED,
+        Verb.APPROVE: Refusal.HOLD_EXPIRED,
+        Verb.REJECT: Refusal.HOLD_EXPIRED,
+        Verb.SETTLE: Status.CONFIRMED,
+        Verb.CONFIRM: Refusal.HOLD_EXPIRED,
+        Verb.CANCEL: Refusal.HOLD_EXPIRED,
+        Verb.REFUND: Refusal.HOLD_EXPIRED,
+        Verb.TRANSFER: Refusal.HOLD_EXPIRED,
+        Verb.EXPIRE: Status.EXPIRED,
+    },
+    Status.CANCELLED: {
+        Verb.EXTEND: Refusal.ALREADY_CANCELLED,
+        Verb.START_PAYMENT: Refusal.ALREADY_CANCELLED,
+        Verb.SUBMIT: Refusal.ALREADY_CANCELLED,
+        Verb.APPROVE: Refusal.ALREADY_CANCELLED,
+        Verb.REJECT: Refusal.ALREADY_CANCELLED,
+        Verb.SETTLE: Refusal.ALREADY_CANCELLED,
+        Verb.CONFIRM: Refusal.ALREADY_CANCELLED,
+        Verb.CANCEL: Status.CANCELLED,
+        Verb.REFUND: Refusal.ALREADY_CANCELLED,
+        Verb.TRANSFER: Refusal.ALREADY_CANCELLED,
+        Verb.EXPIRE: Refusal.ALREADY_CANCELLED,
+    },
+    Status.REFUNDED: {
+        Verb.EXTEND: Refusal.ALREADY_REFUNDED,
+        Verb.START_PAYMENT: Refusal.ALREADY_REFUNDED,
+        Verb.SUBMIT: Refusal.ALREADY_REFUNDED,
+        Verb.APPROVE: Refusal.ALREADY_REFUNDED,
+        Verb.REJECT: Refusal.ALREADY_REFUNDED,
+        Verb.SETTLE: Refusal.ALREADY_REFUNDED,
+        Verb.CONFIRM: Refusal.ALREADY_REFUNDED,
+        Verb.CANCEL: Refusal.ALREADY_REFUNDED,
+        Verb.REFUND: Status.REFUNDED,
+        Verb.TRANSFER: Refusal.ALREADY_REFUNDED,
+        Verb.EXPIRE: Refusal.ALREADY_REFUNDED,
+    },
+    Status.COMPLETED: {
+        Verb.EXTEND: Refusal.ALREADY_COMPLETED,
+        Verb.START_PAYMENT: Refusal.ALREADY_COMPLETED,
+        Verb.SUBMIT: Refusal.ALREADY_COMPLETED,
+        Verb.APPROVE: Refusal.ALREADY_COMPLETED,
+        Verb.REJECT: Refusal.ALREADY_COMPLETED,
+        Verb.SETTLE: Refusal.ALREADY_COMPLETED,
+        Verb.CONFIRM: Refusal.ALREADY_COMPLETED,
+        Verb.CANCEL: Refusal.ALREADY_COMPLETED,
+        Verb.REFUND: Refusal.ALREADY_COMPLETED,
+        Verb.TRANSFER: Refusal.ALREADY_COMPLETED,
+        Verb.EXPIRE: Refusal.ALREADY_COMPLETED,
+    },
 }
 
+TRANSITIONS: Final = {(status, verb): target for status, row in _TABLE.items() for verb, target in row.items()}
 
-# What can bring an expired booking back.
-REVIVING: Final = frozenset(
-    verb for (status, verb), target in TRANSITIONS.items() if status is Status.EXPIRED and target in LIVE
-)
-
-
-class EventStatus(FastStrEnum):
-    """An event's life. That it is sold out is never stored: it follows from its pools."""
-
-    DRAFT = "draft"
-    ACTIVE = "active"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-
-
-# What becomes of the bookings of an event that has ended, by what they were and whether they were free. A hold of an
-# event that is over runs out by itself.
+# How bookings end when their event ends, by status and whether they are free of charge. Holds of a completed event
+# expire at their deadline as usual.
 ENDINGS: Final[dict[EventStatus, dict[tuple[Status, bool], Status]]] = {
     EventStatus.COMPLETED: {
         (Status.CONFIRMED, False): Status.COMPLETED,
@@ -190,19 +204,40 @@ ENDINGS: Final[dict[EventStatus, dict[tuple[Status, bool], Status]]] = {
     },
 }
 
+# These expire at their `expires_at`.
+TIMED: Final = frozenset(
+    status for status in set(Status) - {Status.EXPIRED} if TRANSITIONS[status, Verb.EXPIRE] is Status.EXPIRED
+)
 
-def edges() -> list[tuple[Status | None, Status, str]]:
-    """Every change of status there is, with what causes it; `None` is where a booking begins."""
-    begun: list[tuple[Status | None, Status, str]] = [(None, status, "place") for status in Status if status in INITIAL]
-    moved = [
+# These count against their buyer's limits, and end when the event is cancelled.
+LIVE: Final = frozenset(status for status, _ in ENDINGS[EventStatus.CANCELLED])
+
+# These fill the `held` counter of their pools, the `sold` counter, or either.
+HOLDING: Final = frozenset(status for status in Status if CLAIMS[status] is Claim.HELD)
+SOLD: Final = frozenset(status for status in Status if CLAIMS[status] is Claim.SOLD)
+CLAIMING: Final = HOLDING | SOLD
+
+# These accept a receipt.
+SUBMITTABLE: Final = frozenset(status for status in Status if isinstance(TRANSITIONS[status, Verb.SUBMIT], Status))
+
+# These verbs can revive an expired booking.
+REVIVING: Final = frozenset(verb for verb in Verb if TRANSITIONS[Status.EXPIRED, verb] in LIVE)
+
+Edge = tuple[Status | None, Status, str]
+
+
+def edges() -> list[Edge]:
+    """Every change of status with its cause. `None` is the start of a new booking."""
+    starts: list[Edge] = [(None, status, "place") for status in Status if status in INITIAL]
+    moves = [
         (source, target, verb.value)
         for (source, verb), target in TRANSITIONS.items()
         if isinstance(target, Status) and target is not source
     ]
-    ended = [
+    endings = [
         (source, target, f"event {event}")
-        for event, endings in ENDINGS.items()
-        for (source, _), target in endings.items()
-        if (source, target) not in {(before, after) for before, after, _ in moved}
+        for event, targets in ENDINGS.items()
+        for (source, _), target in targets.items()
+        if (source, target) not in {(before, after) for before, after, _ in moves}
     ]
-    return begun + moved + list(dict.fromkeys(ended))
+    return starts + moves + list(dict.fromkeys(endings))

@@ -6,7 +6,7 @@ from holdfast.core.commands import Accepted, TransferBooking
 from holdfast.core.event_state import EventState
 from holdfast.core.holds import check_user_limits
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import TRANSITIONS, Status, Verb
+from holdfast.core.states import TRANSITIONS, Verb
 from holdfast.core.transitions import end_with_event, find_booking
 
 # A ticket's code stores the generation in two bytes.
@@ -16,9 +16,9 @@ GENERATIONS_MAX: Final = 65_535
 def transfer_booking(state: EventState, command: TransferBooking) -> Accepted:
     """Transferring a booking to its present owner changes nothing."""
     booking = end_with_event(state, find_booking(state, command))
-    if booking.status is not Status.CONFIRMED:
-        target = TRANSITIONS[booking.status, Verb.COMPLETE]
-        raise RefusedError(target if isinstance(target, Refusal) else Refusal.ALREADY_COMPLETED)
+    target = TRANSITIONS[booking.status, Verb.TRANSFER]
+    if isinstance(target, Refusal):
+        raise RefusedError(target)
     if command.user != booking.user:
         if command.generation != booking.generation:
             raise RefusedError(Refusal.ALREADY_TRANSFERRED)

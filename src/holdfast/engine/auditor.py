@@ -10,7 +10,7 @@ import structlog
 from msgspec import Struct, json
 
 from holdfast import sql
-from holdfast.core.states import CLAIMS, Claim, edges
+from holdfast.core.states import edges
 from holdfast.runtime import ids
 from holdfast.runtime.db import Connection
 
@@ -57,7 +57,6 @@ async def audit_all(connection: Connection) -> tuple[int, list[Finding]]:
 
 async def audit_event(connection: Connection, event: bytes) -> tuple[list[Finding], int]:
     """The findings in one snapshot of the event, and its version in that snapshot."""
-    live = [status.value for status, claim in CLAIMS.items() if claim is not Claim.NONE]
     allowed = edges()
     sources = ["" if source is None else source.value for source, _, _ in allowed]
     targets = [target.value for _, target, _ in allowed]
@@ -65,7 +64,7 @@ async def audit_event(connection: Connection, event: bytes) -> tuple[list[Findin
         version: int = await connection.fetchval(sql.worker.audit_version, event)
         pools = await connection.fetch(sql.worker.audit_pools, event)
         seats = await connection.fetch(sql.worker.audit_seats, event)
-        lines = await connection.fetch(sql.worker.audit_lines, event, live)
+        lines = await connection.fetch(sql.worker.audit_lines, event)
         strays = await connection.fetch(sql.worker.audit_strays, event)
         money = await connection.fetch(sql.worker.audit_money, event)
         journal = await connection.fetch(sql.worker.audit_journal, event)

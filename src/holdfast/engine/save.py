@@ -3,7 +3,7 @@
 from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.journal import EntryData
-from holdfast.core.states import CLAIMS, Claim, Status
+from holdfast.core.states import CLAIMING, Status
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import Row, check_counts, document
 from holdfast.engine.save_payments import save_notifications, save_payments
@@ -52,10 +52,10 @@ async def _update_bookings(connection: Connection, loaded: LoadedBatch) -> None:
     ]
     if not changed:
         return
-    released = sum(len(row.booking.lines) for row in changed if _claims(row.was) and not _claims(row.booking.status))
+    released = [row.booking for row in changed if row.was in CLAIMING and row.booking.status not in CLAIMING]
+    revived = [row.booking for row in changed if row.was not in CLAIMING and row.booking.status in CLAIMING]
     saved = await connection.fetchrow(sql.engine.update_bookings, document(changed))
-    check_counts("update_bookings", saved, bookings=len(changed), released_lines=released)
-    revived = [row.booking for row in changed if _claims(row.booking.status) and not _claims(row.was)]
+    check_counts("update_bookings", saved, bookings=len(changed), released_lines=_count_lines(released))
     if revived:
         await _reclaim_lines(connection, revived)
 
@@ -64,7 +64,7 @@ async def _reclaim_lines(connection: Connection, revived: list[Booking]) -> None
     saved = await connection.fetchrow(
         sql.engine.reclaim_lines, [booking.event for booking in revived], [booking.id for booking in revived]
     )
-    check_counts("reclaim_lines", saved, reclaimed_lines=sum(len(booking.lines) for booking in revived))
+    check_counts("reclaim_lines", saved, reclaimed_lines=_count_lines(revived))
 
 
 async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
@@ -90,12 +90,12 @@ async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
         "insert_bookings",
         saved,
         bookings=len(bookings),
-        lines=sum([len(booking.lines) for booking in bookings]),
+        lines=_count_lines(bookings),
         pools=len(shifts),
         events=len(events),
         entries=len(entries),
     )
 
 
-def _claims(status: Status) -> bool:
-    return CLAIMS[status] is not Claim.NONE
+def _count_lines(bookings: list[Booking]) -> int:
+    return sum([len(booking.lines) for booking in bookings])

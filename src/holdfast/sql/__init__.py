@@ -12,7 +12,7 @@ from importlib import resources
 from types import SimpleNamespace
 from typing import Any, Final
 
-from holdfast.core.states import CLAIMS, Claim, Status
+from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, SOLD, SUBMITTABLE, TIMED, Status
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -71,7 +71,17 @@ def _list(statuses: Collection[Status]) -> str:
 
 
 _INCLUDES: Final = {
-    "claiming": _list({status for status, claim in CLAIMS.items() if claim is not Claim.NONE}),
+    "timed": _list(TIMED),
+    "live": _list(LIVE),
+    "holding": _list(HOLDING),
+    "sold": _list(SOLD),
+    "claiming": _list(CLAIMING),
+    "submittable": _list(SUBMITTABLE),
+    "ended": ", ".join(f"'{event}'" for event in ENDINGS),
+    # Pairs of an ended event's status and the status of a booking that ends with it.
+    "endings": ", ".join(
+        dict.fromkeys(f"('{event}', '{status}')" for event, endings in ENDINGS.items() for status, _ in endings)
+    ),
     **{name: body for kind, name, body in _sections(_read("engine.sql")) if kind == "fragment"},
 }
 

@@ -92,7 +92,7 @@ wanted AS MATERIALIZED (
     FROM clock CROSS JOIN unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = given.event_id
-          AND booking.status IN ('held', 'payment_submitted')
+          AND booking.status IN ({{timed}})
           AND booking.expires_at <= clock.at
         ORDER BY booking.event_id, booking.expires_at LIMIT :due_max
     ) AS due
@@ -111,16 +111,16 @@ wanted AS MATERIALIZED (
     FROM unnest(:user_events::uuid[], :users::text[]) AS given (event_id, user_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
-          AND booking.status IN ('held', 'payment_submitted', 'confirmed')
+          AND booking.status IN ({{live}})
         LIMIT 10000
     ) AS live
     UNION
     SELECT ending.event_id, ending.id
     FROM unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM event JOIN booking ON booking.event_id = event.id
-        WHERE event.id = given.event_id AND event.status IN ('cancelled', 'completed')
-          AND booking.status IN ('held', 'payment_submitted', 'confirmed')
-          AND (event.status = 'cancelled' OR booking.status = 'confirmed')
+        WHERE event.id = given.event_id AND event.status IN ({{ended}})
+          AND booking.status IN ({{live}})
+          AND (event.status, booking.status) IN ({{endings}})
         LIMIT :ending_max
     ) AS ending
     UNION
@@ -131,7 +131,7 @@ wanted AS MATERIALIZED (
     ) AS named CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = given.event_id AND booking.user_id = named.user_id
-          AND booking.status IN ('held', 'payment_submitted', 'confirmed')
+          AND booking.status IN ({{live}})
         LIMIT 10000
     ) AS live
 ),

@@ -30,10 +30,10 @@ SELECT title FROM event WHERE id = $1
 
 -- name: insert_notice
 -- $9: the seconds of the lease of the process that stores it.
-INSERT INTO payment_notice (provider, id, body, news, provider_ref, payment, amount, currency, due_at)
+INSERT INTO payment_notice (provider, id, body, result, provider_ref, payment, amount, currency, due_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $4::text IS NULL THEN NULL ELSE holdfast_now() + make_interval(secs => $9) END)
 ON CONFLICT (provider, id) DO NOTHING
-RETURNING provider, id, news AS result, provider_ref, payment, amount, currency, attempts, received_at
+RETURNING provider, id, result, provider_ref, payment, amount, currency, attempts, received_at
 
 -- name: claim_notices
 -- Up to $1 stored notices that had no effect yet, for a lease of $2 seconds: the process that stored one died or failed,
@@ -46,11 +46,11 @@ due AS MATERIALIZED (
 UPDATE payment_notice AS notice
 SET due_at = clock.at + make_interval(secs => $2), attempts = notice.attempts + 1
 FROM clock, due WHERE notice.provider = due.provider AND notice.id = due.id
-RETURNING notice.provider, notice.id, notice.news AS result, notice.provider_ref, notice.payment, notice.amount,
+RETURNING notice.provider, notice.id, notice.result, notice.provider_ref, notice.payment, notice.amount,
           notice.currency, notice.attempts, notice.received_at, clock.at - notice.received_at AS age
 
 -- name: finish_notice
-UPDATE payment_notice SET due_at = NULL, result = $3 WHERE provider = $1 AND id = $2
+UPDATE payment_notice SET due_at = NULL, handled_as = $3 WHERE provider = $1 AND id = $2
 
 -- name: postpone_notice
 UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3) WHERE provider = $1 AND id = $2
@@ -89,7 +89,7 @@ SELECT org_id, hash, content_type, file_ref FROM receipt WHERE event_id = $1 AND
 -- name: reviewable
 -- Whether the booking of this org and user takes a receipt now. No row: there is no such booking.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
-SELECT event.policy ->> 'review' = 'manual' AND booking.status IN ('held', 'payment_submitted', 'expired')
+SELECT event.policy ->> 'review' = 'manual' AND booking.status IN ({{submittable}})
        AND booking.expires_at + make_interval(secs => (event.policy ->> 'late_grace_seconds')::integer) >= clock.at
        AS takes
 FROM clock CROSS JOIN booking JOIN event ON event.id = booking.event_id

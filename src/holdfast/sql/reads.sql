@@ -25,7 +25,7 @@ WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.org_id, event.published_at IS NOT NULL AS is_published, clock.at, event.version, due.count AS due, recent.entries
 FROM clock CROSS JOIN event CROSS JOIN LATERAL (
     SELECT count(*) FROM booking WHERE booking.event_id = event.id
-      AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+      AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
 ) AS due CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]') AS entries
     FROM (
@@ -48,7 +48,7 @@ FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT booking.id FROM clock CROSS JOIN booking
-    WHERE booking.event_id = $1 AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+    WHERE booking.event_id = $1 AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
 ),
 freed AS MATERIALIZED (
     SELECT line.pool, line.seat, line.quantity FROM due JOIN line ON line.event_id = $1 AND line.booking_id = due.id
@@ -72,7 +72,7 @@ WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT line.pool, sum(line.quantity)::integer AS units
     FROM clock CROSS JOIN booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
-    WHERE booking.event_id = $1 AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+    WHERE booking.event_id = $1 AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
     GROUP BY line.pool
 )
 SELECT pool.code, pool.capacity, pool.held - coalesce(due.units, 0) AS held, pool.sold
@@ -82,10 +82,10 @@ WHERE pool.event_id = $1 ORDER BY pool.number
 -- name: seats
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 taken AS MATERIALIZED (
-    SELECT line.seat, CASE WHEN booking.status IN ('held', 'payment_submitted') THEN 'held' ELSE 'sold' END AS state
+    SELECT line.seat, CASE WHEN booking.status IN ({{holding}}) THEN 'held' ELSE 'sold' END AS state
     FROM clock CROSS JOIN line JOIN booking ON booking.event_id = line.event_id AND booking.id = line.booking_id
     WHERE line.event_id = $1 AND line.live AND line.seat IS NOT NULL
-      AND NOT (booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at)
+      AND NOT (booking.status IN ({{timed}}) AND booking.expires_at <= clock.at)
 )
 SELECT seat.label, pool.code AS pool, seat.row, seat.place, seat.x, seat.y,
        CASE WHEN seat.blocked THEN 'blocked' ELSE coalesce(taken.state, 'free') END AS state
@@ -110,7 +110,7 @@ page AS MATERIALIZED (
       AND ($2::uuid IS NULL OR booking.event_id = $2)
       AND ($3::text IS NULL OR booking.user_id = $3)
       AND ($4::text IS NULL OR $4 = CASE
-            WHEN booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at THEN 'expired'
+            WHEN booking.status IN ({{timed}}) AND booking.expires_at <= clock.at THEN 'expired'
             ELSE booking.status END)
       AND ($5::uuid IS NULL OR booking.id < $5)
       AND ($7::text IS NULL OR right(booking.id::text, 10) = $7)
@@ -131,7 +131,7 @@ SELECT org_id, published_at FROM event WHERE id = $1
 -- The clean-up after an event: bookings that are still live, and refunds that are pending.
 SELECT event.status,
        (SELECT count(*) FROM booking WHERE booking.event_id = event.id
-          AND booking.status IN ('held', 'payment_submitted', 'confirmed')) AS live,
+          AND booking.status IN ({{live}})) AS live,
        (SELECT count(*) FROM booking WHERE booking.event_id = event.id) AS bookings,
        (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'refund_due') AS refunds_due,
        (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'refunded') AS refunded,

@@ -32,7 +32,7 @@ WITH found AS MATERIALIZED (
 ), admitted AS (
     INSERT INTO checkin (event_id, booking_id, line, unit, gate, nonce, actor)
     SELECT $1, $2, $3, $4, $6, $7, $8 FROM found
-    WHERE found.status IN ('confirmed', 'completed') AND found.generation = $5 AND NOT found.called_off
+    WHERE found.status IN ({{sold}}) AND found.generation = $5 AND NOT found.called_off
     ON CONFLICT DO NOTHING
     RETURNING at
 )

@@ -6,11 +6,11 @@ WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.id FROM clock CROSS JOIN event
 WHERE event.id > $2 AND (EXISTS (
     SELECT FROM booking WHERE booking.event_id = event.id
-      AND booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
-) OR event.status IN ('cancelled', 'completed') AND EXISTS (
+      AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+) OR event.status IN ({{ended}}) AND EXISTS (
     SELECT FROM booking WHERE booking.event_id = event.id
-      AND booking.status IN ('held', 'payment_submitted', 'confirmed')
-      AND (event.status = 'cancelled' OR booking.status = 'confirmed')
+      AND booking.status IN ({{live}})
+      AND (event.status, booking.status) IN ({{endings}})
 ))
 ORDER BY event.id LIMIT $1
 
@@ -39,8 +39,8 @@ SELECT pool.code, pool.capacity, pool.held, pool.sold, coalesce(lines.held, 0) A
        coalesce(lines.sold, 0) AS sold_lines, seats.count AS seats
 FROM pool LEFT JOIN (
     SELECT line.pool,
-           sum(line.quantity) FILTER (WHERE booking.status IN ('held', 'payment_submitted')) AS held,
-           sum(line.quantity) FILTER (WHERE booking.status NOT IN ('held', 'payment_submitted')) AS sold
+           sum(line.quantity) FILTER (WHERE booking.status IN ({{holding}})) AS held,
+           sum(line.quantity) FILTER (WHERE booking.status NOT IN ({{holding}})) AS sold
     FROM line JOIN booking ON booking.event_id = line.event_id AND booking.id = line.booking_id
     WHERE line.event_id = $1 AND line.live GROUP BY line.pool
 ) AS lines ON lines.pool = pool.number
@@ -67,7 +67,7 @@ SELECT booking.id, booking.status FROM booking LEFT JOIN line
 WHERE booking.event_id = $1
 GROUP BY booking.event_id, booking.id
 HAVING count(line.number) = 0
-    OR bool_or(line.live <> (booking.status = ANY ($2::text[])))
+    OR bool_or(line.live <> (booking.status IN ({{claiming}})))
     OR sum(line.quantity * line.unit_price) <> booking.subtotal
 
 -- name: audit_strays
@@ -92,7 +92,7 @@ WHERE payment.event_id = $1 AND (
     OR payment.amount <> booking.total OR payment.currency <> booking.currency
     OR payment.captured_at IS NOT NULL AND payment.status NOT IN ('succeeded', 'refund_due', 'refunded', 'review')
     OR payment.captured_at IS NULL AND payment.status IN ('succeeded', 'refund_due')
-    OR payment.status = 'succeeded' AND booking.status NOT IN ('confirmed', 'completed')
+    OR payment.status = 'succeeded' AND booking.status NOT IN ({{sold}})
     OR payment.status = 'succeeded' AND EXISTS (
         SELECT FROM payment AS other WHERE other.booking_id = payment.booking_id AND other.event_id = payment.event_id
           AND other.id <> payment.id AND other.status = 'succeeded'

@@ -4,9 +4,9 @@ from msgspec import Struct
 
 from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
-from holdfast.core.states import FastStrEnum, Status
+from holdfast.core.states import SOLD, FastStrEnum
 
-VALID = frozenset({Status.CONFIRMED, Status.COMPLETED})
+VALID = SOLD
 
 
 class TicketStatus(FastStrEnum):
