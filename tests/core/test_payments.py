@@ -16,6 +16,7 @@ from holdfast.core.event_state import EventState
 from holdfast.core.layout import Layout
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
 from holdfast.core.policy import Policy
+from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal
 from holdfast.core.settlement import PAYMENTS_MAX
 from holdfast.core.states import EventStatus, Status, Verb
@@ -195,7 +196,9 @@ def test_a_wrong_amount_confirms_nothing_and_goes_to_review(kind: str, news: str
             assert outcome.payment is not None
             assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
             assert outcome.payment.captured_at == NOW
-            assert outcome.payment.reason
+            assert outcome.payment.reason == Reason.WRONG_AMOUNT
+            came = state.entries[-1].data
+            assert (came.amount, came.currency) == (NEWS[news].amount, NEWS[news].currency)
             assert not state.counter_shifts
 
 
@@ -371,7 +374,7 @@ def is_revived(it: Booking) -> bool:
         assert money.outcome is PaymentOutcome.REVIVED
         return True
     assert (it.status, money.status) == (Status.EXPIRED, PaymentStatus.REFUND_DUE)
-    assert money.reason == Refusal.HOLD_EXPIRED.title
+    assert money.reason == Refusal.HOLD_EXPIRED.code
     return False
 
 
@@ -678,7 +681,14 @@ def test_a_rejected_receipt_captures_nothing() -> None:
     check_payments(it)
 
 
-@pytest.mark.parametrize("how", ["not reviewed in time", "paid otherwise", "the event is cancelled"])
+REASONS = {
+    "not reviewed in time": Reason.RECEIPT_NOT_REVIEWED,
+    "paid otherwise": Reason.PAID_OTHERWISE,
+    "the event is cancelled": Reason.EVENT_CANCELLED,
+}
+
+
+@pytest.mark.parametrize("how", REASONS)
 def test_the_payment_of_an_unreviewed_receipt_goes_to_review(how: str) -> None:
     it = submitted()
     other = structs.replace(it, payments=(*it.payments, make_payment("money")))
@@ -694,7 +704,7 @@ def test_the_payment_of_an_unreviewed_receipt_goes_to_review(how: str) -> None:
     it = state.bookings[make_id("it")]
     proof = it.payments[0]
     assert (proof.status, proof.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
-    assert proof.reason
+    assert proof.reason == REASONS[how]
     check_payments(it)
     assert settled(state, resolve_command(_name(proof), Remedy.BY_HAND)).status is PaymentStatus.REFUNDED
 

@@ -260,7 +260,7 @@ def test_a_cancelled_event_ends_held_submitted_free_and_paid_bookings(database: 
         }
         assert {booking: booking_status(admin, booking) for booking in ends} == ends
         reasons = {expect_ok(admin.get(f"/v1/bookings/{booking}"))["reason"] for booking in ends}
-        assert reasons == {"The event was cancelled."}
+        assert reasons == {"event_cancelled"}
         wait_until(lambda: bool(_progress(admin, event)["done"]), WORK_SECONDS)
         after = _progress(admin, event)
         assert (after["refunded"], after["in_review"]) == (1, 1), "the receipt is left to a person"

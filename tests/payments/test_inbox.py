@@ -168,7 +168,7 @@ def test_a_signature_is_good_for_its_own_body_id_and_time_only(server: Server, a
 def test_an_unrelated_notice_is_stored_and_ignored(server: Server, admin: httpx.Client) -> None:
     expect_ok(post_raw_notice(admin, json.dumps({"type": "payout.paid", "data": {}}), "msg_else"))
     (kept,) = [notice for notice in notices(server) if notice["id"] == "msg_else"]
-    assert (kept["news"], kept["due_at"]) == (None, None)
+    assert (kept["result"], kept["due_at"]) == (None, None)
 
 
 def test_a_provider_that_is_not_set_up_has_no_address(admin: httpx.Client) -> None:
@@ -251,14 +251,14 @@ def test_the_worker_acts_on_a_stored_notice_that_nobody_acted_on(product: Server
         payment, id_ = start_payment(admin), secrets.token_hex(8)
         query(
             product.database_url,
-            "INSERT INTO payment_notice (provider, id, body, news, provider_ref, amount, currency, due_at) "
+            "INSERT INTO payment_notice (provider, id, body, result, provider_ref, amount, currency, due_at) "
             "VALUES ('sandbox', $1, '', 'captured', $2, $3, $4, holdfast_now() - interval '1 second')",
             id_, payment["provider_ref"], payment["amount"], payment["currency"],
         )  # fmt: skip
         wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
         def stored() -> tuple[Any, ...]:
-            (row,) = query(product.database_url, "SELECT due_at, result FROM payment_notice WHERE id = $1", id_)
+            (row,) = query(product.database_url, "SELECT due_at, handled_as FROM payment_notice WHERE id = $1", id_)
             return tuple(row)
 
         wait_until(lambda: stored() == (None, "succeeded"), SECONDS)
@@ -334,7 +334,7 @@ async def test_an_unknown_reference_raises_an_alarm_after_ten_minutes(database: 
         with capture_logs() as logs:
             assert await stage.deliver_notice(money, ref="gw_nobodys")
         (kept,) = await stage.notices()
-        assert (kept["news"], kept["provider_ref"], kept["result"]) == ("captured", "gw_nobodys", None)
+        assert (kept["result"], kept["provider_ref"], kept["handled_as"]) == ("captured", "gw_nobodys", None)
         tries = 0
         for _ in range(int(MATCH_TIMEOUT.total_seconds()) // 30 - 1):
             await stage.advance_clock(30)
@@ -348,7 +348,7 @@ async def test_an_unknown_reference_raises_an_alarm_after_ten_minutes(database: 
             assert await stage.inbox.run_once() == 1
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("notice_unmatched", "error")]
         (kept,) = await stage.notices()
-        assert (kept["due_at"], kept["result"]) == (None, "unmatched")
+        assert (kept["due_at"], kept["handled_as"]) == (None, "unmatched")
         await stage.advance_clock(3600)
         assert await stage.inbox.run_once() == 0
         assert await stage.payment_state(money) == ("started", None)
@@ -451,7 +451,7 @@ async def test_a_provider_result_counts_even_after_a_long_silence(database: str)
         assert await stage.deliver_notice(money)
         assert await stage.payment_state(money) == ("refund_due", None)
         (kept,) = await stage.notices()
-        assert kept["result"] == "refund_due"
+        assert kept["handled_as"] == "refund_due"
 
 
 async def _into_review(stage: PaymentHarness, money: Any) -> None:

@@ -135,15 +135,15 @@ def test_a_missed_review_expires_the_booking_with_a_reason(product: Server) -> N
         expect_ok(upload_receipt(admin, booking))
         wait_until(lambda: "expired" in [fact["kind"] for fact in _facts(admin, booking)], 20)
         found = expect_ok(admin.get(f"/v1/bookings/{booking}"))
-        assert (found["status"], found["reason"]) == ("expired", "The receipt was not reviewed in time.")
+        assert (found["status"], found["reason"]) == ("expired", "receipt_not_reviewed")
         (payment,) = found["payments"]
         assert (payment["status"], payment["outcome"]) == ("review", "review")
-        assert payment["reason"] == "The receipt was not reviewed in time."
+        assert payment["reason"] == "receipt_not_reviewed"
         ((kind, body),) = _letters(server, booking)
         assert kind == "booking.expired"
-        assert "The receipt was not reviewed in time." in body
+        assert "receipt_not_reviewed" in body
         (fact,) = [fact for fact in _facts(admin, booking) if fact["kind"] == "expired"]
-        assert (fact["actor"], fact["reason"]) == ("system", "The receipt was not reviewed in time.")
+        assert (fact["actor"], fact["reason"]) == ("system", "receipt_not_reviewed")
         expect_error(admin.post(f"/v1/bookings/{booking}/approve"), 410, "hold_expired")
         expect_error(admin.post(f"/v1/bookings/{booking}/reject"), 410, "hold_expired")
         expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)

@@ -20,11 +20,12 @@ from holdfast.core.commands import (
 )
 from holdfast.core.event_state import SYSTEM, EventState
 from holdfast.core.holds import place_hold
+from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refused, RefusedError
 from holdfast.core.settlement import resolve_payment, settle_payment, start_payment, submit_receipt
-from holdfast.core.states import ENDINGS, Status
+from holdfast.core.states import ENDINGS, Status, Verb
 from holdfast.core.transfer import transfer_booking
-from holdfast.core.transitions import act_on_booking, end_with_event, transition
+from holdfast.core.transitions import act_on_booking, apply_verb, end_with_event
 
 Outcome = Accepted | Refused
 
@@ -38,8 +39,9 @@ def decide(state: EventState, commands: Sequence[Command]) -> list[Outcome]:
 def expire_due(state: EventState) -> int:
     due = [booking for booking in state.bookings.values() if booking.is_due(state.now)]
     for booking in due:
-        late = booking.status is Status.PAYMENT_SUBMITTED
-        transition(state, booking, Status.EXPIRED, SYSTEM, "The receipt was not reviewed in time." if late else None)
+        in_review = booking.status is Status.PAYMENT_SUBMITTED
+        reason = Reason.RECEIPT_NOT_REVIEWED if in_review else None
+        apply_verb(state, booking, Verb.EXPIRE, SYSTEM, reason)
     return len(due)
 
 

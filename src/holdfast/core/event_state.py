@@ -152,13 +152,23 @@ class EventState:
         )
         return self._record(booking, after, TRANSFERRED, actor, NO_CHANGE)
 
-    def record_payment(self, booking: Booking, payment: Payment, actor: str, *, is_unexpected: bool = False) -> Booking:
-        """Add a payment to the booking, or replace the one with the same id."""
+    def record_payment(
+        self,
+        booking: Booking,
+        payment: Payment,
+        actor: str,
+        *,
+        is_unexpected: bool = False,
+        received: tuple[int | None, str | None] = (None, None),
+    ) -> Booking:
+        """Add a payment to the booking, or replace the one with the same id. `received` is the amount and currency that
+        arrived, if it is not what the payment asks for."""
         known = booking.payment(payment.id)
         self.changed_payments.setdefault(payment.id, PaymentChange(booking.id, known.status if known else None))
         others = tuple(payment if other.id == payment.id else other for other in booking.payments)
         after = structs.replace(booking, payments=others if known else (*others, payment), version=self.version + 1)
-        data = EntryData(reason=payment.reason, payment=payment.id.hex())
+        amount, currency = received
+        data = EntryData(reason=payment.reason, payment=payment.id.hex(), amount=amount, currency=currency)
         return self._record(booking, after, PAYMENT_PREFIX + payment.status, actor, data, is_unexpected)
 
     def schedule_payment_check(self, payment: Payment, booking: bytes) -> None:

@@ -22,12 +22,15 @@ class PoolState(Struct, frozen=True, gc=False):
 
 class EntryData(Struct, frozen=True, omit_defaults=True):
     """What an entry changed: the seats and pools it touched, in their new state. `payment` is a payment's id in
-    hexadecimal; `change` is what the request asked to change about the event."""
+    hexadecimal; `amount` and `currency` are what arrived if it was not what the payment asks for; `change` is what the
+    request asked to change about the event."""
 
     seats: dict[str, SeatState] = {}
     pools: dict[str, PoolState] = {}
     reason: str | None = None
     payment: str | None = None
+    amount: int | None = None
+    currency: str | None = None
     change: dict[str, Any] | None = None
 
 

@@ -13,6 +13,7 @@ from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment, StartPayment, SubmitReceipt
 from holdfast.core.event_state import EventState
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
+from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import TRANSITIONS, Status, Verb
 from holdfast.core.transitions import apply_verb, end_with_event, extend_hold, find_booking, is_revivable, transition
@@ -29,7 +30,7 @@ def start_payment(state: EventState, command: StartPayment) -> Accepted:
         if earlier.fingerprint != command.fingerprint:
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
         return Accepted(booking, state.layout, state.now, replayed=earlier.id != command.payment, payment=earlier)
-    target = TRANSITIONS[booking.status, Verb.EXTEND]
+    target = TRANSITIONS[booking.status, Verb.START_PAYMENT]
     if isinstance(target, Refusal):
         raise RefusedError(target)
     if command.provider == RECEIPT and booking.total > 0 and state.layout.policy.review != "manual":
@@ -72,8 +73,7 @@ def settle_payment(state: EventState, command: SettlePayment) -> Accepted:
             if (command.amount, command.currency) == (payment.amount, payment.currency):
                 booking = _capture(state, booking, payment, command.actor)
             else:
-                reason = f"{command.amount} {command.currency} came instead of {payment.amount} {payment.currency}."
-                booking = _send_to_review(state, booking, payment, command.actor, reason, captured=True)
+                booking = _review_wrong_amount(state, booking, payment, command)
         case PaymentResult.FAILED if payment.status is PaymentStatus.STARTED:
             failed = structs.replace(payment, status=PaymentStatus.FAILED)
             booking = state.record_payment(booking, failed, command.actor)
@@ -90,7 +90,10 @@ def resolve_payment(state: EventState, command: ResolvePayment) -> Accepted:
     match command.remedy:
         case Remedy.REVIEW:
             if payment.status in (PaymentStatus.REFUND_DUE, PaymentStatus.STARTED):
-                booking = _send_to_review(state, booking, payment, command.actor, command.reason)
+                in_review = structs.replace(
+                    payment, status=PaymentStatus.REVIEW, outcome=PaymentOutcome.REVIEW, reason=command.reason
+                )
+                booking = state.record_payment(booking, in_review, command.actor)
         case Remedy.REFUND:
             if payment.status is PaymentStatus.REVIEW and payment.provider != RECEIPT:
                 due = _refund_due(payment, command.reason, payment.captured_at or state.now)
@@ -152,7 +155,7 @@ def _capture(state: EventState, booking: Booking, payment: Payment, actor: str) 
     """The right amount has arrived. In time it confirms the booking, late it revives it; otherwise it goes back."""
     refusal = _refuse_money(state, booking)
     if refusal is not None:
-        return state.record_payment(booking, _refund_due(payment, refusal.title, state.now), actor, is_unexpected=True)
+        return state.record_payment(booking, _refund_due(payment, refusal.code, state.now), actor, is_unexpected=True)
     late = booking.status is Status.EXPIRED
     captured = structs.replace(
         payment,
@@ -185,17 +188,15 @@ def _refuse_money(state: EventState, booking: Booking) -> Refusal | None:
     return None if is_payable else Refusal.HOLD_EXPIRED
 
 
-def _send_to_review(
-    state: EventState, booking: Booking, payment: Payment, actor: str, reason: str | None, *, captured: bool = False
-) -> Booking:
+def _review_wrong_amount(state: EventState, booking: Booking, payment: Payment, command: SettlePayment) -> Booking:
     in_review = structs.replace(
         payment,
         status=PaymentStatus.REVIEW,
         outcome=PaymentOutcome.REVIEW,
-        captured_at=state.now if captured else payment.captured_at,
-        reason=reason,
+        captured_at=state.now,
+        reason=Reason.WRONG_AMOUNT,
     )
-    return state.record_payment(booking, in_review, actor)
+    return state.record_payment(booking, in_review, command.actor, received=(command.amount, command.currency))
 
 
 def _record_refund(
@@ -213,5 +214,5 @@ def _record_refund(
     )
     booking = state.record_payment(booking, refunded, actor)
     if paid_for_booking and booking.status is Status.CONFIRMED:
-        booking = transition(state, booking, Status.REFUNDED, actor, "The payment was refunded by the provider.")
+        booking = transition(state, booking, Status.REFUNDED, actor, Reason.REFUNDED_BY_PROVIDER)
     return booking

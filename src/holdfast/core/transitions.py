@@ -18,15 +18,16 @@ from holdfast.core.commands import (
 from holdfast.core.event_state import SYSTEM, EventState
 from holdfast.core.holds import check_user_limits, find_short_pools
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentStatus
+from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, LIVE, TRANSITIONS, EventStatus, Status, Verb
 
 # What a booking's new status does to a payment whose receipt is waiting for review, and why.
 _SUBMITTED: Final = {
-    Status.CONFIRMED: (PaymentStatus.REVIEW, "The booking was paid for otherwise."),
-    Status.REJECTED: (PaymentStatus.FAILED, "The receipt was rejected."),
-    Status.EXPIRED: (PaymentStatus.REVIEW, "The receipt was not reviewed in time."),
-    Status.CANCELLED: (PaymentStatus.REVIEW, "The event was cancelled before the receipt was reviewed."),
+    Status.CONFIRMED: (PaymentStatus.REVIEW, Reason.PAID_OTHERWISE),
+    Status.REJECTED: (PaymentStatus.FAILED, Reason.RECEIPT_REJECTED),
+    Status.EXPIRED: (PaymentStatus.REVIEW, Reason.RECEIPT_NOT_REVIEWED),
+    Status.CANCELLED: (PaymentStatus.REVIEW, Reason.EVENT_CANCELLED),
 }
 
 _GIVEN_UP: Final = frozenset({Status.REFUNDED, Status.CANCELLED})
@@ -94,8 +95,7 @@ def _follow_booking(payment: Payment, status: Status) -> Payment | None:
         outcome = PaymentOutcome.REVIEW if new_status is PaymentStatus.REVIEW else None
         return structs.replace(payment, status=new_status, outcome=outcome, reason=reason)
     if payment.status is PaymentStatus.SUCCEEDED and status in _GIVEN_UP:
-        reason = "The booking was given up."
-        return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason)
+        return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=Reason.BOOKING_GIVEN_UP)
     if payment.status is PaymentStatus.STARTED and payment.provider == RECEIPT and status in _OVER:
         return structs.replace(payment, status=PaymentStatus.FAILED)
     return None
@@ -121,7 +121,7 @@ def end_with_event(state: EventState, booking: Booking) -> Booking:
     target = ENDINGS.get(status, {}).get((booking.status, booking.total == 0))
     if target is None:
         return booking
-    reason = "The event was cancelled." if status is EventStatus.CANCELLED else None
+    reason = Reason.EVENT_CANCELLED if status is EventStatus.CANCELLED else None
     return transition(state, booking, target, SYSTEM, reason)
 
 
