@@ -10,7 +10,7 @@ import pytest
 
 import holdfast.web
 from holdfast.i18n.texts import section
-from tests.support.harness import Server, example_event, publish_event
+from tests.support.harness import Org, Server, example_event, publish_event
 from tests.support.html_client import Page, get_page, hold_on_page, new_visitor, submit_form
 
 TEMPLATES = Path(holdfast.web.__file__).parent / "templates"
@@ -69,14 +69,14 @@ def test_the_token_of_a_form_looks_different_in_every_response_and_works(
 
 
 def test_pages_describe_themselves_in_the_readers_language(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(title="Opera", details={"address": "1 Main St"}))
     shown = _description(get_page(buyer, f"/e/{event}")) or ""
-    for part in ("Opera", "Friday, March 5, 2027", "1 Main St", "acme"):
+    for part in ("Opera", "Friday, March 5, 2027", "1 Main St", org.slug):
         assert part in shown
     assert "viernes, 5 de marzo de 2027" in (_description(get_page(comprador, f"/e/{event}")) or "")
-    for path in ("/", "/o/acme", "/o/acme/bookings"):
+    for path in ("/", f"/o/{org.slug}", f"/o/{org.slug}/bookings"):
         english, spanish = (_description(get_page(client, path)) for client in (buyer, comprador))
         assert english
         assert spanish
@@ -87,10 +87,10 @@ def test_pages_describe_themselves_in_the_readers_language(
 
 
 def test_private_pages_ask_search_engines_to_stay_away(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
+    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
-    private = [hold_on_page(buyer, event, **STANDING), "/o/acme/bookings", "/paid"]
+    private = [hold_on_page(buyer, event, **STANDING), f"/o/{org.slug}/bookings", "/paid"]
     for path, is_private in [("/", False), (f"/e/{event}", False), *((path, True) for path in private)]:
         robots = [attributes for _, attributes in get_page(buyer, path).tags if attributes.get("name") == "robots"]
         assert bool(robots) is is_private, path
