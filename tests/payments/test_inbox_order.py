@@ -18,7 +18,7 @@ async def store(stage: PaymentHarness, payment: Payment, news: str, *, seconds_a
     """A notice whose process died before it acted on it."""
     now = await stage.now()
     await stage.connection.execute(
-        "INSERT INTO payment_notice (provider, id, body, news, provider_ref, amount, currency, received_at, due_at) "
+        "INSERT INTO payment_notice (provider, id, body, result, provider_ref, amount, currency, received_at, due_at) "
         "VALUES ('gateway', $1, '', $2, $3, $4, $5, $6, $7)",
         f"{news} {payment.id.hex()}", news, payment.provider_ref, payment.amount, payment.currency,
         now - timedelta(seconds=seconds_ago), now - timedelta(seconds=due_seconds_ago),

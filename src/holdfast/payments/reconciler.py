@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from holdfast.core.payment import PaymentResult, PaymentStatus
+from holdfast.core.reasons import Reason
 from holdfast.engine.engine import Engine
 from holdfast.engine.save_payments import CHECK_SECONDS
 from holdfast.payments.due_payments import DuePayments
@@ -21,7 +22,6 @@ log = structlog.get_logger()
 ACTOR: Final = "reconciler"
 
 # The reason that a payment stores. Pages and e-mails put it into words.
-PROVIDER_SILENT: Final = "provider_silent"
 
 POLLS: Final = Backoff.exponential(2, 3600)
 # A request that has just started the payment may still wait for the provider's answer.
@@ -69,8 +69,8 @@ class Reconciler:
             await self._due.postpone(payment, _next_poll_at(payment.now, ended_at, payment.attempts))
 
     async def _escalate_to_review(self, payment: DuePayment) -> None:
-        log.error("payment_needs_a_person", payment=payment.public_id, reason=PROVIDER_SILENT)
-        await self._engine.submit(payment.escalate_to_review(ACTOR, PROVIDER_SILENT))
+        log.error("payment_needs_a_person", payment=payment.public_id, reason=Reason.PROVIDER_SILENT)
+        await self._engine.submit(payment.escalate_to_review(ACTOR, Reason.PROVIDER_SILENT))
 
 
 def _next_poll_at(now: datetime, ended_at: datetime, attempts: int) -> datetime:

@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 
 from holdfast.core.payment import RECEIPT, PaymentResult, PaymentStatus
+from holdfast.core.reasons import Reason
 from holdfast.engine.engine import Engine
 from holdfast.payments.due_payments import DuePayments
 from holdfast.payments.payment_rows import DuePayment
@@ -19,9 +20,6 @@ log = structlog.get_logger()
 ACTOR: Final = "refunds"
 
 # Reasons that payments store. Pages and e-mails put them into words.
-REFUND_BY_HAND: Final = "refund_by_hand"
-REFUND_REFUSED: Final = "refund_refused"
-PROVIDER_UNREACHABLE: Final = "provider_unreachable"
 
 # More than a day in total; after the last attempt a person decides.
 RETRIES: Final = Backoff((2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800, 28_800))
@@ -39,13 +37,13 @@ class Refunds:
 
     async def _refund(self, payment: DuePayment) -> None:
         if payment.amount > 0 and (payment.provider == RECEIPT or payment.provider_ref is None):
-            await self._escalate_to_review(payment, REFUND_BY_HAND)
+            await self._escalate_to_review(payment, Reason.REFUND_BY_HAND)
             return
         try:
             if payment.amount > 0:
                 await self._refund_at_provider(payment)
         except ProviderRefusedError as error:
-            await self._escalate_to_review(payment, REFUND_REFUSED, str(error))
+            await self._escalate_to_review(payment, Reason.REFUND_REFUSED, str(error))
         except ProviderError as error:
             await self._retry_later(payment, error)
         else:
@@ -60,7 +58,7 @@ class Refunds:
 
     async def _retry_later(self, payment: DuePayment, error: ProviderError) -> None:
         if RETRIES.is_exhausted(payment.attempts):
-            await self._escalate_to_review(payment, PROVIDER_UNREACHABLE, str(error))
+            await self._escalate_to_review(payment, Reason.PROVIDER_UNREACHABLE, str(error))
             return
         log.warning(
             "refund_postponed", provider=payment.provider, attempts=payment.attempts, error=type(error).__name__
