@@ -4,6 +4,7 @@ from typing import Final
 
 import pytest
 
+from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal
 from holdfast.i18n.formatting import LANGUAGES
 from holdfast.i18n.reasons import reason_text
@@ -18,19 +19,7 @@ LATE_MONEY: Final = {
     Refusal.ALREADY_COMPLETED.code,
     Refusal.ALREADY_SUBMITTED.code,
 }
-CODES: Final = {
-    "event_cancelled",
-    "receipt_not_reviewed",
-    "receipt_rejected",
-    "paid_otherwise",
-    "booking_given_up",
-    "refunded_by_provider",
-    "wrong_amount",
-    "refund_by_hand",
-    "refund_refused",
-    "provider_unreachable",
-    "provider_silent",
-}
+CODES: Final = set(Reason)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -19,8 +19,6 @@ log = structlog.get_logger()
 
 ACTOR: Final = "refunds"
 
-# Reasons that payments store. Pages and e-mails put them into words.
-
 # More than a day in total; after the last attempt a person decides.
 RETRIES: Final = Backoff((2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800, 28_800))
 
