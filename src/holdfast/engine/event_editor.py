@@ -21,13 +21,11 @@ from holdfast.core.event_schemas import (
 from holdfast.core.journal import NO_CHANGE, EntryData, PoolState, SeatState
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import EventStatus
+from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.runtime.db import Connection
 from holdfast.runtime.ids import new_id
 
 CHANGE_MAX: Final = 2_000
-
-_ENDED: Final = (EventStatus.COMPLETED, EventStatus.CANCELLED)
 
 
 async def create_event(connection: Connection, org: bytes, new: EventNew, actor: str) -> bytes:
@@ -59,7 +57,7 @@ async def create_event(connection: Connection, org: bytes, new: EventNew, actor:
 async def change_event(connection: Connection, org: bytes, event: bytes, change: EventChange, actor: str) -> None:
     async with connection.transaction():
         row = await _lock_event(connection, org, event)
-        if row["status"] in _ENDED:
+        if row["status"] in ENDINGS:
             raise RefusedError(Refusal.EVENT_ENDED)
         await _change_event_row(connection, row, change)
         await _change_pools(connection, event, change.pools)
@@ -81,7 +79,7 @@ async def set_status(connection: Connection, org: bytes, event: bytes, status: E
         row = await _lock_event(connection, org, event)
         if row["status"] == status:
             return
-        if row["status"] in _ENDED:
+        if row["status"] in ENDINGS:
             raise RefusedError(Refusal.EVENT_ENDED, f"The event is {row['status']}.")
         if row["status"] == EventStatus.DRAFT and status is EventStatus.COMPLETED:
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")

@@ -1,4 +1,4 @@
-"""Opening the books: lock the events of a batch, then read the clock and load what the commands may need."""
+"""Loading a batch: lock its events, then read the clock and everything that its commands may need."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ from holdfast.core.states import REVIVING
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import Connection
 
-# More holds than these do not end in one batch; what is over waits for the next.
+# How many due holds one batch expires in each event. The rest waits for the next batch.
 DUE_MAX: Final = 500
 
 
 class LoadedBatch(Struct):
-    """The open books of a batch by event. `unfinished`: an event has more due holds than one batch takes. `endpoints`:
-    who is to be told of what happens, by org."""
+    """The loaded state of each event. `unfinished`: an event has more due holds than one batch expires.
+    `endpoints`: the webhook subscriptions of each org."""
 
     now: datetime
     states: dict[bytes, EventState]
@@ -53,27 +53,36 @@ _decode_loaded: Final = json.Decoder(_Loaded).decode
 
 async def load_batch(
     connection: Connection,
-    layouts: LayoutCache,
+    cache: LayoutCache,
     commands: Mapping[bytes, Sequence[Command]],
     lock: str = sql.engine.lock,
     ending_max: int = 0,
 ) -> LoadedBatch:
-    """Events that do not exist, or that another holds where `lock` does not wait, have no book. `ending_max` bookings
-    of each event that is over are loaded too, to be wound up."""
+    """Load the events that the commands name, and up to `ending_max` bookings of each ended event. Events that do not
+    exist have no state, nor do locked events if `lock` skips them."""
     locked = await connection.fetch(lock, list(commands))
     versions = {row["id"]: row["version"] for row in locked}
-    plans = await layouts.get(connection, {row["id"]: row["revision"] for row in locked})
-    asked = [command for event in versions for command in commands[event]]
-    placing = [command for command in asked if isinstance(command, PlaceHold)]
-    request_events, request_keys = _columns((command.event, command.request_key) for command in placing)
-    booking_events, booking_ids = _columns((c.event, c.booking) for c in asked if not isinstance(c, PlaceHold))
-    user_events, users = _columns(_users_to_load(plans, asked))
-    pool_events, pools = _columns(_pools_to_load(plans, placing))
-    seat_events, first_seats, last_seats = _columns(_seats_to_load(plans, placing), 3)
-    revival_events, revivals = _columns((command.event, command.booking) for command in asked if _may_revive(command))
+    layouts = await cache.get(connection, {row["id"]: row["revision"] for row in locked})
+    commands_to_locked = [command for event in versions for command in commands[event]]
+    loaded = await _load(connection, layouts, commands_to_locked, ending_max)
+    return _build_batch(loaded, layouts, versions)
+
+
+async def _load(
+    connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], ending_max: int
+) -> _Loaded:
+    holds = [command for command in commands if isinstance(command, PlaceHold)]
+    request_events, request_keys = _columns((command.event, command.request_key) for command in holds)
+    booking_events, booking_ids = _columns((c.event, c.booking) for c in commands if not isinstance(c, PlaceHold))
+    user_events, users = _columns(_users_to_load(layouts, commands))
+    pool_events, pools = _columns(_pools_to_load(layouts, holds))
+    seat_events, first_seats, last_seats = _columns(_seats_to_load(layouts, holds), 3)
+    revival_events, revivals = _columns(
+        (command.event, command.booking) for command in commands if _may_revive(command)
+    )
     document = await connection.fetchval(
         *sql.engine.load(
-            events=list(versions),
+            events=list(layouts),
             due_max=DUE_MAX,
             request_events=request_events,
             request_keys=request_keys,
@@ -89,13 +98,13 @@ async def load_batch(
             last_seats=last_seats,
             revival_events=revival_events,
             revivals=revivals,
-            orgs=list({plan.org for plan in plans.values()}),
+            orgs=list({layout.org for layout in layouts.values()}),
         )
     )
-    return _build_batch(_decode_loaded(document), plans, versions)
+    return _decode_loaded(document)
 
 
-def _build_batch(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[bytes, int]) -> LoadedBatch:
+def _build_batch(loaded: _Loaded, layouts: Mapping[bytes, Layout], versions: dict[bytes, int]) -> LoadedBatch:
     bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
     counters: dict[bytes, dict[int, Counter]] = defaultdict(dict)
     taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
@@ -108,7 +117,7 @@ def _build_batch(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[
     for event, seat, owner in loaded.taken:
         taken[event][seat] = owner
     states = {
-        event: EventState(plans[event], loaded.now, version, counters[event], bookings[event], taken[event])
+        event: EventState(layouts[event], loaded.now, version, counters[event], bookings[event], taken[event])
         for event, version in versions.items()
     }
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
@@ -117,46 +126,46 @@ def _build_batch(loaded: _Loaded, plans: Mapping[bytes, Layout], versions: dict[
     return LoadedBatch(loaded.now, states, versions, any(count >= DUE_MAX for count in due.values()), endpoints)
 
 
-def _users_to_load(plans: Mapping[bytes, Layout], asked: list[Command]) -> set[tuple[bytes, str]]:
+def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:
     return {
         (command.event, command.user)
-        for command in asked
-        if isinstance(command, PlaceHold | TransferBooking) and plans[command.event].policy.limits_users
+        for command in commands
+        if isinstance(command, PlaceHold | TransferBooking) and layouts[command.event].policy.limits_users
     }
 
 
 def _may_revive(command: Command) -> bool:
-    """Whether the command may bring an expired booking back to life, for which its units have to be free."""
+    """Whether the command can revive an expired booking, which needs to know whether its units are free."""
     return isinstance(command, SettlePayment | SubmitReceipt) or (
         isinstance(command, ActOnBooking) and command.verb in REVIVING
     )
 
 
-def _pools_to_load(plans: Mapping[bytes, Layout], placing: list[PlaceHold]) -> set[tuple[bytes, int]]:
+def _pools_to_load(layouts: Mapping[bytes, Layout], holds: list[PlaceHold]) -> set[tuple[bytes, int]]:
     wanted: set[tuple[bytes, int]] = set()
-    for command in placing:
-        plan = plans[command.event]
+    for command in holds:
+        layout = layouts[command.event]
         codes = [command.best.pool] if command.best else []
         for item in command.items:
             if not isinstance(item, SeatItem):
                 codes.append(item.pool)
-            elif seat := plan.seat_by_label.get(item.label):
+            elif seat := layout.seat_by_label.get(item.label):
                 wanted.add((command.event, seat.pool))
-        wanted.update((command.event, pool.number) for code in codes if (pool := plan.pool_by_code.get(code)))
+        wanted.update((command.event, pool.number) for code in codes if (pool := layout.pool_by_code.get(code)))
     return wanted
 
 
-def _seats_to_load(plans: Mapping[bytes, Layout], placing: list[PlaceHold]) -> set[tuple[bytes, int, int]]:
-    """Ranges of seats: all of a pool for the best available, the run around a seat where orphans matter."""
+def _seats_to_load(layouts: Mapping[bytes, Layout], holds: list[PlaceHold]) -> set[tuple[bytes, int, int]]:
+    """Ranges of seats: the whole pool for best available seats, and a seat's run where orphans matter."""
     wanted: set[tuple[bytes, int, int]] = set()
-    for command in placing:
-        plan = plans[command.event]
-        if command.best and (pool := plan.pool_by_code.get(command.best.pool)) and pool.seats:
+    for command in holds:
+        layout = layouts[command.event]
+        if command.best and (pool := layout.pool_by_code.get(command.best.pool)) and pool.seats:
             wanted.add((command.event, *pool.seats))
         for item in command.items:
-            if isinstance(item, SeatItem) and (seat := plan.seat_by_label.get(item.label)):
+            if isinstance(item, SeatItem) and (seat := layout.seat_by_label.get(item.label)):
                 alone = range(seat.number, seat.number + 1)
-                run = plan.run_by_seat[seat.number] if plan.policy.avoid_orphans else alone
+                run = layout.run_by_seat[seat.number] if layout.policy.avoid_orphans else alone
                 wanted.add((command.event, run.start, run.stop - 1))
     return wanted
 

@@ -63,7 +63,7 @@ payment.captured_at,
 payment.reason
 
 -- name: lock
--- The only lock there is. Sorted, so that two batches never wait for each other in a circle.
+-- The only lock. Sorting by id keeps two batches from deadlocking.
 SELECT event.id, event.version, event.revision
 FROM event
 WHERE event.id = ANY ($1::uuid[])
@@ -71,7 +71,7 @@ ORDER BY event.id
 FOR UPDATE
 
 -- name: lock_if_free
--- The same for housekeeping, which leaves alone what others are working on.
+-- For housekeeping, which skips events that are busy.
 SELECT event.id, event.version, event.revision
 FROM event
 WHERE event.id = ANY ($1::uuid[])

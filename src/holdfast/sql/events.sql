@@ -1,4 +1,4 @@
--- Making and changing events. All of it happens under the event's lock, like everything that touches stock.
+-- Creating and changing events. Changes happen under the event's lock, like every change to its inventory.
 
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
@@ -31,12 +31,12 @@ UPDATE event SET status = $2, published_at = CASE WHEN $2 = 'active' THEN holdfa
 WHERE id = $1
 
 -- name: insert_revision
--- A changed event has a new revision, and its change is a fact of its journal.
--- Whoever wants to be told of it is.
+-- Records a change to the event: a new revision, a journal entry, and a delivery to each webhook endpoint that subscribes
+-- to this kind of entry.
 WITH changed AS (
     UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = $1
     RETURNING id, org_id, version, status, title, holdfast_now() AS at
-), told AS (
+), deliveries AS (
     INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
     SELECT changed.id, changed.version, replace(endpoint.id::text, '-', ''), 'webhook', changed.org_id, changed.id,
            replace($2, 'event_', 'event.'),
@@ -68,7 +68,7 @@ UPDATE tariff SET name = $4, price = $5 WHERE event_id = $1 AND pool = $2 AND nu
 SELECT count(*) FROM seat WHERE event_id = $1
 
 -- name: seats_by_label
--- The seats of these labels, and whether each is taken.
+-- The seats with these labels, and whether a booking has them.
 SELECT seat.number, seat.label, seat.pool, seat.blocked,
        EXISTS (SELECT FROM line WHERE line.event_id = $1 AND line.seat = seat.number AND line.live) AS taken
 FROM seat WHERE seat.event_id = $1 AND seat.label = ANY ($2::text[])

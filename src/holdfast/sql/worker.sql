@@ -1,7 +1,7 @@
--- What the background workers look for.
+-- The statements of the background workers.
 
 -- name: events_to_sweep
--- Events with holds that are due, or that are over or called off and still have bookings to end; $1 at most, after $2.
+-- Up to $1 events after $2 that have due holds, or that have ended and still have bookings to end.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.id FROM clock CROSS JOIN event
 WHERE event.id > $2 AND (EXISTS (
@@ -15,7 +15,7 @@ WHERE event.id > $2 AND (EXISTS (
 ORDER BY event.id LIMIT $1
 
 -- name: events_to_audit
--- Events whose journal has grown since the auditor last read it, the longest waiting first.
+-- Events whose journal has grown since their last audit, the longest waiting first.
 SELECT event.id FROM event LEFT JOIN audit ON audit.event_id = event.id
 WHERE audit.version IS DISTINCT FROM event.version
 ORDER BY audit.at NULLS FIRST LIMIT $1
@@ -34,7 +34,7 @@ SELECT count(*) AS events, max(at) AS last_at, coalesce(sum(json_array_length(fi
 SELECT version FROM event WHERE id = $1
 
 -- name: audit_pools
--- A pool's counters against the sum of its live lines, and its capacity against its seats.
+-- Pools whose counters differ from the sum of their live lines, or whose capacity differs from their seats.
 SELECT pool.code, pool.capacity, pool.held, pool.sold, coalesce(lines.held, 0) AS held_lines,
        coalesce(lines.sold, 0) AS sold_lines, seats.count AS seats
 FROM pool LEFT JOIN (
@@ -61,7 +61,7 @@ GROUP BY seat.label, line.seat
 HAVING count(*) > 1 OR bool_or(seat.label IS NULL OR seat.blocked OR seat.pool <> line.pool OR line.quantity <> 1)
 
 -- name: audit_lines
--- Bookings whose lines are live although they claim nothing, or the other way round, or do not add up.
+-- Bookings that claim units without live lines or the other way round, or whose lines do not add up to the subtotal.
 SELECT booking.id, booking.status FROM booking LEFT JOIN line
     ON line.event_id = booking.event_id AND line.booking_id = booking.id
 WHERE booking.event_id = $1
@@ -71,20 +71,20 @@ HAVING count(line.number) = 0
     OR sum(line.quantity * line.unit_price) <> booking.subtotal
 
 -- name: audit_strays
--- Lines without a booking, and facts about bookings that are not there.
+-- Lines and journal entries of bookings that do not exist.
 SELECT line.booking_id AS id, 'line' AS kind FROM line
 WHERE line.event_id = $1 AND NOT EXISTS (
     SELECT FROM booking WHERE booking.event_id = line.event_id AND booking.id = line.booking_id
 )
 UNION
-SELECT journal.booking_id, 'fact' FROM journal
+SELECT journal.booking_id, 'entry' FROM journal
 WHERE journal.event_id = $1 AND journal.booking_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM booking WHERE booking.event_id = journal.event_id AND booking.id = journal.booking_id
 )
 
 -- name: audit_money
--- Payments that are not what they say: captured and without a way to an outcome, or the other way round; kept although
--- the booking is not confirmed, or kept twice for one booking; of another sum than their booking; or nobody's.
+-- Payments that contradict their booking or themselves: no booking; another amount than the booking's; captured in a
+-- status that does not allow it, or the other way round; succeeded although the booking is not confirmed, or twice.
 SELECT payment.id, payment.status, payment.outcome, booking.status AS booking
 FROM payment LEFT JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
 WHERE payment.event_id = $1 AND (
@@ -100,15 +100,15 @@ WHERE payment.event_id = $1 AND (
 )
 
 -- name: audit_journal
--- Numbers missing from the journal, which has to run from 1 to the event's version.
-SELECT event.version, count(journal.number) AS facts, min(journal.number) AS first, max(journal.number) AS last
+-- Events whose journal does not run from 1 to their version without gaps.
+SELECT event.version, count(journal.number) AS entries, min(journal.number) AS first, max(journal.number) AS last
 FROM event LEFT JOIN journal ON journal.event_id = event.id WHERE event.id = $1
 GROUP BY event.id HAVING count(journal.number) <> event.version
     OR coalesce(min(journal.number), 1) <> 1 OR coalesce(max(journal.number), 0) <> event.version
 
 -- name: audit_transitions
--- Steps in a booking's history that the table of states does not have ($2 from, $3 to; '' is the beginning), and
--- bookings that are not what their last fact says.
+-- Changes of status that the table of states does not allow ($2 source, $3 target; '' is the start), and bookings whose
+-- status differs from their last journal entry.
 WITH steps AS (
     SELECT booking_id, number, kind,
            coalesce(lag(kind) OVER (PARTITION BY booking_id ORDER BY number), '') AS before

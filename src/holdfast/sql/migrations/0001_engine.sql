@@ -1,22 +1,22 @@
--- Holdfast keeps everything in PostgreSQL, and PostgreSQL alone decides.
+-- Holdfast keeps all of its state in PostgreSQL.
 --
--- An org sells events. An event has pools of units; a pool is a plain number (standing room, the places of a shift, a
--- time slot) or a set of named seats. A booking claims units through lines. A live line is what is taken: there is no
--- other record of it, and the counters of a pool only repeat the sum of its live lines so that "is there one left?"
--- costs one row. Whoever changes any of this for an event holds the lock of that event's row; there is no other lock.
+-- An org sells events. An event has pools of units; a pool is either a plain number (standing room, places in a shift, a
+-- time slot) or a set of named seats. A booking claims units through its lines. Live lines are the only record of what is
+-- taken: the counters of a pool repeat the sum of its live lines, so that checking availability reads one row. Every
+-- change to an event's inventory holds the lock of the event's row, and there is no other lock.
 --
--- The schema repeats the promise on its own, so that no bug above it can sell a thing twice: the counters cannot leave
--- their bounds, and a seat cannot have two live lines. A tripped constraint is never caught and smoothed over.
+-- The schema enforces the promise on its own, so that no bug in the code above can sell a unit twice: counters cannot
+-- leave their bounds, and a seat cannot have two live lines. The code never catches a violated constraint to go on.
 --
--- Tables that belong to an event have its id as the first part of their key, so that they can be spread by event over
--- several machines. Pools, tariffs and seats are numbered within their event from 0. Nothing is ever deleted.
+-- Tables that belong to an event start their key with its id, so that events can be spread over several servers. Pools,
+-- tariffs and seats are numbered within their event from 0. Nothing is ever deleted.
 --
--- Two things keep plans the same whatever the statistics say. No table has two indexes that could both serve a look-up
--- by key: on an empty table they cost the same, and the wrong one may be chosen for good. And bookings, lines and the
--- journal have no foreign keys, whose look-ups PostgreSQL plans on its own: they are written in one statement whose
--- counts are checked, and the auditor looks for strays.
+-- Two rules keep query plans independent of statistics. No table has two indexes that could serve the same look-up by
+-- key: on an empty table they cost the same, and PostgreSQL might settle on the wrong one. And bookings, lines and the
+-- journal have no foreign keys, because PostgreSQL plans their checks where our settings do not reach. Instead, one
+-- statement writes those rows and the engine checks its row counts, and the auditor looks for strays.
 
--- The only clock. Tests may replace this function to travel in time.
+-- The only clock. Tests replace this function to travel in time.
 CREATE FUNCTION holdfast_now() RETURNS timestamptz
     LANGUAGE sql VOLATILE PARALLEL SAFE
     AS 'SELECT clock_timestamp()';
@@ -31,10 +31,10 @@ CREATE TABLE org (
 );
 
 CREATE TABLE api_key (
-    -- SHA-256 of the key. The key itself has 256 random bits and is shown once.
+    -- SHA-256 of the key. The key has 256 random bits and is shown once.
     hash bytea PRIMARY KEY,
     org_id uuid NOT NULL REFERENCES org,
-    -- The first characters of the key: enough to recognise it in a list and in the audit log.
+    -- The first characters of the key, to recognise it in lists and in the journal.
     prefix text NOT NULL,
     role text NOT NULL CHECK (role IN ('admin', 'sales', 'review', 'door')),
     created_at timestamptz NOT NULL DEFAULT holdfast_now(),
@@ -45,9 +45,9 @@ CREATE TABLE event (
     id uuid PRIMARY KEY,
     org_id uuid NOT NULL REFERENCES org,
     status text NOT NULL CHECK (status IN ('draft', 'active', 'completed', 'cancelled')),
-    -- The number of the last fact in the event's journal.
+    -- The number of the last entry in the event's journal.
     version bigint NOT NULL DEFAULT 0,
-    -- Rises whenever anything but stock changes, so that a cached layout is known to be old.
+    -- Rises whenever the layout changes, so that caches notice.
     revision bigint NOT NULL DEFAULT 1,
     title text NOT NULL,
     preset text,
@@ -57,7 +57,7 @@ CREATE TABLE event (
     policy json NOT NULL,
     details json NOT NULL,
     created_at timestamptz NOT NULL DEFAULT holdfast_now(),
-    -- Who is not of the staff may know of the event from then on.
+    -- From this time on, people other than staff can see the event.
     published_at timestamptz
 ) WITH (fillfactor = 50);
 CREATE INDEX event_of_org ON event (org_id, id);
@@ -88,7 +88,7 @@ CREATE TABLE tariff (
     FOREIGN KEY (event_id, pool) REFERENCES pool
 );
 
--- Layout only: a seat row does not change when the seat is sold.
+-- Only the layout: selling a seat does not change its row.
 CREATE TABLE seat (
     event_id uuid NOT NULL,
     number integer NOT NULL,
@@ -111,7 +111,7 @@ CREATE TABLE booking (
     user_id text NOT NULL,
     status text NOT NULL CHECK (status IN
         ('held', 'payment_submitted', 'confirmed', 'rejected', 'expired', 'cancelled', 'refunded', 'completed')),
-    -- Amounts are frozen when the booking is made.
+    -- Amounts never change after the booking is placed.
     subtotal bigint NOT NULL CHECK (subtotal >= 0),
     tax bigint NOT NULL CHECK (tax >= 0),
     total bigint NOT NULL,
@@ -119,19 +119,19 @@ CREATE TABLE booking (
     created_at timestamptz NOT NULL,
     expires_at timestamptz,
     max_expires_at timestamptz,
-    -- A hash of who asked and their Idempotency-Key, and one of what they asked for.
+    -- Hashes of the caller with their Idempotency-Key, and of the request.
     request_key bytea NOT NULL CHECK (request_key > ''),
     fingerprint bytea NOT NULL,
     cart_hash bytea,
     details json,
     reason text,
-    -- The number of the last fact about this booking.
+    -- The number of the last journal entry about this booking.
     version bigint NOT NULL,
     PRIMARY KEY (event_id, id),
     CONSTRAINT booking_total CHECK (total = subtotal + tax),
     CONSTRAINT booking_deadline CHECK (expires_at IS NOT NULL OR status NOT IN ('held', 'payment_submitted'))
 );
--- The condition is always true; it keeps this index out of look-ups by id, which do not mention it.
+-- The condition is always true. It keeps look-ups by id, which do not mention it, from using this index.
 CREATE UNIQUE INDEX booking_request ON booking (event_id, request_key) WHERE request_key > '';
 CREATE INDEX booking_due ON booking (event_id, expires_at) WHERE status IN ('held', 'payment_submitted');
 CREATE INDEX booking_live_of_user ON booking (event_id, user_id) WHERE status IN ('held', 'payment_submitted', 'confirmed');
@@ -163,7 +163,7 @@ CREATE TABLE journal (
     PRIMARY KEY (event_id, number)
 );
 
--- The last word of the auditor on each event.
+-- The auditor's latest findings about each event.
 CREATE TABLE audit (
     event_id uuid PRIMARY KEY REFERENCES event,
     at timestamptz NOT NULL,

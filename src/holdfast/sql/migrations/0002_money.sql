@@ -1,19 +1,19 @@
--- Money, tickets and messages.
+-- Payments, tickets and notifications.
 --
--- A payment belongs to a booking and exists before the buyer is sent to the gateway. What a gateway tells is first kept
--- in `payment_notice`, then answered, then acted on. A payment that was captured ends in exactly one outcome, and the
--- schema repeats that: `outcome` follows from `status`.
+-- A payment belongs to a booking, and exists before the buyer goes to the provider. Holdfast stores a provider's webhook
+-- event in `payment_notice` before it acknowledges the event, and acts on it afterwards. A captured payment ends in
+-- exactly one outcome; the schema enforces this by deriving `outcome` from `status`.
 --
--- There is no table of tickets: a ticket is one unit of a line of a confirmed booking, its code is signed, and it is
--- void when the booking is no longer confirmed or was handed to somebody else. What is kept is who was let in.
+-- There is no table of tickets: a ticket is one unit of a line of a confirmed booking. Its code is signed, and becomes
+-- void when the booking is no longer confirmed or is transferred. Only check-ins are stored.
 --
--- What has to reach the outside is a row of `delivery`, written with the fact it tells of.
+-- Notifications to the outside are rows of `delivery`, written together with their journal entry.
 --
--- Payments, receipts, check-ins and deliveries have no foreign keys, for the reason told in the first step.
+-- Payments, receipts, check-ins and deliveries have no foreign keys, for the reason that the first step gives.
 
 ALTER TABLE event ADD COLUMN ends_at timestamptz, ADD COLUMN timezone text NOT NULL DEFAULT 'UTC';
 
--- `generation` counts how often a booking was handed to another person: codes of earlier ones are void.
+-- `generation` counts transfers. A transfer voids the tickets of earlier generations.
 ALTER TABLE booking
     ADD COLUMN email text,
     ADD COLUMN language text,
@@ -25,7 +25,7 @@ CREATE TABLE payment (
     org_id uuid NOT NULL,
     booking_id uuid NOT NULL,
     provider text NOT NULL,
-    -- How the provider calls it. Not known before the provider has answered.
+    -- The provider's id for the payment. Null until the provider has answered.
     provider_ref text,
     status text NOT NULL CHECK (status IN
         ('started', 'submitted', 'succeeded', 'failed', 'refund_due', 'refunded', 'review')),
@@ -39,7 +39,7 @@ CREATE TABLE payment (
     reason text,
     created_at timestamptz NOT NULL,
     captured_at timestamptz,
-    -- When a worker turns to it next: to ask the provider about it, or to pay it back. Null: nothing is to be done.
+    -- When a worker next asks the provider about it, or refunds it. Null: there is nothing to do.
     due_at timestamptz,
     attempts integer NOT NULL DEFAULT 0,
     PRIMARY KEY (event_id, id),
@@ -59,17 +59,17 @@ CREATE INDEX payment_due ON payment (due_at) WHERE due_at IS NOT NULL;
 
 CREATE TABLE payment_notice (
     provider text NOT NULL,
-    -- The provider's own id of what it tells: the same one is told once, however often it is sent.
+    -- The provider's id of the webhook event, which makes repeated deliveries of it idempotent.
     id text NOT NULL,
     received_at timestamptz NOT NULL DEFAULT holdfast_now(),
     body bytea NOT NULL,
-    -- What it says, as far as it concerns us: captured, failed or refunded. Null: nothing.
+    -- Captured, failed or refunded. Null: the event reports none of these.
     news text,
     provider_ref text,
     payment text,
     amount bigint,
     currency text,
-    -- When it is looked at again. Null: it was dealt with, with this result.
+    -- When a worker tries to handle it again. Null: it was handled, with this result.
     due_at timestamptz,
     attempts integer NOT NULL DEFAULT 0,
     result text,
@@ -77,7 +77,7 @@ CREATE TABLE payment_notice (
 );
 CREATE INDEX payment_notice_due ON payment_notice (due_at) WHERE due_at IS NOT NULL;
 
--- The proof of a payment that a buyer handed in: a file that is stored under its hash, or a reference to one elsewhere.
+-- Proof of payment that a buyer submitted: a file that is stored under its hash, or a reference to a file elsewhere.
 CREATE TABLE receipt (
     event_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -94,7 +94,7 @@ CREATE TABLE receipt (
 CREATE UNIQUE INDEX receipt_once_per_booking ON receipt (booking_id, event_id, hash);
 CREATE INDEX receipt_hash ON receipt (org_id, hash);
 
--- Who was let in: one row for each ticket that was shown, so that it is let in once.
+-- One row for each admitted ticket, so that nobody enters with it twice.
 CREATE TABLE checkin (
     event_id uuid NOT NULL,
     booking_id uuid NOT NULL,
@@ -107,7 +107,7 @@ CREATE TABLE checkin (
     PRIMARY KEY (event_id, booking_id, line, unit)
 );
 
--- The keys that sign an event's tickets. The newest signs; older ones still prove what they have signed.
+-- The keys that sign an event's tickets. The newest key signs; older ones still verify.
 CREATE TABLE ticket_key (
     event_id uuid NOT NULL REFERENCES event,
     number integer NOT NULL,
@@ -122,10 +122,10 @@ CREATE TABLE webhook_endpoint (
     id uuid PRIMARY KEY,
     org_id uuid NOT NULL REFERENCES org,
     url text NOT NULL,
-    -- The kinds of facts it is told of. Empty: all.
+    -- The kinds of entries it subscribes to. Empty: all.
     kinds text[] NOT NULL,
     secret text NOT NULL,
-    -- After a rotation both sign, until then.
+    -- After a rotation, both secrets sign until this time.
     old_secret text,
     old_secret_until timestamptz,
     enabled boolean NOT NULL DEFAULT true,
@@ -134,13 +134,13 @@ CREATE TABLE webhook_endpoint (
 );
 CREATE INDEX webhook_endpoint_of_org ON webhook_endpoint (org_id, id);
 
--- What must reach the outside, at least once. A stream is a booking, or an event as a whole; what is due to one target
--- of one stream goes in the order of its facts.
+-- Notifications that the relay sends at least once. A stream is a booking, or an event as a whole. The relay sends the
+-- deliveries of one stream to one target in the order of their journal entries.
 CREATE TABLE delivery (
     event_id uuid NOT NULL,
-    -- The fact's number in the event's journal.
+    -- The number of the journal entry.
     number bigint NOT NULL,
-    -- Where to: the id of a webhook endpoint, or the name of another channel, such as `mail`.
+    -- The id of a webhook endpoint, or the name of another channel, such as `mail`.
     target text NOT NULL,
     channel text NOT NULL,
     org_id uuid NOT NULL,
@@ -159,7 +159,7 @@ CREATE INDEX delivery_due ON delivery (target, due_at) WHERE status = 'waiting';
 CREATE INDEX delivery_in_order ON delivery (stream, target, number) WHERE status = 'waiting';
 CREATE INDEX delivery_log ON delivery (target, created_at);
 
--- The books of the sandbox, a payment provider that moves no money. The rest of the product reads none of this.
+-- The data of the sandbox, a payment provider that moves no money. Nothing else reads these tables.
 CREATE TABLE sandbox_charge (
     ref text PRIMARY KEY,
     payment text NOT NULL,

@@ -1,6 +1,6 @@
--- What buyers see.
+-- The pages that buyers see.
 --
--- An org shows itself with a name, a logo and a colour, and says which sites may show its pages in a frame.
+-- An org has a name, a logo and a colour, and lists the sites that may show its pages in a frame.
 
 ALTER TABLE org
     ADD COLUMN colour text CHECK (colour ~ '^#[0-9a-f]{6}$'),
@@ -8,13 +8,13 @@ ALTER TABLE org
     ADD COLUMN logo_type text CHECK ((logo_type IS NULL) = (logo IS NULL)),
     ADD COLUMN frame_origins text[] NOT NULL DEFAULT '{}';
 
--- What all processes of a database sign with, such as the cookies of guests. Made when it is first needed.
+-- Secrets that all processes share, such as the one that signs guest cookies. Created on first use.
 CREATE TABLE secret (
     name text PRIMARY KEY,
     value bytea NOT NULL
 );
 
--- A rush of simulated buyers, which processes other than the one that shows it carry out. `report` is how far it is.
+-- A run of simulated buyers in processes of their own. `report` is its progress.
 CREATE TABLE stampede (
     event_id uuid NOT NULL,
     id uuid NOT NULL,
