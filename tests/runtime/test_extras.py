@@ -78,7 +78,7 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
     environment = {**without_extras, "HOLDFAST_DATABASE_URL": database, name: value}
     ended = run(environment, "-m", "holdfast", command)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"{name}: ")
+    assert ended.stderr.startswith(f"Cannot use {name}: ")
     assert ended.stderr.endswith(f"Run: pip install 'holdfast[{extra}]'\n")
 
 

@@ -299,7 +299,7 @@ def test_errors_of_the_database_are_told_without_the_rows_they_are_about(broken:
 
 def test_every_log_line_of_ours_is_one_json_object(ordinary: CapturedLog) -> None:
     others = [line for line in ordinary.text.splitlines() if not line.startswith("{")]
-    assert not [line for line in others if not re.match(r"\[[A-Z]+\] |Holdfast serves ", line)]
+    assert not [line for line in others if not re.match(r"\[[A-Z]+\] |Holdfast is serving ", line)]
 
 
 def test_the_leak_search_finds_every_kind_of_secret(ordinary: CapturedLog) -> None:

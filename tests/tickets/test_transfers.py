@@ -216,7 +216,7 @@ def test_only_the_new_holder_gets_an_email_with_tickets_in_their_language(
     ]
     assert len(emails_to(mailbox, former)) == 1
     expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
-    assert wait_for_emails(mailbox, address, 2)[1]["Subject"].startswith("Estamos devolviendo")
+    assert wait_for_emails(mailbox, address, 2)[1]["Subject"].startswith("Tu reembolso")
     assert len(emails_to(mailbox, former)) == 1
 
 
