@@ -23,8 +23,8 @@ from holdfast.notifications.emails import EmailKind
 from holdfast.payments.registry import make_providers
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
+from holdfast.web.page_problems import PageProblem
 from holdfast.web.page_texts import page_text, refusal_text
-from holdfast.web.problems import PageProblem
 from holdfast.web.rendering import LANGUAGE_NAMES, TONES
 
 I18N: Final = Path(holdfast.i18n.__file__).parent

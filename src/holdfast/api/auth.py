@@ -25,7 +25,7 @@ class Caller(Struct, frozen=True):
     user: str | None = None
 
 
-class KeyRow(Struct, frozen=True):
+class ApiKeyRow(Struct, frozen=True):
     org_id: bytes
     prefix: str
     role: Role
@@ -64,7 +64,7 @@ class Callers:
             self._cache.popitem(last=False)
 
     async def _read_key(self, token: str) -> tuple[Caller, float]:
-        key = await self._database.shared.row(KeyRow, sql.credentials.key, hash_key(token))
+        key = await self._database.shared.row(ApiKeyRow, sql.credentials.key, hash_key(token))
         if key is None:
             raise RefusedError(Refusal.UNAUTHORIZED, "The key is unknown or was revoked. Create a new one.")
         return Caller(key.org_id, key.role, f"key:{key.prefix}"), CACHE_SECONDS

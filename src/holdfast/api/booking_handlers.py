@@ -21,7 +21,7 @@ from holdfast.runtime import ids
 _encode_sorted = json.Encoder(order="sorted").encode
 
 
-class BookingRow(Struct, frozen=True):
+class BookingDocumentRow(Struct, frozen=True):
     """A booking as JSON, with the database's time and the revision of the event's layout."""
 
     now: datetime
@@ -113,7 +113,7 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
 async def get_booking(call: Call) -> ApiResponse[BookingView]:
     event, booking = parse_booking_id(call)
     row = await call.services.database.event(event).row(
-        BookingRow, sql.reads.booking, event, booking, call.caller.org, call.caller.user
+        BookingDocumentRow, sql.reads.booking, event, booking, call.caller.org, call.caller.user
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
@@ -127,7 +127,7 @@ async def list_bookings(call: Call, query: BookingsQuery) -> ApiResponse[Booking
     return ApiResponse(BookingList(items=items, next=items[-1].id if len(rows) > query.limit else None))
 
 
-async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
+async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingDocumentRow]:
     """One more than the page holds, so that it shows whether there is a next page."""
     event = ids.parse_event_id(query.event) if query.event else None
     after = ids.parse_booking_id(query.after) if query.after else None
@@ -137,7 +137,7 @@ async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
     if query.user not in (None, user) or (query.event is not None and event is None):
         return []
     return await call.services.database.org(call.caller.org).rows(
-        BookingRow,
+        BookingDocumentRow,
         sql.reads.bookings,
         call.caller.org,
         event,
@@ -226,7 +226,7 @@ def booking_response(outcome: Outcome, status: int = 200) -> ApiResponse[Booking
     return ApiResponse(booking_view(accepted.booking, accepted.layout, accepted.now), status, headers)
 
 
-async def _views(call: Call, rows: Sequence[BookingRow]) -> list[BookingView]:
+async def _views(call: Call, rows: Sequence[BookingDocumentRow]) -> list[BookingView]:
     revisions = {row.event_id: row.revision for row in rows}
     layouts = await call.services.engine.layouts(call.services.database, revisions)
     return [booking_view(json.decode(row.booking, type=Booking), layouts[row.event_id], row.now) for row in rows]

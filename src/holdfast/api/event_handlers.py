@@ -93,7 +93,7 @@ class ProgressRow(Struct, frozen=True):
     in_review: int
 
 
-class OrgRow(Struct, frozen=True):
+class OrgIdRow(Struct, frozen=True):
     id: bytes
 
 
@@ -108,7 +108,7 @@ async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
     """Staff list every event of their org; everyone else lists published events."""
     org = call.caller_or_none.org if call.caller_or_none else None
     if org is None and query.org is not None:
-        found = await call.services.database.shared.row(OrgRow, sql.credentials.org_by_slug, query.org)
+        found = await call.services.database.shared.row(OrgIdRow, sql.credentials.org_by_slug, query.org)
         if found is None:
             return ApiResponse(EventList(items=[], next=None))
         org = found.id
@@ -295,14 +295,14 @@ async def _views(call: Call, rows: Sequence[EventRow]) -> list[EventView]:
     pools: dict[bytes, list[PoolView]] = {event: [] for event in events}
     for pool in await database.rows(PoolRow, sql.reads.pools_of, events):
         pools[pool.event_id].append(_pool_view(pool, tariffs[pool.event_id, pool.number]))
-    return [_event_view(row, pools[row.id]) for row in rows]
+    return [event_view(row, pools[row.id]) for row in rows]
 
 
 def _pool_view(row: PoolRow, tariffs: list[TariffView]) -> PoolView:
     return PoolView(code=row.code, name=row.name, capacity=row.capacity, seated=row.seated, tariffs=tariffs)
 
 
-def _event_view(row: EventRow, pools: list[PoolView]) -> EventView:
+def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
     return EventView(
         id=ids.format_event_id(row.id),
         title=row.title,

@@ -34,7 +34,7 @@ STUCK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 
 
-class VersionRow(Struct, frozen=True):
+class WatchedVersionRow(Struct, frozen=True):
     at: datetime
     id: bytes
     version: int
@@ -131,7 +131,9 @@ class LiveFeed:
 
     async def _tick(self) -> float:
         """Send everyone what is new. Returns the seconds to wait before the next tick."""
-        rows = await self._services.database.all_events.rows(VersionRow, sql.reads.versions, list(self._broadcasts))
+        rows = await self._services.database.all_events.rows(
+            WatchedVersionRow, sql.reads.versions, list(self._broadcasts)
+        )
         behind = [broadcast for row in rows if (broadcast := self._behind(row.id, row.version))]
         for start in range(0, len(behind), READS_AT_ONCE):
             await asyncio.gather(*(each.live_event.refresh() for each in behind[start : start + READS_AT_ONCE]))

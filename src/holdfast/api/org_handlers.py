@@ -12,7 +12,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.db import Database
 
 
-class OrgRow(Struct, frozen=True):
+class BrandingRow(Struct, frozen=True):
     slug: str
     name: str
     colour: str | None
@@ -40,7 +40,7 @@ async def delete_logo(call: Call) -> ApiResponse[OrgView]:
 
 
 async def read_org(database: Database, org: bytes, public_url: str) -> OrgView:
-    row = await database.org(org).row(OrgRow, sql.credentials.branding, org)
+    row = await database.org(org).row(BrandingRow, sql.credentials.branding, org)
     assert row is not None
     logo = logo_path(row.slug, row.logo_hash)
     return OrgView(

@@ -18,7 +18,7 @@ from holdfast.payments.provider import CheckoutRequest, NoticeError, Provider, P
 from holdfast.runtime import ids
 
 
-class PaymentRow(Struct, frozen=True):
+class PaymentDocumentRow(Struct, frozen=True):
     """A payment as JSON, and where it belongs."""
 
     id: bytes
@@ -159,12 +159,12 @@ def _fail_payment(booking: Booking, payment: Payment, actor: str) -> SettlePayme
     )
 
 
-async def _require_payment(call: Call) -> PaymentRow:
+async def _require_payment(call: Call) -> PaymentDocumentRow:
     parsed = ids.parse_payment_id(call.path["id"])
     if parsed is None:
         raise RefusedError(Refusal.NOT_FOUND)
     row = await call.services.database.event(parsed[0]).row(
-        PaymentRow, sql.payments.payment_view, *parsed, call.caller.org, call.caller.user
+        PaymentDocumentRow, sql.payments.payment_view, *parsed, call.caller.org, call.caller.user
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)

@@ -43,7 +43,7 @@ SAFE_HEADERS: Final = (
 _reference_decoder: Final = json.Decoder(ReceiptRef)
 
 
-class ReceiptRow(Struct, frozen=True):
+class StoredReceiptRow(Struct, frozen=True):
     id: bytes
     at: datetime
     content_type: str | None
@@ -102,12 +102,12 @@ async def list_receipts(call: Call) -> ApiResponse[ReceiptList]:
     event, booking = parse_booking_id(call)
     await require_booking(call, event, booking)
     rows = await call.services.database.event(event).rows(
-        ReceiptRow, sql.payments.receipts, event, booking, call.caller.org
+        StoredReceiptRow, sql.payments.receipts, event, booking, call.caller.org
     )
     return ApiResponse(ReceiptList(items=[_receipt_view(event, row) for row in rows], next=None))
 
 
-def _receipt_view(event: bytes, row: ReceiptRow) -> ReceiptView:
+def _receipt_view(event: bytes, row: StoredReceiptRow) -> ReceiptView:
     id_ = ids.format_receipt_id(event, row.id)
     return ReceiptView(
         id=id_,

@@ -30,7 +30,7 @@ class UsedTicketRow(Struct, frozen=True):
     unit: int
 
 
-class KeyRow(Struct, frozen=True):
+class TicketKeyRow(Struct, frozen=True):
     number: int
     public: bytes
     created_at: datetime
@@ -216,7 +216,7 @@ def _ticket_view(details: BookingDetails, issued: IssuedTicket, is_used: bool) -
 
 async def _key_response(call: Call, event: bytes) -> ApiResponse[TicketKeyView]:
     current = await get_signing_key(call.services.database, event)
-    rows = await call.services.database.event(event).rows(KeyRow, sql.tickets.keys, event)
+    rows = await call.services.database.event(event).rows(TicketKeyRow, sql.tickets.keys, event)
     return ApiResponse(
         TicketKeyView(
             event=ids.format_event_id(event),
@@ -228,7 +228,7 @@ async def _key_response(call: Call, event: bytes) -> ApiResponse[TicketKeyView]:
     )
 
 
-def _key_view(row: KeyRow) -> KeyView:
+def _key_view(row: TicketKeyRow) -> KeyView:
     return KeyView(
         number=row.number, public_key=_base64(row.public), created_at=row.created_at, revoked_at=row.revoked_at
     )

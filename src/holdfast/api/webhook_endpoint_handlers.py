@@ -41,7 +41,7 @@ class EndpointRow(Struct, frozen=True):
     created_at: datetime
 
 
-class DeliveryRow(Struct, frozen=True):
+class LoggedDeliveryRow(Struct, frozen=True):
     event_id: bytes
     number: int
     kind: str
@@ -110,7 +110,7 @@ async def delete_endpoint(call: Call) -> ApiResponse[EndpointView]:
 async def list_deliveries(call: Call, query: DeliveriesQuery) -> ApiResponse[DeliveryList]:
     endpoint = await _require_endpoint(call, _parse_endpoint_id(call))
     rows = await call.services.database.org(call.caller.org).rows(
-        DeliveryRow,
+        LoggedDeliveryRow,
         sql.webhook_endpoints.deliveries,
         endpoint.id.hex(),
         call.caller.org,
@@ -174,7 +174,7 @@ def _endpoint_view(row: EndpointRow, secret: str | None = None) -> EndpointView:
     )
 
 
-def _delivery_view(row: DeliveryRow) -> DeliveryView:
+def _delivery_view(row: LoggedDeliveryRow) -> DeliveryView:
     return DeliveryView(
         event=ids.format_event_id(row.event_id),
         seq=row.number,

@@ -17,11 +17,11 @@ ORG: Final = "demo"
 ACTOR: Final = "demo"
 
 
-class _OrgRow(Struct, frozen=True):
+class _DemoOrgRow(Struct, frozen=True):
     id: bytes
 
 
-class _EventRow(Struct, frozen=True):
+class _DemoEventRow(Struct, frozen=True):
     id: bytes
     title: str
 
@@ -30,11 +30,11 @@ async def fill_demo(connection: Connection) -> list[str]:
     """Create the missing events. Returns one line per event: its id, preset and title."""
     await create_org(connection, ORG, "Holdfast Demo")
     database = Database(connection)
-    org = await database.shared.row(_OrgRow, sql.credentials.org_by_slug, ORG)
+    org = await database.shared.row(_DemoOrgRow, sql.credentials.org_by_slug, ORG)
     assert org is not None
     existing = {
         row.title: row.id
-        for row in await database.org(org.id).rows(_EventRow, sql.reads.events, org.id, False, None, None, 200)
+        for row in await database.org(org.id).rows(_DemoEventRow, sql.reads.events, org.id, False, None, None, 200)
     }
     lines = []
     for new in _new_events(datetime.now(UTC)):

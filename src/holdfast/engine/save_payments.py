@@ -20,7 +20,7 @@ from holdfast.runtime.db import Connection
 CHECK_SECONDS: Final = 60
 
 
-class PaymentRow(Row):
+class NewPaymentRow(Row):
     """`was` is the status that the payment was loaded with; a new one has none."""
 
     event: bytes
@@ -31,14 +31,14 @@ class PaymentRow(Row):
     due_at: datetime | None
 
 
-class ReceiptRow(Row):
+class NewReceiptRow(Row):
     event: bytes
     org: bytes
     booking: bytes
     receipt: Receipt
 
 
-class DeliveryRow(Row):
+class NewDeliveryRow(Row):
     event: bytes
     number: int
     target: str
@@ -64,24 +64,24 @@ async def save_payments(connection: Connection, loaded: LoadedBatch) -> None:
         )
 
 
-def _payment_rows(state: EventState) -> list[PaymentRow]:
+def _payment_rows(state: EventState) -> list[NewPaymentRow]:
     rows = []
     for id_, change in state.changed_payments.items():
         booking = state.bookings[change.booking]
         payment = booking.payment(id_)
         assert payment is not None
         due_at = _due_at(state, booking, payment)
-        rows.append(PaymentRow(booking.event, booking.org, booking.id, payment, change.was, due_at))
+        rows.append(NewPaymentRow(booking.event, booking.org, booking.id, payment, change.was, due_at))
     return rows
 
 
-def _receipt_rows(state: EventState) -> list[ReceiptRow]:
+def _receipt_rows(state: EventState) -> list[NewReceiptRow]:
     layout = state.layout
-    return [ReceiptRow(layout.event, layout.org, booking, receipt) for booking, receipt in state.new_receipts]
+    return [NewReceiptRow(layout.event, layout.org, booking, receipt) for booking, receipt in state.new_receipts]
 
 
 async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
-    rows: list[DeliveryRow] = []
+    rows: list[NewDeliveryRow] = []
     for state in loaded.states.values():
         endpoints = loaded.endpoints.get(state.layout.org, [])
         for entry in state.entries:
@@ -91,10 +91,12 @@ async def save_notifications(connection: Connection, loaded: LoadedBatch) -> Non
         await connection.execute(sql.engine.insert_deliveries, document(rows), loaded.now)
 
 
-def _delivery_rows(state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]) -> list[DeliveryRow]:
+def _delivery_rows(
+    state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]
+) -> list[NewDeliveryRow]:
     booking = entry.booking
     return [
-        DeliveryRow(
+        NewDeliveryRow(
             booking.event,
             entry.number,
             n.target,

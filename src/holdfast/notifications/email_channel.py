@@ -11,7 +11,7 @@ from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
 from holdfast.engine.engine import Engine
 from holdfast.i18n.formatting import language_of
-from holdfast.i18n.reasons import reason_text
+from holdfast.i18n.reason_texts import reason_text
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.emails import Attachment, Email, EmailItem, EmailKind, compose
 from holdfast.notifications.smtp import Smtp

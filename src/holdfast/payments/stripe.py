@@ -91,7 +91,7 @@ class _Intent(Struct, frozen=True, kw_only=True):
         return ProviderStatus(PaymentResult.FAILED if self.status == "canceled" else None)
 
 
-class _Session(Struct, frozen=True, kw_only=True):
+class _CheckoutSession(Struct, frozen=True, kw_only=True):
     id: str
     payment_status: str
     status: str | None = None
@@ -170,7 +170,7 @@ class Stripe:
             made = await self._stripe.checkout.sessions.create_async(
                 params, {"idempotency_key": f"holdfast-{request.payment}"}
             )
-            session = _convert_answer(made, _Session)
+            session = _convert_answer(made, _CheckoutSession)
         return StartedCheckout(session.id, session.url)
 
     async def look_up(self, ref: str) -> ProviderStatus:
@@ -214,17 +214,17 @@ class Stripe:
         except _TRANSIENT_ERRORS as error:
             raise ProviderError(_error_code(error)) from None
 
-    async def _retrieve(self, ref: str) -> _Session | _Intent:
+    async def _retrieve(self, ref: str) -> _CheckoutSession | _Intent:
         if _is_intent(ref):
             intent = await self._stripe.payment_intents.retrieve_async(ref, {"expand": ["latest_charge"]})
             return _convert_answer(intent, _Intent)
         session = await self._stripe.checkout.sessions.retrieve_async(ref, {"expand": ["payment_intent.latest_charge"]})
-        return _convert_answer(session, _Session)
+        return _convert_answer(session, _CheckoutSession)
 
-    async def _close(self, ref: str) -> _Session | _Intent:
+    async def _close(self, ref: str) -> _CheckoutSession | _Intent:
         if _is_intent(ref):
             return _convert_answer(await self._stripe.payment_intents.cancel_async(ref), _Intent)
-        return _convert_answer(await self._stripe.checkout.sessions.expire_async(ref), _Session)
+        return _convert_answer(await self._stripe.checkout.sessions.expire_async(ref), _CheckoutSession)
 
     async def _create_refund(self, intent: _Intent, key: str) -> None:
         params: RefundCreateParams = {"payment_intent": intent.id}
@@ -297,12 +297,12 @@ def _captured_status(amount: int | None, currency: str | None) -> ProviderStatus
     return ProviderStatus(PaymentResult.CAPTURED, _from_stripe(amount, currency.upper()), currency.upper())
 
 
-def _refundable_intent(found: _Session | _Intent) -> _Intent | None:
+def _refundable_intent(found: _CheckoutSession | _Intent) -> _Intent | None:
     """None if the session cost nothing, so that there is nothing to refund."""
-    intent = found.payment_intent if isinstance(found, _Session) else found
+    intent = found.payment_intent if isinstance(found, _CheckoutSession) else found
     if isinstance(intent, _Intent):
         return intent
-    if isinstance(found, _Session) and found.is_free:
+    if isinstance(found, _CheckoutSession) and found.is_free:
         return None
     raise ProviderRefusedError("not_paid")
 
@@ -310,10 +310,10 @@ def _refundable_intent(found: _Session | _Intent) -> _Intent | None:
 def _read_event(event: _StripeEvent) -> Notice:
     match event.type:
         case "checkout.session.completed" | "checkout.session.async_payment_succeeded":
-            session = _decode_object(event, _Session)
+            session = _decode_object(event, _CheckoutSession)
             return _make_notice(event, session.provider_status, session.metadata, session.id)
         case "checkout.session.async_payment_failed" | "checkout.session.expired":
-            session = _decode_object(event, _Session)
+            session = _decode_object(event, _CheckoutSession)
             return _make_notice(event, ProviderStatus(PaymentResult.FAILED), session.metadata, session.id)
         case "payment_intent.succeeded":
             intent = _decode_object(event, _Intent)

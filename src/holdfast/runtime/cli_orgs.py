@@ -21,7 +21,7 @@ orgs = typer.Typer(no_args_is_help=True, help="Manage orgs, the tenants of this 
 OrgSlug = Annotated[str, typer.Argument(help="Short name of the org in URLs and commands.")]
 
 
-class _Org(msgspec.Struct, frozen=True):
+class _OrgRow(msgspec.Struct, frozen=True):
     id: bytes
     slug: str
     name: str
@@ -78,15 +78,15 @@ def set_(
 def list_(data: DataFolder = None) -> None:
     """List all orgs: the slug and the name."""
 
-    async def read(connection: Connection) -> list[_Org]:
-        return await Database(connection).shared.rows(_Org, sql.credentials.orgs)
+    async def read(connection: Connection) -> list[_OrgRow]:
+        return await Database(connection).shared.rows(_OrgRow, sql.credentials.orgs)
 
     for org in run_with_connection(data, read):
         typer.echo(f"{org.slug}\t{org.name}")
 
 
 async def find_org(connection: Connection, slug: str) -> bytes:
-    org = await Database(connection).shared.row(_Org, sql.credentials.org_by_slug, slug)
+    org = await Database(connection).shared.row(_OrgRow, sql.credentials.org_by_slug, slug)
     if org is None:
         fail(f"There is no org {slug} in this database. Create it: holdfast orgs create {slug}")
     return org.id

@@ -22,7 +22,7 @@ class BookingDetails(Struct, frozen=True, kw_only=True):
     org_name: str
 
 
-class _BookingRow(Struct, frozen=True):
+class _DetailsRow(Struct, frozen=True):
     """`booking` is JSON."""
 
     title: str
@@ -38,7 +38,7 @@ class _BookingRow(Struct, frozen=True):
 async def load_booking_details(
     database: Database, engine: Engine, event: bytes, booking: bytes
 ) -> BookingDetails | None:
-    row = await database.event(event).row(_BookingRow, sql.tickets.booking_details, event, booking)
+    row = await database.event(event).row(_DetailsRow, sql.tickets.booking_details, event, booking)
     if row is None:
         return None
     layouts = await engine.layouts(database, {event: row.revision})

@@ -20,9 +20,9 @@ from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_p
 from holdfast.web.customer_api import TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing, load_listings
 from holdfast.web.forms import FORM_BYTES_MAX
+from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of
 from holdfast.web.page_request import PageRequest
 from holdfast.web.page_texts import page_text, refusal_text
-from holdfast.web.problems import NOT_FOUND, PageError, PageProblem, problem_of
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
 UPLOAD_BYTES_MAX: Final = FILE_MAX + FORM_BYTES_MAX

@@ -8,8 +8,8 @@ from holdfast import sql
 from holdfast.api.branding import palette, stylesheet
 from holdfast.runtime.credentials import InvalidTokenError, read_customer_token
 from holdfast.web.assets import FOREVER
+from holdfast.web.page_problems import PageError, PageProblem
 from holdfast.web.page_request import PageRequest
-from holdfast.web.problems import PageError, PageProblem
 from holdfast.web.site import Site, is_plain_text
 
 

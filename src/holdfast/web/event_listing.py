@@ -1,14 +1,12 @@
 """Events as pages show them: with their org, and with what is left of each pool."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from msgspec import Struct, json
 
 from holdfast import sql
+from holdfast.api.event_handlers import EventRow, event_view
 from holdfast.api.responses import EventView, PoolView
-from holdfast.core.policy import Policy
-from holdfast.core.states import EventStatus
 from holdfast.live.snapshot import PoolAvailability
 from holdfast.runtime import ids
 from holdfast.runtime.db import Scope
@@ -61,21 +59,8 @@ class EventListing(Struct, frozen=True):
         return address if isinstance(address, str) else None
 
 
-class _Row(Struct, frozen=True):
-    id: bytes
+class _ListingRow(EventRow, frozen=True):
     revision: int
-    status: EventStatus
-    version: int
-    title: str
-    preset: str | None
-    starts_at: datetime
-    ends_at: datetime | None
-    timezone: str
-    currency: str
-    tax_bps: int
-    policy: str
-    details: str
-    created_at: datetime
     org_id: bytes
     slug: str
     org_name: str
@@ -87,29 +72,10 @@ class _Row(Struct, frozen=True):
 
 async def load_listings(scope: Scope, events: Sequence[bytes]) -> dict[bytes, EventListing]:
     """The published ones among these events, by id."""
-    return {row.id: _listing(row) for row in await scope.rows(_Row, sql.pages.listings, events)}
+    return {row.id: _listing(row) for row in await scope.rows(_ListingRow, sql.pages.listings, events)}
 
 
-def _listing(row: _Row) -> EventListing:
+def _listing(row: _ListingRow) -> EventListing:
     org = Org(row.org_id, row.slug, row.org_name, row.colour, row.logo_hash, row.frame_origins)
     pools = json.decode(row.pools, type=list[PoolView])
-    return EventListing(_event(row, pools), org, row.revision, json.decode(row.pools, type=list[PoolAvailability]))
-
-
-def _event(row: _Row, pools: list[PoolView]) -> EventView:
-    return EventView(
-        id=ids.format_event_id(row.id),
-        title=row.title,
-        status=row.status,
-        preset=row.preset,
-        starts_at=row.starts_at,
-        ends_at=row.ends_at,
-        timezone=row.timezone,
-        currency=row.currency,
-        tax_bps=row.tax_bps,
-        policy=json.decode(row.policy, type=Policy),
-        details=json.decode(row.details),
-        pools=pools,
-        version=row.version,
-        created_at=row.created_at,
-    )
+    return EventListing(event_view(row, pools), org, row.revision, json.decode(row.pools, type=list[PoolAvailability]))

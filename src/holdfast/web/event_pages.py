@@ -22,9 +22,9 @@ from holdfast.web.assets import FOREVER, Asset, asset_response
 from holdfast.web.booking_summary import is_live, seat_labels
 from holdfast.web.customer_api import get_seats, idempotency_key
 from holdfast.web.event_listing import EventListing, Org, load_listings
+from holdfast.web.page_problems import PageError, PageProblem, problem_of
 from holdfast.web.page_request import PageRequest
 from holdfast.web.page_texts import refusal_text
-from holdfast.web.problems import PageError, PageProblem, problem_of
 from holdfast.web.rendering import page_money
 from holdfast.web.site import Site, json_response, redirect_to_parent
 

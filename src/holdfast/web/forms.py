@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 
-from holdfast.web.problems import PageError, PageProblem
+from holdfast.web.page_problems import PageError, PageProblem
 
 FORM_BYTES_MAX: Final = 64 * 1024
 READ_SECONDS: Final = 60

@@ -14,7 +14,7 @@ from holdfast.web.assets import accepts_gzip
 from holdfast.web.customer_api import CustomerApi
 from holdfast.web.event_listing import EventListing, Org, load_listings
 from holdfast.web.forms import read_fields, read_form
-from holdfast.web.problems import NOT_FOUND, PageError, PageProblem
+from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem
 from holdfast.web.rendering import render
 from holdfast.web.security import content_security_policy, form_token, is_form_token, security_headers
 from holdfast.web.session import COOKIE, COOKIE_SECONDS, Session, new_session, read_cookie, write_cookie

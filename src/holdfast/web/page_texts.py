@@ -2,7 +2,7 @@
 
 from holdfast.api.responses import EventView
 from holdfast.i18n.texts import section, translate
-from holdfast.web.problems import PageProblem
+from holdfast.web.page_problems import PageProblem
 
 
 def page_text(language: str, key: str, **values: object) -> str:

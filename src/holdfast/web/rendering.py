@@ -13,7 +13,7 @@ from msgspec import json
 
 from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
-from holdfast.i18n.reasons import reason_text
+from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
 from holdfast.web.assets import ASSETS
 from holdfast.web.booking_summary import last_payment, seat_labels, unit_count

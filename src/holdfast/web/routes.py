@@ -14,9 +14,9 @@ from holdfast.web.booking_pages import booking_routes
 from holdfast.web.docs_page import docs_route
 from holdfast.web.entry_pages import entry_routes
 from holdfast.web.event_pages import event_routes
+from holdfast.web.page_problems import NOT_FOUND, PageError
 from holdfast.web.page_request import PageRequest
 from holdfast.web.paid_page import paid_route
-from holdfast.web.problems import NOT_FOUND, PageError
 from holdfast.web.sandbox_pages import sandbox_routes
 from holdfast.web.site import Site
 from holdfast.web.stampede_pages import stampede_routes

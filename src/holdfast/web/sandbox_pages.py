@@ -14,8 +14,8 @@ from holdfast.i18n.texts import translate
 from holdfast.payments.provider import ProviderRefusedError
 from holdfast.payments.sandbox import Action, Sandbox, SandboxCharge
 from holdfast.web.forms import read_fields
+from holdfast.web.page_problems import PageError
 from holdfast.web.page_request import PageRequest
-from holdfast.web.problems import PageError
 from holdfast.web.rendering import page_money
 from holdfast.web.security import NOBODY, content_security_policy
 from holdfast.web.site import Site, is_plain_text

@@ -16,8 +16,8 @@ from holdfast.core.refusals import RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
 from holdfast.runtime.settings import Settings
 from holdfast.web.event_listing import Org
+from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of
 from holdfast.web.page_request import PageRequest
-from holdfast.web.problems import NOT_FOUND, PageError, PageProblem, problem_of
 
 log = structlog.get_logger()
 
