@@ -358,7 +358,7 @@ def test_a_receiver_that_is_gone_is_switched_off_and_can_be_switched_on_again(
     assert (failed["status"], failed["next_attempt_at"]) == ("failed", None)
     receiver.status, told = 204, len(receiver.received)
     missed = _held(admin, event)
-    assert len(_deliveries(admin, made["id"])["items"]) == 1, "one that is switched off is told nothing new"
+    assert len(_deliveries(admin, made["id"])["items"]) == 1, "a disabled endpoint receives nothing new"
     back = _patch(admin, made["id"], enabled=True)
     assert (back["enabled"], back["disabled_reason"]) == (True, None)
     booking = _held(admin, event)

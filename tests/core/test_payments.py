@@ -1,4 +1,4 @@
-"""Whatever a provider reports and whoever decides: a captured payment is kept for a confirmed booking, refunded, or
+"""Whatever a provider reports and a person decides, a captured payment is kept for a confirmed booking, refunded, or
 under review. Repeating a command changes nothing."""
 
 from datetime import datetime, timedelta

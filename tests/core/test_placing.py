@@ -444,7 +444,7 @@ FLAWS: dict[Refusal, Callable[[Scene], None]] = {
 }
 
 
-# Whoever asks for what another org owns must not learn that it exists, not even from what is wrong with the request.
+# A caller from another org must not learn that the event exists, not even from an error about the request.
 RANKED = sorted(FLAWS, key=lambda flaw: (flaw is not Refusal.NOT_FOUND, flaw.rank))
 
 

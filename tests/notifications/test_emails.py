@@ -231,7 +231,7 @@ def test_nothing_that_others_wrote_becomes_markup(field: str) -> None:
 
 @pytest.mark.parametrize("kind", EmailKind)
 def test_an_email_asks_for_nothing(kind: EmailKind) -> None:
-    """Whoever opens it is not counted, and sees it as it is without a network."""
+    """Opening an e-mail loads nothing, so nobody is tracked and it looks the same offline."""
     _, html = bodies(compose(letter(kind), SENDER))
     page = Page(html)
     assert not {"img", "link", "script", "iframe", "a", "form"} & set(page.tags)

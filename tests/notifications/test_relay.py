@@ -66,7 +66,7 @@ async def until_noted(path: Path, count: int) -> None:
 
 
 def first_told(notes: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
-    """What each target was told of each stream, in this order, without what it knew already."""
+    """What each target received from each stream, in order and without repeats."""
     told: dict[tuple[str, int], dict[int, None]] = {}
     for note in notes:
         told.setdefault((note["target"], note["stream"]), {})[note["number"]] = None
@@ -74,7 +74,7 @@ def first_told(notes: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
 
 
 class Trouble:
-    """A channel that fails as it is told to, and counts how often it was asked."""
+    """A channel that fails on request and counts its calls."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

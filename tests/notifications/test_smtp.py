@@ -200,7 +200,7 @@ def test_a_server_without_a_login_is_not_sent_a_message_by_a_user() -> None:
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 def test_a_password_goes_in_plain_text_only_if_the_url_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a server of this machine it is; elsewhere, whoever sits in between could hide that there is encryption."""
+    """A server on this machine may skip encryption. Elsewhere, an attacker in between could hide that it is offered."""
     mailbox = Mailbox()
     options = {"authenticator": knows_the_password, "auth_require_tls": False, "auth_required": True}
     with mail_server(mailbox, **options) as where:

@@ -353,7 +353,7 @@ async def test_the_certificate_has_to_be_for_the_name(
 
 
 def certified(folder: Path, name: str) -> ssl.SSLContext:
-    """A server that proves to be of this name to whoever trusts the certificate in the folder."""
+    """A server with a certificate for this name, signed by the authority in the folder."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)

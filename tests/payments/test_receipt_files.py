@@ -62,7 +62,7 @@ def test_other_makes_of_these_files_are_recognised_too(data: bytes, expected: st
         b"\x7fELF" + bytes(60),
         b"#!/bin/sh\n",
         image_file("TIFF"),
-        # A header further down is enough for many readers of PDF, and for whoever hides one in a page.
+        # Many PDF readers accept a header further down, and so does an attacker who hides a PDF in a page.
         b"\n" + SAMPLES["application/pdf"],
         b"<html><!-- " + SAMPLES["application/pdf"] + b" -->",
         b"%!PS-Adobe-3.0\n%PDF-1.4\n%%EOF",

@@ -1,5 +1,5 @@
 """The control: two batches load the same event before either saves it, which the event's lock otherwise prevents.
-Without lock and schema they sell one unit twice, and each guard of the schema stops them by itself."""
+Without lock and schema they sell one unit twice, and each guard of the schema alone stops them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

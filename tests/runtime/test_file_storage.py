@@ -36,7 +36,7 @@ def _key(data: bytes, org: str = ORG) -> str:
 
 
 class Bucket(ThreadingHTTPServer):
-    """As much of S3 as is needed: objects of one bucket, for whoever signs as it should be signed."""
+    """The part of S3 that we need: objects of one bucket, for requests with a valid signature."""
 
     daemon_threads = True
 

@@ -117,7 +117,7 @@ class Scope:
 
 
 class Database:
-    """The door to PostgreSQL: whoever runs a statement says what it is about."""
+    """The door to PostgreSQL. To run a statement, say what it is about."""
 
     def __init__(self, executor: Connection | Pool) -> None:
         self._scope = Scope(executor)

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-# Buyers choose among the best free places, seldom the very best. To most of them, this many are equally good.
+# A buyer picks one of this many best places at random. If everyone wanted the very best, nobody would get one.
 GOOD_PLACES: Final = 25
 # One row further back costs a buyer as much as one and a half seats further from the middle.
 ROW_COST: Final = 1.5
