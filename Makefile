@@ -27,11 +27,11 @@ run: setup ## Serve demo data on http://127.0.0.1:8000
 
 .PHONY: test
 test: setup check ## Run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-long
 test-long: setup ## Run all tests, with load and crash tests at full length
-	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-wheel
 test-wheel: setup ## Install the wheel into an empty environment and serve the demo from it (needs PyPI)

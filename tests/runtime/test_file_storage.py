@@ -387,7 +387,7 @@ async def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
 
 @async_test
 async def test_a_server_that_never_answers_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.storage.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("holdfast.runtime.storage.TIMEOUT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         storage = open_storage(f"s3://receipts?endpoint=http://127.0.0.1:{port}&region={REGION}", tmp_path)

@@ -34,7 +34,7 @@ due AS MATERIALIZED (
     SELECT line.event_id, line.pool, sum(line.quantity)::integer AS units
     FROM clock CROSS JOIN found JOIN booking ON booking.event_id = found.id
          JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
-    WHERE booking.status IN ('held', 'payment_submitted') AND booking.expires_at <= clock.at
+    WHERE booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
     GROUP BY line.event_id, line.pool
 )
 SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
