@@ -9,8 +9,9 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.api.access import Access
 from holdfast.api.booking_handlers import request_key
-from holdfast.api.call import Access, ApiResponse, Call, Handler, Operation, Resource
+from holdfast.api.call import ApiResponse, Call, Handler, Operation, Resource
 from holdfast.api.requests import HoldNew
 from holdfast.api.responses import BookingView, Health, booking_view
 from holdfast.core.booking import Booking, Line

@@ -17,7 +17,7 @@ from msgspec import DecodeError
 from msgspec import json as documents
 
 from holdfast import sql as statements
-from holdfast.api.branding import LOGO_MAX
+from holdfast.api.branding import LOGO_BYTES_MAX
 from holdfast.api.requests import ORIGIN, OrgChange
 from holdfast.core.refusals import RefusedError
 from tests.support.command_line import call_holdfast
@@ -74,7 +74,7 @@ def test_a_logo_is_stored_by_its_content_not_its_content_type(
 
 
 def test_a_logo_of_256_kibibytes_is_taken_and_one_byte_more_is_not(admin: httpx.Client) -> None:
-    padding = bytes(LOGO_MAX - len(TINY_PNG))
+    padding = bytes(LOGO_BYTES_MAX - len(TINY_PNG))
     largest = expect_ok(admin.put("/v1/org/logo", content=TINY_PNG + padding))["logo_url"]
     expect_error(admin.put("/v1/org/logo", content=TINY_PNG + padding + b"\0"), 413, "payload_too_large")
     in_chunks = iter([TINY_PNG, padding, b"\0"])
@@ -267,7 +267,7 @@ def test_a_command_that_fails_in_part_explains_why_and_changes_nothing(database:
     text, empty, large = tmp_path / "logo.png", tmp_path / "empty.png", tmp_path / "large.png"
     text.write_text("a logo")
     empty.touch()
-    large.write_bytes(TINY_PNG + bytes(LOGO_MAX))
+    large.write_bytes(TINY_PNG + bytes(LOGO_BYTES_MAX))
     mistakes = (
         ("must be a PNG, JPEG or WebP image", ("--logo", str(text))),
         ("must be a PNG, JPEG or WebP image", ("--logo", str(empty))),

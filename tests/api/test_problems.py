@@ -3,20 +3,20 @@
 import pytest
 from msgspec import json
 
-from holdfast.api.problems import STATUS, problem
+from holdfast.api.problems import HTTP_STATUS, problem
 from holdfast.api.responses import Problem
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import TRANSITIONS
 
 
 def test_every_refusal_has_an_http_status() -> None:
-    assert set(STATUS) == set(Refusal)
-    assert {status for status in STATUS.values() if not 400 <= status <= 599} == set()
+    assert set(HTTP_STATUS) == set(Refusal)
+    assert {status for status in HTTP_STATUS.values() if not 400 <= status <= 599} == set()
 
 
 def test_a_refused_transition_is_a_conflict_or_gone() -> None:
     refusals = {target for target in TRANSITIONS.values() if isinstance(target, Refusal)}
-    assert {STATUS[refusal] for refusal in refusals} == {409, 410}
+    assert {HTTP_STATUS[refusal] for refusal in refusals} == {409, 410}
 
 
 def test_only_trouble_that_passes_is_retryable() -> None:
@@ -29,7 +29,7 @@ def test_a_problem_document_says_what_the_refusal_says(refusal: Refusal) -> None
     response = problem(Refused(refusal))
     assert isinstance(response.body, bytes)
     document = json.decode(response.body, type=Problem)
-    assert response.status == document.status == STATUS[refusal]
+    assert response.status == document.status == HTTP_STATUS[refusal]
     assert (document.code, document.title, document.detail) == (refusal.code, refusal.title, refusal.title)
     assert document.retryable is refusal.retryable
     assert (b"retry-after" in dict(response.headers)) is (document.status in (429, 503))

@@ -1,5 +1,5 @@
 """Imports point one way: the core imports nothing of Holdfast, edges do not import each other, and only the engine
-writes inventory."""
+writes stock."""
 
 import ast
 import gc
@@ -131,17 +131,17 @@ def test_engine_and_live_do_not_import_their_callers(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.name)
-def test_only_engine_statements_write_inventory(path: Path) -> None:
+def test_only_engine_statements_write_stock(path: Path) -> None:
     assert bool(stock_written(path.read_text())) is (path.stem in STOCK_STATEMENTS)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_no_module_writes_inventory_with_a_statement_of_its_own(path: Path) -> None:
+def test_no_module_writes_stock_with_a_statement_of_its_own(path: Path) -> None:
     assert not [table for text in texts_in(path.read_text()) for table in stock_written(text)]
 
 
 @pytest.mark.parametrize("path", outside_the_desk(), ids=name_of)
-def test_only_the_engine_uses_the_statements_that_write_inventory(path: Path) -> None:
+def test_only_the_engine_uses_the_statements_that_write_stock(path: Path) -> None:
     allowed = {HANDED_IN} if part_of(name_of(path)) == "worker" else set()
     assert stock_statements_used(path.read_text(), name_of(path)) <= allowed
 
@@ -202,5 +202,5 @@ def test_the_check_finds_an_engine_statement_wherever_it_is_used(source: str, us
         ("UPDATE seats_of_a_view SET x = 1", []),
     ],
 )
-def test_the_check_tells_a_write_to_inventory_from_a_read(text: str, tables: list[str]) -> None:
+def test_the_check_tells_a_write_to_stock_from_a_read(text: str, tables: list[str]) -> None:
     assert stock_written(text) == tables

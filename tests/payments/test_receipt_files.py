@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from holdfast.payments.receipt_files import CONTENT_TYPES, FILE_MAX, UploadError, content_type, uploaded_file
+from holdfast.payments.receipt_files import CONTENT_TYPES, FILE_BYTES_MAX, UploadError, content_type, uploaded_file
 from tests.support.sample_files import SAMPLES, box_file, image_file, pdf_file, zip_file
 
 BOUNDARY = "limit"
@@ -213,7 +213,7 @@ def test_an_upload_that_is_not_one_file_is_refused_in_plain_words(header: str, b
 
 
 def test_the_largest_file_is_taken_and_one_byte_more_is_not() -> None:
-    largest = bytes(FILE_MAX)
+    largest = bytes(FILE_BYTES_MAX)
     assert uploaded_file(HEADER, _part(largest) + END) == largest
     with pytest.raises(UploadError, match="larger than 10 MiB"):
         uploaded_file(HEADER, _part(largest + b"x") + END)
@@ -278,4 +278,4 @@ Hostile = Callable[[int], bytes]
     ],
 )
 def test_a_large_hostile_body_is_dealt_with(make: Hostile) -> None:
-    _outcome(HEADER, make(FILE_MAX))
+    _outcome(HEADER, make(FILE_BYTES_MAX))

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.payments.receipt_files import FILE_MAX
+from holdfast.payments.receipt_files import FILE_BYTES_MAX
 from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, open_storage
 from tests.support.engine_helpers import async_test
 from tests.support.harness import free_port
@@ -171,7 +171,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
             assert not (tmp_path / "unused").exists()
 
 
-@pytest.mark.parametrize("data", [b"", b"%PDF-1.7", bytes(range(256)) * 40, os.urandom(FILE_MAX)], ids=len)
+@pytest.mark.parametrize("data", [b"", b"%PDF-1.7", bytes(range(256)) * 40, os.urandom(FILE_BYTES_MAX)], ids=len)
 @async_test
 async def test_a_stored_file_is_read_back_byte_by_byte(storage: Storage, data: bytes) -> None:
     await storage.put(_key(data), data)
@@ -248,7 +248,7 @@ async def test_a_file_and_its_names_are_on_the_disk_before_put_returns(
 
 @async_test
 async def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    data = os.urandom(FILE_MAX)
+    data = os.urandom(FILE_BYTES_MAX)
     file = tmp_path / _key(data)
     done = asyncio.Event()
     seen: set[int] = set()

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.payments.receipt_files import content_type
 
-LOGO_MAX: Final = 256 * 1024
+LOGO_BYTES_MAX: Final = 256 * 1024
 LOGO_TYPES: Final = ("image/png", "image/jpeg", "image/webp")
 # This many digits of a logo's hash tell it from the previous one.
 LOGO_HASH_DIGITS: Final = 12

@@ -1,4 +1,4 @@
-"""Operations of the API: routes, authorization, OpenAPI, the docs and the tests all read what is declared here."""
+"""What a handler gets and returns, and how an operation of the API is declared."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
+from holdfast.api.access import Access
 from holdfast.api.auth import Caller, Callers
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
@@ -16,7 +17,6 @@ from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEvents
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import Provider
-from holdfast.runtime.credentials import Role
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import Storage
@@ -38,19 +38,6 @@ class Services(Struct, frozen=True):
     inbox: Inbox
     storage: Storage
     live_events: LiveEvents
-
-
-class Access(Enum):
-    """The roles that may call an operation. A customer reaches only their own bookings, and everyone only their org."""
-
-    PUBLIC = frozenset(Role)  # and callers without a token
-    BUYERS = frozenset({Role.ADMIN, Role.SALES, Role.CUSTOMER})
-    READERS = frozenset({Role.ADMIN, Role.SALES, Role.REVIEW, Role.CUSTOMER})
-    TICKET_READERS = frozenset({Role.ADMIN, Role.SALES, Role.DOOR, Role.CUSTOMER})
-    SALES = frozenset({Role.ADMIN, Role.SALES})
-    REVIEW = frozenset({Role.ADMIN, Role.REVIEW})
-    DOOR = frozenset({Role.ADMIN, Role.DOOR})
-    ADMIN = frozenset({Role.ADMIN})
 
 
 class Resource(Enum):

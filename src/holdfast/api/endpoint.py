@@ -9,8 +9,9 @@ import structlog
 from msgspec import DecodeError, Struct, ValidationError, convert, json
 from starlette.types import Message, Receive, Scope, Send
 
+from holdfast.api.access import Access
 from holdfast.api.auth import Caller
-from holdfast.api.call import BODY_BYTES_MAX, Access, ApiResponse, Call, Handler, Operation, Services
+from holdfast.api.call import BODY_BYTES_MAX, ApiResponse, Call, Handler, Operation, Services
 from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query

@@ -28,7 +28,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor
 from holdfast.live.live_event import LiveEvent
-from holdfast.live.messages import public_kind
+from holdfast.live.messages import feed_kind
 from holdfast.live.snapshot import Availability, SeatSnapshot
 from holdfast.runtime import ids
 
@@ -187,7 +187,7 @@ def _matches_etag(call: Call, etag: bytes) -> bool:
 async def list_changes(call: Call, query: JournalQuery) -> ApiResponse[ChangeList]:
     entries = await _read_entries(call, await require_event(call), query)
     changes = [
-        Change(seq=row.number, kind=public_kind(row.kind), at=row.at, seats=data.seats, pools=data.pools)
+        Change(seq=row.number, kind=feed_kind(row.kind), at=row.at, seats=data.seats, pools=data.pools)
         for row, data in entries
     ]
     return ApiResponse(ChangeList(changes=changes, next=changes[-1].seq if changes else query.after))

@@ -11,8 +11,9 @@ import structlog
 from msgspec import Struct, json
 from starlette.types import Scope
 
+from holdfast.api.access import Access
 from holdfast.api.auth import Caller
-from holdfast.api.call import Access, ApiResponse, Call, Operation, Services
+from holdfast.api.call import ApiResponse, Call, Operation, Services
 from holdfast.api.endpoint import Limits, decode_json
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal, RefusedError

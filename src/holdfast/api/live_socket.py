@@ -15,7 +15,8 @@ from msgspec import Meta, Struct
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast import sql
-from holdfast.api.call import Access, ApiResponse, Call, Operation, Resource, Services
+from holdfast.api.access import Access
+from holdfast.api.call import ApiResponse, Call, Operation, Resource, Services
 from holdfast.api.endpoint import Endpoint, Limits
 from holdfast.api.event_handlers import require_live_event
 from holdfast.core.event_schemas import Request

@@ -7,8 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import __version__
-from holdfast.api.call import Access, Operation, Resource, Tag
-from holdfast.api.problems import STATUS
+from holdfast.api.access import Access
+from holdfast.api.call import Operation, Resource, Tag
+from holdfast.api.problems import HTTP_STATUS
 from holdfast.api.responses import Problem
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
@@ -142,7 +143,7 @@ def _parameters(operation: Operation) -> Iterator[Document]:
 
 def _query_parameters(query_type: type[Request]) -> Iterator[Document]:
     for field in msgspec.structs.fields(query_type):
-        schema = msgspec.json.schema(field.type)
+        (schema,), _ = msgspec.json.schema_components([field.type], ref_template=SCHEMA_REFERENCE)
         yield {"name": field.encode_name, "in": "query", "required": False, "schema": schema}
 
 
@@ -158,7 +159,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> Document:
         responses["304"] = {"description": "Not Modified"}
     codes: dict[int, list[str]] = {}
     for refusal in refusals_of(operation):
-        codes.setdefault(STATUS[refusal], []).append(refusal.code)
+        codes.setdefault(HTTP_STATUS[refusal], []).append(refusal.code)
     for status, names in codes.items():
         responses[str(status)] = {
             "description": " · ".join(names),

@@ -13,8 +13,9 @@ from holdfast.api import payment_handlers as payments
 from holdfast.api import receipt_handlers as receipts
 from holdfast.api import ticket_handlers as tickets
 from holdfast.api import webhook_endpoint_handlers as webhook_endpoints
-from holdfast.api.branding import LOGO_MAX, LOGO_TYPES
-from holdfast.api.call import Access, Operation, Resource, Tag
+from holdfast.api.access import Access
+from holdfast.api.branding import LOGO_BYTES_MAX, LOGO_TYPES
+from holdfast.api.call import Operation, Resource, Tag
 from holdfast.api.requests import ProviderEvent, ReceiptRef, ReceiptUpload
 from holdfast.core.refusals import Refusal
 from holdfast.payments.receipt_files import CONTENT_TYPES
@@ -254,7 +255,7 @@ _ORG: Final = (
     Operation(
         "PUT", "/v1/org/logo", orgs.set_logo, Access.ADMIN, Resource.ORG,
         "Upload your org's logo. The body is the image file.",
-        body_content=dict.fromkeys((*LOGO_TYPES, "application/octet-stream")), body_bytes_max=LOGO_MAX,
+        body_content=dict.fromkeys((*LOGO_TYPES, "application/octet-stream")), body_bytes_max=LOGO_BYTES_MAX,
     ),
     Operation("DELETE", "/v1/org/logo", orgs.delete_logo, Access.ADMIN, Resource.ORG, "Delete your org's logo."),
     Operation(
@@ -263,7 +264,7 @@ _ORG: Final = (
     ),
 )
 
-_OPERATIONS: Final = (
+_HEALTH_AND_AUDIT: Final = (
     Operation(
         "GET", "/v1/events/{id}/journal", events.list_journal, Access.ADMIN, Resource.EVENT,
         "List the audit log of an event: who did what, and when.",
@@ -288,7 +289,7 @@ _TABLE: Final = {
     Tag.LIVE: _LIVE,
     Tag.WEBHOOKS: _WEBHOOKS,
     Tag.ORG: _ORG,
-    Tag.OPERATIONS: _OPERATIONS,
+    Tag.OPERATIONS: _HEALTH_AND_AUDIT,
 }
 
 OPERATIONS: Final = tuple(structs.replace(row, tag=tag) for tag, rows in _TABLE.items() for row in rows)

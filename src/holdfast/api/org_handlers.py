@@ -3,7 +3,7 @@
 from msgspec import UNSET, Struct
 
 from holdfast import sql
-from holdfast.api.branding import LOGO_MAX, logo_path, logo_type
+from holdfast.api.branding import LOGO_BYTES_MAX, logo_path, logo_type
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import OrgChange
 from holdfast.api.responses import OrgView
@@ -59,8 +59,8 @@ async def save_org(database: Database, org: bytes, change: OrgChange) -> None:
 
 async def save_logo(database: Database, org: bytes, data: bytes) -> None:
     """The content decides the type, whatever the Content-Type header claims."""
-    if len(data) > LOGO_MAX:
-        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"A logo may have at most {LOGO_MAX // 1024} KiB.")
+    if len(data) > LOGO_BYTES_MAX:
+        raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"A logo may have at most {LOGO_BYTES_MAX // 1024} KiB.")
     media_type = logo_type(data)
     if media_type is None:
         raise invalid_field("logo", "must be a PNG, JPEG or WebP image")

@@ -10,7 +10,7 @@ from holdfast.core.refusals import Refusal, Refused
 
 CONTENT_TYPE: Final = b"application/problem+json"
 
-STATUS: Final = {
+HTTP_STATUS: Final = {
     Refusal.PAYLOAD_TOO_LARGE: 413,
     Refusal.RATE_LIMITED: 429,
     Refusal.INVALID_SIGNATURE: 400,
@@ -63,7 +63,7 @@ _HEADERS: Final[dict[Refusal, tuple[Header, ...]]] = {
 
 def problem(refused: Refused) -> ApiResponse[Problem]:
     refusal = refused.refusal
-    status = STATUS[refusal]
+    status = HTTP_STATUS[refusal]
     document = Problem(
         type=f"/docs#{refusal.code}",
         title=refusal.title,

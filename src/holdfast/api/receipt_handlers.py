@@ -19,7 +19,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.settlement import RECEIPTS_MAX
 from holdfast.payments.receipt_files import (
     CONTENT_TYPES,
-    FILE_MAX,
+    FILE_BYTES_MAX,
     TooLargeError,
     UploadError,
     content_type,
@@ -31,7 +31,7 @@ from holdfast.runtime.storage import StorageError
 log = structlog.get_logger()
 
 # The largest file, with room for the multipart headers around it.
-UPLOAD_BYTES_MAX: Final = FILE_MAX + 64 * 1024
+UPLOAD_BYTES_MAX: Final = FILE_BYTES_MAX + 64 * 1024
 
 # A browser shows the file as the type we detected, and runs no script in it.
 SAFE_HEADERS: Final = (

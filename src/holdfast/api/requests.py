@@ -15,6 +15,7 @@ from holdfast.core.event_schemas import (
     check_unique,
     invalid_field,
 )
+from holdfast.core.states import EventStatus, Status
 
 User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id of the buyer.")]
 Email = Annotated[
@@ -39,10 +40,6 @@ Reference = Annotated[
 Limit = Annotated[int, Meta(ge=1, le=200, description="The largest number of items to return.")]
 Cursor = Annotated[str, Meta(max_length=100, description="The `next` of the previous page.")]
 EventId = Annotated[str, Meta(max_length=100, description="Only bookings of this event.")]
-EventStatusName = Literal["draft", "active", "completed", "cancelled"]
-StatusName = Literal[
-    "held", "payment_submitted", "confirmed", "rejected", "expired", "cancelled", "refunded", "completed"
-]
 
 
 # All items of a booking together. Each unit becomes a ticket.
@@ -257,7 +254,7 @@ class CustomerTokenNew(Request, frozen=True):
 
 class EventsQuery(Request, frozen=True):
     org: Annotated[str, Meta(max_length=63, description="Only events of the org with this slug.")] | None = None
-    status: EventStatusName | None = None
+    status: EventStatus | None = None
     limit: Limit = 50
     after: Cursor | None = None
 
@@ -266,7 +263,7 @@ class BookingsQuery(Request, frozen=True):
     event: EventId | None = None
     user: User | None = None
     reference: Reference | None = None
-    status: StatusName | None = None
+    status: Status | None = None
     limit: Limit = 50
     after: Cursor | None = None
 

@@ -14,7 +14,7 @@ from holdfast.api.requests import DeliveriesQuery, Empty, EndpointChange, Endpoi
 from holdfast.api.responses import DeliveryList, DeliveryView, EndpointList, EndpointView
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.journal import EXTENDED, PAYMENT_PREFIX, TRANSFERRED
-from holdfast.core.notifications import public_kind
+from holdfast.core.notifications import webhook_kind
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
@@ -26,7 +26,7 @@ ENDPOINTS_MAX: Final = 20
 OVERLAP_SECONDS: Final = 86_400
 
 KINDS: Final = frozenset(
-    {public_kind(kind) for kind in (*Status, EXTENDED, TRANSFERRED)}
+    {webhook_kind(kind) for kind in (*Status, EXTENDED, TRANSFERRED)}
     | {PAYMENT_PREFIX + status for status in PaymentStatus}
     | {"event.published", "event.changed", "event.completed", "event.cancelled"}
 )

@@ -43,7 +43,7 @@ class Notification(Struct, frozen=True):
 
 
 def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscription]) -> list[Notification]:
-    kind = public_kind(entry.kind)
+    kind = webhook_kind(entry.kind)
     notifications = [
         Notification(subscription.id.hex(), WEBHOOK, kind)
         for subscription in subscriptions
@@ -54,7 +54,7 @@ def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscripti
     return notifications
 
 
-def public_kind(kind: str) -> str:
+def webhook_kind(kind: str) -> str:
     """The name of a kind of entry outside the engine: `booking.held`, `payment.refunded`."""
     return kind if kind.startswith(PAYMENT_PREFIX) else f"booking.{kind}"
 

@@ -23,15 +23,15 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, LIVE, TRANSITIONS, EventStatus, Status, Verb
 
 # What a booking's new status does to a payment whose receipt is waiting for review, and why.
-_SUBMITTED: Final = {
+_SUBMITTED_PAYMENTS_BECOME: Final = {
     Status.CONFIRMED: (PaymentStatus.REVIEW, Reason.PAID_OTHERWISE),
     Status.REJECTED: (PaymentStatus.FAILED, Reason.RECEIPT_REJECTED),
     Status.EXPIRED: (PaymentStatus.REVIEW, Reason.RECEIPT_NOT_REVIEWED),
     Status.CANCELLED: (PaymentStatus.REVIEW, Reason.EVENT_CANCELLED),
 }
 
-_GIVEN_UP: Final = frozenset({Status.REFUNDED, Status.CANCELLED})
-_OVER: Final = frozenset(Status) - LIVE
+_REFUNDING: Final = frozenset({Status.REFUNDED, Status.CANCELLED})
+_ENDED: Final = frozenset(Status) - LIVE
 
 
 def act_on_booking(state: EventState, command: ActOnBooking) -> Accepted:
@@ -90,13 +90,13 @@ def transition(state: EventState, booking: Booking, status: Status, actor: str, 
 
 def _follow_booking(payment: Payment, status: Status) -> Payment | None:
     """The payment after its booking's change of status, or None if it stays the same."""
-    if payment.status is PaymentStatus.SUBMITTED and status in _SUBMITTED:
-        new_status, reason = _SUBMITTED[status]
+    if payment.status is PaymentStatus.SUBMITTED and status in _SUBMITTED_PAYMENTS_BECOME:
+        new_status, reason = _SUBMITTED_PAYMENTS_BECOME[status]
         outcome = PaymentOutcome.REVIEW if new_status is PaymentStatus.REVIEW else None
         return structs.replace(payment, status=new_status, outcome=outcome, reason=reason)
-    if payment.status is PaymentStatus.SUCCEEDED and status in _GIVEN_UP:
+    if payment.status is PaymentStatus.SUCCEEDED and status in _REFUNDING:
         return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=Reason.BOOKING_GIVEN_UP)
-    if payment.status is PaymentStatus.STARTED and payment.provider == RECEIPT and status in _OVER:
+    if payment.status is PaymentStatus.STARTED and payment.provider == RECEIPT and status in _ENDED:
         return structs.replace(payment, status=PaymentStatus.FAILED)
     return None
 

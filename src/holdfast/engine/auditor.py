@@ -1,4 +1,4 @@
-"""Recounts the inventory from first principles. A finding means a bug.
+"""Recounts the stock from first principles. A finding means a bug.
 
 The auditor shares only the table of states with the engine. It derives in SQL what counters, seats and bookings should
 be, from live lines and from the journal.

@@ -6,7 +6,8 @@ from holdfast.core.journal import EntryData
 from holdfast.core.states import CLAIMING, Status
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import Row, check_counts, document
-from holdfast.engine.save_payments import save_notifications, save_payments
+from holdfast.engine.save_notifications import save_notifications
+from holdfast.engine.save_payments import save_payments
 from holdfast.runtime.db import Connection
 
 

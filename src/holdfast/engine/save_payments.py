@@ -1,19 +1,16 @@
-"""Saving payments, receipts and notifications. Most batches have none of them."""
+"""Saves payments and receipts. Most batches have none of them."""
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.commands import Receipt
 from holdfast.core.event_state import EventState
-from holdfast.core.journal import JournalEntry
-from holdfast.core.notifications import MAIL, WebhookSubscription, notifications_for
 from holdfast.core.payment import RECEIPT, Payment, PaymentStatus
 from holdfast.core.states import Status
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import Row, check_counts, document
-from holdfast.runtime import ids
 from holdfast.runtime.db import Connection
 
 # When a worker first asks a provider about a payment that the provider has not reported on.
@@ -36,17 +33,6 @@ class NewReceiptRow(Row):
     org: bytes
     booking: bytes
     receipt: Receipt
-
-
-class NewDeliveryRow(Row):
-    event: bytes
-    number: int
-    target: str
-    channel: str
-    org: bytes
-    booking: bytes
-    kind: str
-    body: dict[str, Any]
 
 
 async def save_payments(connection: Connection, loaded: LoadedBatch) -> None:
@@ -78,63 +64,6 @@ def _payment_rows(state: EventState) -> list[NewPaymentRow]:
 def _receipt_rows(state: EventState) -> list[NewReceiptRow]:
     layout = state.layout
     return [NewReceiptRow(layout.event, layout.org, booking, receipt) for booking, receipt in state.new_receipts]
-
-
-async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
-    rows: list[NewDeliveryRow] = []
-    for state in loaded.states.values():
-        endpoints = loaded.endpoints.get(state.layout.org, [])
-        for entry in state.entries:
-            if endpoints or entry.booking.email is not None:
-                rows += _delivery_rows(state, entry, endpoints)
-    if rows:
-        await connection.execute(sql.engine.insert_deliveries, document(rows), loaded.now)
-
-
-def _delivery_rows(
-    state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]
-) -> list[NewDeliveryRow]:
-    booking = entry.booking
-    return [
-        NewDeliveryRow(
-            booking.event,
-            entry.number,
-            n.target,
-            n.channel,
-            booking.org,
-            booking.id,
-            n.kind,
-            _body(state, entry, n.channel),
-        )
-        for n in notifications_for(entry, endpoints)
-    ]
-
-
-def _body(state: EventState, entry: JournalEntry, channel: str) -> dict[str, Any]:
-    """The content of a notification. The relay composes an email when it sends it, from this and the database."""
-    booking = entry.booking
-    if channel == MAIL:
-        return {
-            "email": booking.email,
-            "language": booking.language,
-            "generation": booking.generation,
-            "status": booking.status,
-            "reason": entry.data.reason,
-        }
-    payment = entry.data.payment
-    return {
-        "event": ids.format_event_id(booking.event),
-        "booking": ids.format_booking_id(booking.event, booking.id),
-        "payment": None if payment is None else ids.format_payment_id(booking.event, bytes.fromhex(payment)),
-        "seq": entry.number,
-        "at": state.now,
-        "user": booking.user,
-        "status": booking.status,
-        "total": booking.total,
-        "currency": booking.currency,
-        "reason": entry.data.reason,
-        "items": state.layout.items(booking.lines),
-    }
 
 
 def _due_at(state: EventState, booking: Booking, payment: Payment) -> datetime | None:

@@ -42,13 +42,13 @@ _encode: Final = json.Encoder().encode
 _decode_change: Final = json.Decoder(ChangeMessage).decode
 
 
-def public_kind(kind: str) -> str:
+def feed_kind(kind: str) -> str:
     """Payments are private, but the sequence must have no gap: watchers see that something happened, not what."""
     return "noted" if kind.startswith(PAYMENT_PREFIX) else kind
 
 
 def change_message(number: int, kind: str, data: EntryData) -> str:
-    return _encode(ChangeMessage(number, public_kind(kind), data.seats, data.pools)).decode()
+    return _encode(ChangeMessage(number, feed_kind(kind), data.seats, data.pools)).decode()
 
 
 def merge_changes(changes: Iterable[str]) -> str:

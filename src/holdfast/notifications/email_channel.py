@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct, json
 
 from holdfast.core.journal import PAYMENT_PREFIX, TRANSFERRED
-from holdfast.core.notifications import public_kind
+from holdfast.core.notifications import webhook_kind
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
 from holdfast.engine.engine import Engine
@@ -22,12 +22,12 @@ from holdfast.tickets.booking_tickets import tickets_of
 from holdfast.tickets.issued_tickets import event_calendar, issue_tickets, print_tickets
 
 KINDS: Final = {
-    public_kind(Status.CONFIRMED): EmailKind.CONFIRMED,
-    public_kind(Status.EXPIRED): EmailKind.EXPIRED,
-    public_kind(Status.REJECTED): EmailKind.REJECTED,
-    public_kind(Status.CANCELLED): EmailKind.CANCELLED,
-    public_kind(Status.REFUNDED): EmailKind.REFUNDED,
-    public_kind(TRANSFERRED): EmailKind.TRANSFERRED,
+    webhook_kind(Status.CONFIRMED): EmailKind.CONFIRMED,
+    webhook_kind(Status.EXPIRED): EmailKind.EXPIRED,
+    webhook_kind(Status.REJECTED): EmailKind.REJECTED,
+    webhook_kind(Status.CANCELLED): EmailKind.CANCELLED,
+    webhook_kind(Status.REFUNDED): EmailKind.REFUNDED,
+    webhook_kind(TRANSFERRED): EmailKind.TRANSFERRED,
     PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: EmailKind.LATE_REFUND,
 }
 WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})

@@ -18,7 +18,7 @@ from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
 
 # A longer header, or one that a client could misread, is encoded.
-PLAIN_HEADER_MAX: Final = 60
+PLAIN_HEADER_CHARS_MAX: Final = 60
 ADDRESS_MAX: Final = 254
 
 _ADDRESS: Final = re.compile(r'[^\s\x00-\x20\x7f-\x9f<>()\[\]\\,;:"@]+@[^\s\x00-\x20\x7f-\x9f<>()\[\]\\,;:"@]+')
@@ -258,7 +258,7 @@ def _set_header(message: EmailMessage, name: str, text: str) -> None:
 
 
 def _encode_header(text: str) -> str:
-    if text.isascii() and "=?" not in text and len(text) <= PLAIN_HEADER_MAX:
+    if text.isascii() and "=?" not in text and len(text) <= PLAIN_HEADER_CHARS_MAX:
         return text
     return Header(text, "utf-8", header_name="Subject").encode()
 

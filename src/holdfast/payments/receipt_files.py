@@ -14,9 +14,9 @@ from python_multipart.multipart import parse_options_header
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-FILE_MAX: Final = 10 * 1024 * 1024
+FILE_BYTES_MAX: Final = 10 * 1024 * 1024
 # Enough for a long file name in two encodings, and cheap to parse.
-HEADER_MAX: Final = 4096
+HEADER_BYTES_MAX: Final = 4096
 # An upload of one file has two. A million of them would keep the parser busy for seconds.
 BOUNDARIES_MAX: Final = 100
 FIELD: Final = b"file"
@@ -36,7 +36,7 @@ class UploadError(ValueError):
 
 
 class TooLargeError(UploadError):
-    """A file of more than `FILE_MAX` bytes."""
+    """A file of more than `FILE_BYTES_MAX` bytes."""
 
 
 def content_type(data: bytes) -> str | None:
@@ -108,7 +108,7 @@ def _boundary(content_type_header: str) -> bytes:
 
 
 def _options(header: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    if len(header) > HEADER_MAX:
+    if len(header) > HEADER_BYTES_MAX:
         raise UploadError("A header is too long.")
     try:
         kind, options = parse_options_header(header)
@@ -168,8 +168,8 @@ class _Upload:
 
     def _take(self, data: bytes, start: int, end: int) -> None:
         self._size += end - start
-        if self._size > FILE_MAX:
-            raise TooLargeError(f"The file is larger than {FILE_MAX // 1024**2} MiB.")
+        if self._size > FILE_BYTES_MAX:
+            raise TooLargeError(f"The file is larger than {FILE_BYTES_MAX // 1024**2} MiB.")
         self._pieces.append(data[start:end])
 
     def _end(self) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from holdfast import sql
-from holdfast.api.branding import LOGO_MAX
+from holdfast.api.branding import LOGO_BYTES_MAX
 from holdfast.api.requests import OrgChange
 from holdfast.api.validation import invalid_body
 from holdfast.core.refusals import RefusedError
@@ -112,6 +112,6 @@ def _read_change(name: str | None, colour: str | None, origins: list[str] | None
 def _read_logo(file: str) -> bytes:
     try:
         with Path(file).open("rb") as stream:
-            return stream.read(LOGO_MAX + 1)
+            return stream.read(LOGO_BYTES_MAX + 1)
     except OSError as error:
         fail(f"Cannot read the logo {file}: {error.strerror}.")

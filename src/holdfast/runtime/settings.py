@@ -24,7 +24,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     rate_per_address: Annotated[float, Meta(gt=0)] = 2_000
     lanes: Annotated[int, Meta(ge=1, le=100)] = 4
     live_sockets: Annotated[int, Meta(ge=0)] = 10_000
-    live_beat_seconds: Annotated[float, Meta(gt=0)] = 15
+    # Pages reconnect after 45 seconds of silence.
+    live_beat_seconds: Annotated[float, Meta(gt=0, le=30)] = 15
     public_url: str = "http://127.0.0.1:8000"
     sandbox_webhook_secret: str | None = None
     stripe_key: str | None = None

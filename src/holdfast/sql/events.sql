@@ -1,4 +1,4 @@
--- Creating and changing events. Changes happen under the event's lock, like every change to its inventory.
+-- Creating and changing events. Changes happen under the event's lock, like every change to its stock.
 
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,

@@ -7,9 +7,10 @@ import msgspec
 from markupsafe import Markup, escape
 
 from holdfast import __version__
-from holdfast.api.call import Access, Operation, Tag
+from holdfast.api.access import Access
+from holdfast.api.call import Operation, Tag
 from holdfast.api.openapi import refusals_of
-from holdfast.api.problems import STATUS
+from holdfast.api.problems import HTTP_STATUS
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
 from holdfast.web.rendering import templates
@@ -54,7 +55,7 @@ def docs_page(operations: Sequence[Operation]) -> bytes:
             if rows
         ],
         access=_ACCESS,
-        refusals=[(refusal, STATUS[refusal]) for refusal in Refusal],
+        refusals=[(refusal, HTTP_STATUS[refusal]) for refusal in Refusal],
     )
     return page.encode()
 

@@ -8,24 +8,22 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.api.responses import BookingView
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
 from holdfast.i18n.texts import section
-from holdfast.payments.receipt_files import FILE_MAX
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
 from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment
 from holdfast.web.customer_api import TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing, load_listings
-from holdfast.web.forms import FORM_BYTES_MAX
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of
 from holdfast.web.page_request import PageRequest
 from holdfast.web.page_texts import page_text, refusal_text
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
-UPLOAD_BYTES_MAX: Final = FILE_MAX + FORM_BYTES_MAX
 BOOKINGS_MAX: Final = 100
 ACTIONS: Final = ("extend", "cancel", "pay", "receipt")
 

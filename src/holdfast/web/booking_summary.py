@@ -1,11 +1,11 @@
 """What pages read off a booking."""
 
 from holdfast.api.responses import BookingView, EventView, PaymentView
-from holdfast.core.states import Status
+from holdfast.core.states import LIVE, Status
 
 
 def is_live(booking: BookingView) -> bool:
-    return booking.status in (Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED)
+    return booking.status in LIVE
 
 
 def seat_labels(booking: BookingView) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from holdfast.api.problems import STATUS
+from holdfast.api.problems import HTTP_STATUS
 from holdfast.core.refusals import RefusedError
 
 
@@ -31,4 +31,4 @@ def problem_of(error: RefusedError | PageError) -> PageProblem:
     if isinstance(error, PageError):
         return error.problem
     refused = error.refused
-    return PageProblem(STATUS[refused.refusal], refused.refusal.code, refused.conflicts)
+    return PageProblem(HTTP_STATUS[refused.refusal], refused.refusal.code, refused.conflicts)

@@ -3,7 +3,7 @@
 -- An org sells events. An event has pools of units; a pool is either a plain number (standing room, places in a shift, a
 -- time slot) or a set of named seats. A booking claims units through its lines. Live lines are the only record of what is
 -- taken: the counters of a pool repeat the sum of its live lines, so that checking availability reads one row. Every
--- change to an event's inventory holds the lock of the event's row, and there is no other lock.
+-- change to an event's stock holds the lock of the event's row, and there is no other lock.
 --
 -- The schema enforces the promise on its own, so that no bug in the code above can sell a unit twice: counters cannot
 -- leave their bounds, and a seat cannot have two live lines. The code never catches a violated constraint to go on.
