@@ -11,9 +11,9 @@ import asyncpg
 
 from holdfast.api.access import Access
 from holdfast.api.booking_handlers import request_key
+from holdfast.api.booking_schemas import BookingView, HoldNew, booking_view
 from holdfast.api.call import ApiResponse, Call, Handler, Operation, Resource
-from holdfast.api.requests import HoldNew
-from holdfast.api.responses import BookingView, Health, booking_view
+from holdfast.api.responses import Health
 from holdfast.core.booking import Booking, Line
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refusal, RefusedError

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, inspect
 
+from holdfast.api.booking_schemas import HoldNew
 from holdfast.api.operations import OPERATIONS
-from holdfast.api.requests import BookingsQuery, CustomerTokenNew, HoldNew, OrgChange, PaymentNew, TransferNew
+from holdfast.api.requests import BookingsQuery, CustomerTokenNew, OrgChange, PaymentNew, TransferNew
 from holdfast.api.validation import NOT_VALID, TIME, invalid_body, invalid_query
 from holdfast.core.event_schemas import EventChange, EventNew, Request
 from holdfast.core.refusals import Refusal, Refused, RefusedError

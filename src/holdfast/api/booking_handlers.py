@@ -7,18 +7,16 @@ from datetime import datetime
 from msgspec import Struct, json
 
 from holdfast import sql
+from holdfast.api.booking_schemas import BookingList, BookingView, HoldNew, booking_view, hold_command
 from holdfast.api.call import ApiResponse, Call
-from holdfast.api.requests import BookingsQuery, Empty, HoldNew, Item, TransferNew, WithReason
-from holdfast.api.responses import BookingList, BookingView, booking_view
+from holdfast.api.requests import BookingsQuery, Empty, TransferNew, WithReason
 from holdfast.core.booking import Booking
-from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, PlaceHold, PoolItem, SeatItem, TransferBooking
+from holdfast.core.commands import Accepted, ActOnBooking, TransferBooking
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import Verb
 from holdfast.runtime import ids
-
-_encode_sorted = json.Encoder(order="sorted").encode
 
 
 class BookingDocumentRow(Struct, frozen=True):
@@ -42,24 +40,16 @@ async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     event = ids.parse_event_id(call.path["id"])
     if event is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    outcome = await call.services.engine.submit(
-        PlaceHold(
-            event=event,
-            org=call.caller.org,
-            booking=ids.new_id(),
-            user=user,
-            actor=call.caller.actor,
-            staff=call.caller.user is None,
-            request_key=request_key(call),
-            fingerprint=hashlib.blake2b(_encode_sorted((user, body)), digest_size=16).digest(),
-            items=tuple([_item(item) for item in body.items or ()]),
-            best=_best_seats(body),
-            cart_hash=hashlib.sha256(body.cart_token.encode()).digest() if body.cart_token else None,
-            details=json.encode(body.details).decode() if body.details is not None else None,
-            email=body.email,
-            language=body.language,
-        )
+    command = hold_command(
+        body,
+        event=event,
+        org=call.caller.org,
+        user=user,
+        actor=call.caller.actor,
+        staff=call.caller.user is None,
+        request_key=request_key(call),
     )
+    outcome = await call.services.engine.submit(command)
     return booking_response(outcome, 201)
 
 
@@ -166,18 +156,6 @@ def request_key(call: Call) -> bytes:
     """Every customer, and the org's back end, has their own space of idempotency keys."""
     scope = b"user:" + call.caller.user.encode() if call.caller.user is not None else b"org"
     return hashlib.blake2b(scope + b"\0" + call.headers[b"idempotency-key"], digest_size=16).digest()
-
-
-def _item(item: Item) -> SeatItem | PoolItem:
-    if item.seat is not None:
-        return SeatItem(item.seat, item.tariff)
-    assert item.pool is not None
-    return PoolItem(item.pool, 1 if item.quantity is None else item.quantity, item.tariff)
-
-
-def _best_seats(body: HoldNew) -> BestSeats | None:
-    best = body.best_available
-    return BestSeats(best.pool, best.quantity, best.tariff, best.adjacent) if best else None
 
 
 async def _act(call: Call, verb: Verb, reason: str | None = None) -> ApiResponse[BookingView]:

@@ -9,10 +9,11 @@ from msgspec import Struct, json
 
 from holdfast import sql
 from holdfast.api.booking_handlers import booking_response, parse_booking_id, require_booking
+from holdfast.api.booking_schemas import BookingView
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.endpoint import decode_json
 from holdfast.api.requests import ReceiptRef
-from holdfast.api.responses import BookingView, ReceiptList, ReceiptView
+from holdfast.api.responses import ReceiptList, ReceiptView
 from holdfast.core.commands import Receipt, SubmitReceipt
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError

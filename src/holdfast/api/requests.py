@@ -8,9 +8,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast.core.event_schemas import (
     DAY_SECONDS,
     Code,
-    Details,
-    Label,
-    Quantity,
     Request,
     check_unique,
     invalid_field,
@@ -40,52 +37,6 @@ Reference = Annotated[
 Limit = Annotated[int, Meta(ge=1, le=200, description="The largest number of items to return.")]
 Cursor = Annotated[str, Meta(max_length=100, description="The `next` of the previous page.")]
 EventId = Annotated[str, Meta(max_length=100, description="Only bookings of this event.")]
-
-
-# All items of a booking together. Each unit becomes a ticket.
-UNITS_MAX = 1000
-
-
-class Item(Request, frozen=True):
-    """A seat, or a quantity of a pool. `tariff` is optional where the pool has only one."""
-
-    seat: Label | None = None
-    pool: Code | None = None
-    tariff: Code | None = None
-    quantity: Quantity | None = None
-
-    def __post_init__(self) -> None:
-        if self.seat is not None and (self.pool is not None or self.quantity not in (None, 1)):
-            raise invalid_field("items", "has an item with both a seat and a pool or quantity; send either")
-        if self.seat is None and self.pool is None:
-            raise invalid_field("items", "has an item without a seat or a pool")
-
-
-class BestAvailable(Request, frozen=True):
-    pool: Code
-    quantity: Quantity
-    tariff: Code | None = None
-    adjacent: bool = True
-
-
-class HoldNew(Request, frozen=True):
-    """Send either `items` or `best_available`. `user` is optional with a customer token."""
-
-    user: User | None = None
-    items: Annotated[list[Item], Meta(min_length=1, max_length=200)] | None = None
-    best_available: BestAvailable | None = None
-    cart_token: Annotated[str, Meta(min_length=1, max_length=200, description="Stored only as a hash.")] | None = None
-    details: Details | None = None
-    email: Email | None = None
-    language: Language | None = None
-
-    def __post_init__(self) -> None:
-        if (self.items is None) is (self.best_available is None):
-            raise invalid_field("items", "or `best_available` is required, and only one of them")
-        if self.items is not None and len(self.items) > 1:
-            if sum(item.quantity or 1 for item in self.items) > UNITS_MAX:
-                raise invalid_field("items", f"may have at most {UNITS_MAX} units in total")
-            check_unique("items", "seat", (item.seat for item in self.items if item.seat is not None))
 
 
 class Empty(Request, frozen=True):

@@ -1,18 +1,15 @@
 """Response types, and how bookings and payments become responses."""
 
-import math
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
-from holdfast.core.booking import Booking
 from holdfast.core.journal import PoolState, SeatState
-from holdfast.core.layout import BookedItem, Layout
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError
-from holdfast.core.states import TIMED, EventStatus, Status
+from holdfast.core.states import EventStatus
 from holdfast.live.snapshot import SeatView
 from holdfast.runtime import ids
 from holdfast.tickets.booking_tickets import TicketStatus
@@ -95,37 +92,6 @@ class PaymentView(View, frozen=True):
     checkout_url: str | None
     reason: str | None
     created_at: Moment
-
-
-class BookingView(View, frozen=True):
-    """Buyers see `reference` on tickets and in e-mails."""
-
-    id: str
-    reference: str
-    event: str
-    user: str
-    status: Status
-    items: list[BookedItem]
-    subtotal: int
-    tax: int
-    total: int
-    currency: str
-    created_at: Moment
-    expires_at: Moment | None
-    expires_in_seconds: int | None
-    max_expires_at: Moment | None
-    server_time: Moment
-    version: int
-    details: dict[str, Any] | Raw | None
-    email: str | None
-    language: str | None
-    payments: list[PaymentView]
-    reason: str | None
-
-
-class BookingList(View, frozen=True):
-    items: list[BookingView]
-    next: str | None
 
 
 class Change(View, frozen=True):
@@ -299,37 +265,6 @@ class AuditSummary(View, frozen=True):
 class Readiness(View, frozen=True):
     status: str
     audit: AuditSummary
-
-
-def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView:
-    """A hold past its deadline reads as expired, even before the database says so."""
-    status = Status.EXPIRED if booking.is_due(now) else booking.status
-    left = None
-    if booking.expires_at is not None and status in TIMED:
-        left = math.ceil((booking.expires_at - now).total_seconds())
-    return BookingView(
-        id=ids.format_booking_id(booking.event, booking.id),
-        reference=ids.booking_reference(booking.id),
-        event=ids.format_event_id(booking.event),
-        user=booking.user,
-        status=status,
-        items=layout.items(booking.lines),
-        subtotal=booking.subtotal,
-        tax=booking.tax,
-        total=booking.total,
-        currency=booking.currency,
-        created_at=booking.created_at,
-        expires_at=booking.expires_at,
-        expires_in_seconds=left,
-        max_expires_at=booking.max_expires_at,
-        server_time=now,
-        version=booking.version,
-        details=Raw(booking.details) if booking.details is not None else None,
-        email=booking.email,
-        language=booking.language,
-        payments=[payment_view(booking.event, booking.id, payment) for payment in booking.payments],
-        reason=booking.reason,
-    )
 
 
 def payment_view(event: bytes, booking: bytes, payment: Payment) -> PaymentView:

@@ -8,9 +8,9 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.api.booking_schemas import BookingView
 from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
-from holdfast.api.responses import BookingView
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
 from holdfast.i18n.texts import section

@@ -1,6 +1,7 @@
 """What pages read off a booking."""
 
-from holdfast.api.responses import BookingView, EventView, PaymentView
+from holdfast.api.booking_schemas import BookingView
+from holdfast.api.responses import EventView, PaymentView
 from holdfast.core.states import LIVE, Status
 
 

@@ -8,10 +8,11 @@ from typing import Any, Final, Literal, TypeVar
 from msgspec import Struct, json
 
 from holdfast.api.auth import customer_caller
+from holdfast.api.booking_schemas import BookingList, BookingView, HoldNew
 from holdfast.api.call import ApiResponse
 from holdfast.api.in_process import InProcessApi
-from holdfast.api.requests import BookingsQuery, HoldNew, PaymentNew
-from holdfast.api.responses import BookingList, BookingView, PaymentView, SeatMap, TicketView
+from holdfast.api.requests import BookingsQuery, PaymentNew
+from holdfast.api.responses import PaymentView, SeatMap, TicketView
 from holdfast.core.event_schemas import Request
 
 T = TypeVar("T")

@@ -11,8 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast import sql
-from holdfast.api.requests import BestAvailable, BookingsQuery, HoldNew, Item
-from holdfast.api.responses import BookingView, EventView, PoolView
+from holdfast.api.booking_schemas import BestAvailable, BookingView, HoldNew, Item
+from holdfast.api.requests import BookingsQuery
+from holdfast.api.responses import EventView, PoolView
 from holdfast.core.refusals import RefusedError
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits
