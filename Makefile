@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start hundreds of processes. Let Python keep what it compiles, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## Show this list
@@ -27,7 +29,7 @@ run: setup ## Serve demo data on http://127.0.0.1:8000
 
 .PHONY: test
 test: setup check ## Run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-long
 test-long: setup ## Run all tests, with load and crash tests at full length
