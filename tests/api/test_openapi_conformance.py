@@ -41,6 +41,8 @@ LASTING: Final = ("place_hold", "change_event", "publish_event", "extend_booking
 
 DOCUMENT: Final[dict[str, Any]] = json.loads(openapi_document(OPERATIONS))
 schema = schemathesis.openapi.from_dict(DOCUMENT)
+# Every test process would build the systematic cases of all operations while it collects tests, which takes seconds.
+schema.config.phases.coverage.enabled = IS_LONG
 # Any resource refuses an invalid request, so requests about real resources are all valid.
 valid = schemathesis.openapi.from_dict(DOCUMENT)
 valid.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE])

@@ -41,7 +41,7 @@ SENDING_SECONDS = 240
 SETTLING_SECONDS = 60
 
 # Of payments, how many there are of each kind, by how they end.
-COUNT = 1000 if IS_LONG else 300
+COUNT = 1000 if IS_LONG else 200
 IN_TIME, DOUBLED, FAILED_FIRST, WRONG, LATE, TAKEN, PAIRS = (
     COUNT * percent // 100 for percent in (35, 10, 5, 10, 15, 15, 5)
 )
