@@ -183,6 +183,15 @@ async def test_a_well_target_finds_a_place_among_more_hanging_ones_than_there_ar
             _cut_short(relay)
 
 
+async def _runs_until(relay: Relay, connection: db.Connection, statement: str, expected: object) -> bool:
+    """A relay skips a target that it is still serving, so one run may come too early, and one too many goes on to the
+    next delivery."""
+    if await _finds(connection, statement, expected):
+        return True
+    await relay.run_once()
+    return False
+
+
 async def _finds(connection: db.Connection, statement: str, expected: object) -> bool:
     return bool(await connection.fetchval(statement) == expected)
 
@@ -293,8 +302,7 @@ async def test_attempts_grow_rarer_until_three_days_are_over_and_then_it_is_an_a
         passed, waits = 0, list[float]()
         with capture_logs() as logs:
             while True:
-                await relay.run_once()
-                await eventually(lambda: _finds(connection, FIRST_ERROR, f"attempt {len(waits) + 1}"))
+                await eventually(lambda: _runs_until(relay, connection, FIRST_ERROR, f"attempt {len(waits) + 1}"))
                 row = await first_delivery(connection, "target")
                 if row["status"] == "failed":
                     break
@@ -322,8 +330,7 @@ async def test_rows_behind_one_that_is_put_off_cost_nothing_until_it_is_due(data
     async with connected(database) as connection, new_relay(database, {"trouble": trouble}) as relay:
         await insert_deliveries(connection, "target", channel="trouble", each=30)
         await connection.execute("UPDATE delivery SET attempts = 4 WHERE number = 0")
-        await relay.run_once()
-        await eventually(lambda: _finds(connection, FIRST_ERROR, "attempt 5"))
+        await eventually(lambda: _runs_until(relay, connection, FIRST_ERROR, "attempt 5"))
         aside = "SELECT count(*) FROM delivery WHERE due_at = (SELECT due_at FROM delivery WHERE number = 0)"
         due = "SELECT count(*) FROM delivery WHERE due_at <= holdfast_now()"
         await eventually(lambda: _passes_and_finds(relay, connection, due, 0))
