@@ -490,11 +490,11 @@ BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "order"), BEST_FLAWS, ids=[flaw.code for flaw, _ in BEST_FLAWS])
-def test_asking_for_the_best_is_refused_in_the_same_order(told: Refusal, order: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("refusal", "order"), BEST_FLAWS, ids=[flaw.code for flaw, _ in BEST_FLAWS])
+def test_asking_for_the_best_is_refused_in_the_same_order(refusal: Refusal, order: dict[str, Any]) -> None:
     others = [make_booking("other", Status.HELD, seat_line("A-3"), seat_line("B-3"))]
     state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=10)), others)
-    assert expect_refusal(state, place_command("it", **order)) is told
+    assert expect_refusal(state, place_command("it", **order)) is refusal
     assert is_unchanged(state)
 
 

@@ -12,9 +12,6 @@ SELECT id, slug, name, created_at FROM org ORDER BY slug
 -- name: branding
 SELECT slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE id = $1
 
--- name: branding_by_slug
-SELECT id, slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE slug = $1
-
 -- name: change_org
 -- $3 says whether to set the colour, because null is one of its values.
 UPDATE org SET name = coalesce($2, name),
