@@ -18,7 +18,9 @@ SERIOUS = {"serious", "critical"}
 SEATS = {"light": "A-9", "dark on a phone": "B-9"}
 # Pages that have between them everything that could look wrong in the dark or on a phone.
 LIKELY = {"start", "event", "held", "tickets", "taken", "stampede"}
-LOOKS: dict[str, dict[str, Any]] = {"light": {}, "dark on a phone": {**PHONE, "color_scheme": "dark"}}
+# Without motion, so that no colour is measured on its way to another.
+STILL = {"reduced_motion": "reduce"}
+LOOKS: dict[str, dict[str, Any]] = {"light": STILL, "dark on a phone": {**STILL, **PHONE, "color_scheme": "dark"}}
 
 
 @pytest.fixture(scope="module")
