@@ -11,7 +11,7 @@ from tests.support.browser import ensure_installed
 from tests.support.harness import IS_LONG
 
 SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
-SHORT = {"bare", "no_op", "pool", "for_update", "guarded"}
+SHORT = {"no_op", "pool", "for_update"}
 
 
 def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
