@@ -10,6 +10,7 @@ import zxingcpp
 from PIL import Image
 from playwright.sync_api import Browser, FilePayload, WebSocketRoute, expect
 
+from holdfast.payments.receipt_files import FILE_BYTES_MAX
 from tests.support.browser import chromium
 from tests.support.browser_buyer import PHONE, WAIT_MS, browser_buyer, foreign_site
 from tests.support.harness import (
@@ -168,10 +169,15 @@ def test_a_receipt_is_shown_before_it_is_sent_and_approved_while_the_page_waits(
         ann.page.get_by_role("button", name="Add one").click()
         ann.hold()
         receipt: FilePayload = {"name": "receipt.png", "mimeType": "image/png", "buffer": TINY_PNG}
-        ann.page.get_by_label("Pay by bank transfer").set_input_files(receipt)
+        choice = ann.page.get_by_label("Pay by bank transfer")
+        send = ann.page.get_by_role("button", name="Send receipt", exact=True)
+        choice.set_input_files({**receipt, "buffer": bytes(FILE_BYTES_MAX + 1)})
+        ann.expect_text("That file is too large")
+        expect(send).to_be_disabled()
+        choice.set_input_files(receipt)
         expect(ann.page.get_by_alt_text("Receipt preview")).to_be_visible()
         ann.expect_text("receipt.png")
-        ann.page.get_by_role("button", name="Send receipt", exact=True).click()
+        send.click()
         ann.expect_text("We're checking your receipt")
         expect_ok(admin.post(f"/v1/bookings/{ann.booking}/approve"))
         ann.expect_text("You're in!")

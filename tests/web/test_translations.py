@@ -20,6 +20,7 @@ from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import LANGUAGES
 from holdfast.i18n.texts import MissingTextError, section, translate
 from holdfast.notifications.emails import EmailKind
+from holdfast.payments.receipt_files import FILE_BYTES_MAX
 from holdfast.payments.registry import make_providers
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
@@ -273,3 +274,15 @@ def test_a_placeholder_without_a_value_is_an_error() -> None:
 @pytest.mark.parametrize(("n", "form"), [(1, "one"), ("1", "one"), (0, "many"), ("2", "many"), ("1.000", "many")])
 def test_the_number_chooses_the_plural_form(n: object, form: str) -> None:
     assert translate("es", "page.units", n=n) == section("es", "page")[f"units.{form}"].format(n=n)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_texts_name_the_real_limit_of_a_receipt_file(language: str) -> None:
+    limit = f" {FILE_BYTES_MAX // 1024**2} MB"
+    keys = (
+        "page.receipt.kinds",
+        "page.sorry.payload_too_large_text",
+        "refusal.payload_too_large",
+        "script.fileTooLarge",
+    )
+    assert [key for key in keys if limit not in translate(language, key)] == []

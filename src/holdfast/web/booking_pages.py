@@ -14,6 +14,7 @@ from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
 from holdfast.i18n.texts import section
+from holdfast.payments.receipt_files import FILE_BYTES_MAX
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
 from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment
@@ -220,6 +221,7 @@ def _booking_data(page: PageRequest, listing: EventListing, booking: BookingView
         "address": f"/b/{booking.id}/state",
         "wholeSeconds": (booking.expires_at - booking.created_at).total_seconds() if booking.expires_at else None,
         "extendSeconds": listing.event.policy.extend_seconds,
+        "fileBytesMax": FILE_BYTES_MAX,
     }
 
 

@@ -5,7 +5,6 @@ import { page, reloadWhenRestored, say } from "./page.js";
 
 const POLL_MS = 2_000;
 const SOON_SECONDS = 60;
-const FILE_MAX = 10 * 1024 * 1024;
 
 reloadWhenRestored();
 startCountdown();
@@ -85,7 +84,7 @@ function preview(form, input) {
     image.onerror = () => (image.hidden = true);
   }
   form.querySelector("[data-name]").textContent = file?.name ?? "";
-  problem.hidden = !(file?.size > FILE_MAX);
+  problem.hidden = !(file?.size > page.fileBytesMax);
   problem.textContent = say("fileTooLarge");
   form.querySelector(".button").disabled = !problem.hidden;
 }
