@@ -180,7 +180,7 @@ def target(stage: Stage, operation: Operation, kind: str) -> str:
 
 
 def unchanged_target(stage: Stage, operation: Operation, kind: str) -> str:
-    """A shared resource for callers who only read it or are refused."""
+    """Callers who only read the resource, or are refused, share one."""
     key = (operation.resource, kind, operation.name if operation.name in READY else "")
     if key not in stage.unchanged:
         stage.unchanged[key] = target(stage, operation, kind)

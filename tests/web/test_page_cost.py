@@ -34,7 +34,7 @@ from tests.support.engine_helpers import (
     run_commands,
 )
 
-EVENT_PAGE_STATEMENTS_MAX = 3
+EVENT_PAGE_STATEMENTS_MAX = 2
 START_PAGE_STATEMENTS_MAX = 3
 
 
