@@ -22,13 +22,11 @@ class SeatChooser:
         self._layout = layout
         self._is_free = is_free
         self._runs = [run for run in layout.runs if pool.seats[0] <= run.start <= pool.seats[1]]
-        self._best_windows: dict[tuple[range, int], Window | None] = {}
+        self._best_windows: dict[range, dict[int, Window | None]] = {}
 
     def invalidate(self, seat: int) -> None:
         """Drop the cached windows of the seat's run, because the seat was taken or released."""
-        run = self._layout.run_by_seat[seat]
-        for key in [key for key in self._best_windows if key[0] == run]:
-            del self._best_windows[key]
+        self._best_windows.pop(self._layout.run_by_seat[seat], None)
 
     def choose_adjacent(self, quantity: int) -> list[int] | None:
         windows = [window for run in self._runs if (window := self._best_window(run, quantity))]
@@ -53,10 +51,10 @@ class SeatChooser:
         return sorted(chosen)
 
     def _best_window(self, run: range, quantity: int) -> Window | None:
-        key = (run, quantity)
-        if key not in self._best_windows:
-            self._best_windows[key] = min(self._windows(run, quantity), default=None)
-        return self._best_windows[key]
+        by_quantity = self._best_windows.setdefault(run, {})
+        if quantity not in by_quantity:
+            by_quantity[quantity] = min(self._windows(run, quantity), default=None)
+        return by_quantity[quantity]
 
     def _windows(self, run: range, quantity: int) -> list[Window]:
         sums = self._layout.distance_sums
