@@ -7,10 +7,10 @@ INSERT INTO org (id, slug, name, token_secret) VALUES ($1, $2, $3, $4) ON CONFLI
 SELECT id, slug, name FROM org WHERE slug = $1
 
 -- name: orgs
-SELECT id, slug, name, created_at FROM org ORDER BY slug
+SELECT id, slug, name FROM org ORDER BY slug
 
 -- name: branding
-SELECT slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE id = $1
+SELECT slug, name, colour, logo_hash, frame_origins FROM org WHERE id = $1
 
 -- name: change_org
 -- $3 says whether to set the colour, because null is one of its values.
@@ -20,7 +20,7 @@ UPDATE org SET name = coalesce($2, name),
 WHERE id = $1
 
 -- name: logo
-SELECT logo, logo_type, encode(sha256(logo), 'hex') AS logo_hash FROM org WHERE slug = $1 AND logo IS NOT NULL
+SELECT logo, logo_type FROM org WHERE slug = $1 AND logo IS NOT NULL
 
 -- name: set_logo
 UPDATE org SET logo = $2, logo_type = $3 WHERE id = $1
@@ -35,7 +35,7 @@ INSERT INTO api_key (hash, org_id, prefix, role) VALUES ($1, $2, $3, $4)
 SELECT org_id, prefix, role FROM api_key WHERE hash = $1 AND revoked_at IS NULL
 
 -- name: keys
-SELECT prefix, role, created_at, revoked_at FROM api_key WHERE org_id = $1 ORDER BY created_at
+SELECT prefix, role, revoked_at FROM api_key WHERE org_id = $1 ORDER BY created_at
 
 -- name: revoke_key
 UPDATE api_key SET revoked_at = holdfast_now() WHERE org_id = $1 AND prefix = $2 AND revoked_at IS NULL

@@ -7,11 +7,11 @@ INSERT INTO secret (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
 SELECT value FROM secret WHERE name = $1
 
 -- name: org
-SELECT id, slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org WHERE slug = $1
+SELECT id, slug, name, colour, logo_hash, frame_origins FROM org WHERE slug = $1
 
 -- name: orgs_on_sale
 -- Two rows are enough to know that several orgs sell here.
-SELECT id, slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org
+SELECT id, slug, name, colour, logo_hash, frame_origins FROM org
 WHERE EXISTS (SELECT FROM event WHERE event.org_id = org.id AND event.status = 'active')
 ORDER BY slug LIMIT 2
 
@@ -23,13 +23,9 @@ ORDER BY id DESC LIMIT $2
 
 -- name: listings
 -- Published events with their org, their pools, and what is left of each pool. A hold past its deadline counts as free at
--- once. Orgs are materialized so that the hash of a logo is computed once per org, not once per event.
+-- once.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 found AS MATERIALIZED (SELECT * FROM event WHERE id = ANY ($1::uuid[]) AND published_at IS NOT NULL),
-seller AS MATERIALIZED (
-    SELECT id, slug, name, colour, encode(sha256(logo), 'hex') AS logo_hash, frame_origins FROM org
-    WHERE id IN (SELECT org_id FROM found)
-),
 due AS MATERIALIZED (
     SELECT line.event_id, line.pool, sum(line.quantity)::integer AS units
     FROM clock CROSS JOIN found JOIN booking ON booking.event_id = found.id
@@ -39,9 +35,9 @@ due AS MATERIALIZED (
 )
 SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
        found.timezone, found.currency, found.tax_bps, found.policy, found.details, found.created_at,
-       seller.id AS org_id, seller.slug, seller.name AS org_name, seller.colour, seller.logo_hash, seller.frame_origins,
+       org.id AS org_id, org.slug, org.name AS org_name, org.colour, org.logo_hash, org.frame_origins,
        stock.pools
-FROM found JOIN seller ON seller.id = found.org_id CROSS JOIN LATERAL (
+FROM found JOIN org ON org.id = found.org_id CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
         'code', pool.code, 'name', pool.name, 'capacity', pool.capacity, 'seated', pool.seated,
         'held', pool.held - coalesce(due.units, 0), 'sold', pool.sold,
