@@ -52,7 +52,6 @@ from tests.support.harness import (
     free_port,
     fresh_database,
     make_template,
-    post_hold,
     publish_event,
     query,
     run_with_connection,
@@ -61,6 +60,7 @@ from tests.support.harness import (
 )
 from tests.support.persistent_buyers import POOLS, PersistentBuyers, buying_in_background
 from tests.support.postgres_process import find_postmaster, is_running, stop_postgres
+from tests.support.resources import TINY_PNG, create_submitted_booking
 
 RECOVERY_SECONDS = 60
 END_SECONDS = 60
@@ -322,7 +322,8 @@ def test_a_server_killed_with_all_its_processes_restarts_with_its_data(folder: P
         assert key.startswith("hf_sk_")
         assert (len(key.split()), made.stderr) == (1, "")
         with server.client({"Authorization": f"Bearer {key}"}) as admin:
-            booking = post_hold(admin, publish_event(admin, example_event()), items=[{"seat": "A-1"}]).json()["id"]
+            booking = create_submitted_booking(admin)
+            receipt = admin.get(f"/v1/bookings/{booking}/receipts").json()["items"][0]["id"]
         postmaster = find_postmaster(folder)
         os.killpg(server.process.pid, signal.SIGKILL)
     assert is_running(postmaster)
@@ -330,7 +331,9 @@ def test_a_server_killed_with_all_its_processes_restarts_with_its_data(folder: P
         wait_until(lambda: _is_up(server), 30)
         assert find_postmaster(folder) == postmaster
         with server.client({"Authorization": f"Bearer {key}"}) as admin:
-            assert admin.get(f"/v1/bookings/{booking}").json()["status"] == "held"
+            assert admin.get(f"/v1/bookings/{booking}").json()["status"] == "payment_submitted"
+            assert admin.get(f"/v1/receipts/{receipt}").content == TINY_PNG
+        assert any(path.is_file() for path in (folder / "receipts").rglob("*"))
         assert run_audit(*data) == {"ok": True, "events": 1, "findings": []}
         assert server.stop() == 0
     assert not is_running(postmaster)

@@ -15,7 +15,7 @@ from holdfast.runtime.settings import SettingError, Settings
 T = TypeVar("T")
 DataFolder = Annotated[
     Path | None,
-    typer.Option(help="Folder of the embedded PostgreSQL. Overrides HOLDFAST_DATA_DIR."),
+    typer.Option(help="Folder of the embedded PostgreSQL and of receipts. Overrides HOLDFAST_DATA_DIR."),
 ]
 
 _ACCESS_ERRORS: Final = (
@@ -31,7 +31,7 @@ def fail(message: str) -> NoReturn:
 
 
 def open_database(data: Path | None) -> str:
-    """Migrate the database and return its URL. Child processes find the URL in the environment."""
+    """Migrate the database and return its URL. Child processes find the URL and the data folder in the environment."""
     settings = read_settings()
     url = settings.database_url or _start_embedded(data or settings.data_dir)
     try:
@@ -44,6 +44,8 @@ def open_database(data: Path | None) -> str:
     except _ACCESS_ERRORS as error:
         fail(f"PostgreSQL denies access: {error}. Check HOLDFAST_DATABASE_URL and the permissions of its user.")
     os.environ["HOLDFAST_DATABASE_URL"] = url
+    if data is not None:
+        os.environ["HOLDFAST_DATA_DIR"] = str(data)
     return url
 
 
