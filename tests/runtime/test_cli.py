@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tests.support.command_line import call_holdfast, run_installed_holdfast
+from tests.support.command_line import call_holdfast, run_installed_holdfast, with_free_port
 from tests.support.harness import Server, query
 
 
@@ -68,7 +68,7 @@ def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:
 def test_a_part_that_cannot_be_set_up_is_named_without_its_secrets(
     database: str, command: str, name: str, value: str
 ) -> None:
-    done = run_installed_holdfast(database, command, **{name: value})
+    done = run_installed_holdfast(database, *with_free_port(command), **{name: value})
     assert done.returncode == 2
     assert name in done.stderr
     assert "hunter2" not in done.stderr

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from holdfast.runtime.extras import MissingExtraError, optional_import
+from tests.support.command_line import with_free_port
 from tests.support.harness import Org, post_hold, publish_event, running_server
 from tests.support.http_assertions import expect_ok
 from tests.support.resources import reviewed_event
@@ -76,7 +77,7 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
     database: str, without_extras: dict[str, str], command: str, name: str, value: str, extra: str
 ) -> None:
     environment = {**without_extras, "HOLDFAST_DATABASE_URL": database, name: value}
-    ended = run(environment, "-m", "holdfast", command)
+    ended = run(environment, "-m", "holdfast", *with_free_port(command))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"Cannot use {name}: ")
     assert ended.stderr.endswith(f"Run: pip install 'holdfast[{extra}]'\n")

@@ -11,8 +11,14 @@ from typing import Any
 from typer.testing import CliRunner
 
 from holdfast.runtime.cli import app
+from tests.support.harness import free_port
 
 INSTALLED_SCRIPT = Path(sys.executable).parent / "holdfast"
+
+
+def with_free_port(command: str) -> list[str]:
+    """The command, and for `serve` a port that nobody else uses."""
+    return [command, "--port", str(free_port())] if command == "serve" else [command]
 
 
 def run_holdfast(*arguments: str, database_url: str = "") -> "subprocess.CompletedProcess[str]":
