@@ -88,7 +88,7 @@ async def test_an_event_that_has_ended_has_nothing_wrong_with_it(database: str, 
     async with lane_connection(database) as connection:
         event = (await _busy_event(connection)).event
         await set_status(connection, event.org, event.id, status, ACTOR)
-        while await sweep(connection, LayoutCache(), [event.id]):
+        while await sweep(connection, LayoutCache(), event.id):
             pass
         assert (await audit_event(connection, event.id))[0] == []
 

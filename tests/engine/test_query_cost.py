@@ -33,7 +33,11 @@ from tests.support.harness import fresh_database, query, wait_until
 TINY, SMALL, LARGE = 28, 1_000, 100_000
 STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
 FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
-STATEMENTS = {getattr(statement, "text", statement): name for name, statement in vars(sql.engine).items()}
+STATEMENTS = {
+    **{getattr(statement, "text", statement): name for name, statement in vars(sql.engine).items()},
+    sql.reads.pools_of: "pools_of",
+    sql.reads.tariffs_of: "tariffs_of",
+}
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment that has its booking's id: of any four one is held, one confirmed, and two
@@ -183,7 +187,7 @@ async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> di
     ]
     recording = cast(db.Connection, recorder)
     await run_batch(recording, LayoutCache(), commands)
-    await sweep(recording, LayoutCache(), [event.id], sql.engine.lock_if_free)
+    await sweep(recording, LayoutCache(), event.id, sql.engine.lock_if_free)
     return recorder.asked
 
 

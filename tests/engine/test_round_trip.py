@@ -100,7 +100,7 @@ def _new_booking(event: EventHandle, loaded: LoadedBatch) -> Booking:
         language="es",
         reason="a reason",
         generation=3,
-        version=loaded.versions[event.id] + 1,
+        version=loaded.states[event.id].version + 1,
     )
 
 

@@ -32,7 +32,6 @@ from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import open_storage
 
 READ_CONNECTIONS: Final = 8
-CLOSE_SECONDS: Final = 5
 # Granian ignores a signal that arrives before it has begun to serve.
 SERVER_START_SECONDS: Final = 0.05
 # The position of the one parameter in a path: /v1/events/{id}/…
@@ -96,7 +95,7 @@ class App:
             await live.close()
             await services.inbox.close()
             await engine.close()
-            await _close(pool)
+            await db.close_pool(pool)
 
 
 # Makes the routes of the pages, which come before the API's own documents.
@@ -133,14 +132,6 @@ class _Interrupt:
         await asyncio.sleep(SERVER_START_SECONDS)
         await live.close()
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-async def _close(pool: db.Pool) -> None:
-    """Wait for statements under way, up to a limit."""
-    try:
-        await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
-    except TimeoutError:
-        pool.terminate()
 
 
 def make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:

@@ -13,7 +13,15 @@ from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import DeliveriesQuery, Empty, EndpointChange, EndpointNew
 from holdfast.api.responses import DeliveryList, DeliveryView, EndpointList, EndpointView
 from holdfast.core.event_schemas import invalid_field
-from holdfast.core.journal import EXTENDED, PAYMENT_PREFIX, TRANSFERRED
+from holdfast.core.journal import (
+    EVENT_CANCELLED,
+    EVENT_CHANGED,
+    EVENT_COMPLETED,
+    EVENT_PUBLISHED,
+    EXTENDED,
+    PAYMENT_PREFIX,
+    TRANSFERRED,
+)
 from holdfast.core.notifications import webhook_kind
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
@@ -26,9 +34,17 @@ ENDPOINTS_MAX: Final = 20
 OVERLAP_SECONDS: Final = 86_400
 
 KINDS: Final = frozenset(
-    {webhook_kind(kind) for kind in (*Status, EXTENDED, TRANSFERRED)}
-    | {PAYMENT_PREFIX + status for status in PaymentStatus}
-    | {"event.published", "event.changed", "event.completed", "event.cancelled"}
+    webhook_kind(kind)
+    for kind in (
+        *Status,
+        EXTENDED,
+        TRANSFERRED,
+        *(PAYMENT_PREFIX + status for status in PaymentStatus),
+        EVENT_PUBLISHED,
+        EVENT_CHANGED,
+        EVENT_COMPLETED,
+        EVENT_CANCELLED,
+    )
 )
 
 

@@ -73,7 +73,7 @@ def _price_item(state: EventState, item: SeatItem | PoolItem) -> Line:
         seat = state.layout.seat_by_label.get(item.label)
         if seat is None:
             raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {item.label}.", conflicts=(item.label,))
-        tariff = _find_tariff(state.layout.pool_of(seat), item.tariff)
+        tariff = _find_tariff(state.layout.pools[seat.pool], item.tariff)
         return Line(seat.pool, tariff.number, seat.number, 1, tariff.price)
     pool = _find_pool(state, item.pool)
     if pool.seats is not None:

@@ -47,6 +47,10 @@ class JournalEntry(Struct, frozen=True):
     is_unexpected: bool = False
 
 
+EVENT_PUBLISHED: Final = "event_published"
+EVENT_CHANGED: Final = "event_changed"
+EVENT_COMPLETED: Final = "event_completed"
+EVENT_CANCELLED: Final = "event_cancelled"
 EXTENDED: Final = "extended"
 TRANSFERRED: Final = "transferred"
 PAYMENT_PREFIX: Final = "payment."

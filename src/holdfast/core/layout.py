@@ -84,9 +84,6 @@ class Layout:
             items.append(BookedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
         return items
 
-    def pool_of(self, seat: Seat) -> Pool:
-        return self.pools[seat.pool]
-
     @cached_property
     def runs(self) -> tuple[range, ...]:
         """The seats grouped into runs of neighbours: same pool, same row, consecutive places."""

@@ -55,8 +55,10 @@ def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscripti
 
 
 def webhook_kind(kind: str) -> str:
-    """The name of a kind of entry outside the engine: `booking.held`, `payment.refunded`."""
-    return kind if kind.startswith(PAYMENT_PREFIX) else f"booking.{kind}"
+    """The name of a kind of entry outside the engine: `booking.held`, `payment.refunded`, `event.changed`."""
+    if kind.startswith(PAYMENT_PREFIX):
+        return kind
+    return kind.replace("event_", "event.") if kind.startswith("event_") else f"booking.{kind}"
 
 
 def _is_mailed(entry: JournalEntry) -> bool:

@@ -7,10 +7,11 @@ be, from live lines and from the journal.
 from typing import Any, Final
 
 import structlog
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.states import edges
+from holdfast.engine.rows import document
 from holdfast.runtime import ids
 from holdfast.runtime.db import Connection
 
@@ -33,7 +34,7 @@ async def run_once(connection: Connection) -> list[Finding]:
     findings: list[Finding] = []
     for row in await connection.fetch(sql.worker.events_to_audit, EVENTS_MAX):
         event_findings, version = await audit_event(connection, row["id"])
-        await connection.execute(sql.worker.save_audit, row["id"], version, json.encode(event_findings).decode())
+        await connection.execute(sql.worker.save_audit, row["id"], version, document(event_findings))
         findings += event_findings
     for finding in findings:
         log.error(

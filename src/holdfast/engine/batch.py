@@ -34,14 +34,11 @@ async def run_batch(connection: Connection, layouts: LayoutCache, commands: Sequ
     return [next(outcomes[c.event]) if c.event in outcomes else Refused(Refusal.NOT_FOUND) for c in commands]
 
 
-async def sweep(
-    connection: Connection, layouts: LayoutCache, events: Sequence[bytes], lock: str = sql.engine.lock
-) -> int:
-    """Expire due holds in these events, and end bookings of events that are completed or cancelled, up to the limits of
-    one batch. Returns how many bookings it ended."""
-    no_commands: dict[bytes, list[Command]] = {event: [] for event in events}
+async def sweep(connection: Connection, layouts: LayoutCache, event: bytes, lock: str = sql.engine.lock) -> int:
+    """Expire the event's due holds and, if it is completed or cancelled, end its bookings, up to the limits of one
+    batch. Returns how many bookings it ended."""
     async with _Transaction(connection) as transaction:
-        loaded = await load_batch(connection, layouts, no_commands, lock, ending_max=ENDINGS_MAX)
+        loaded = await load_batch(connection, layouts, {event: []}, lock, ending_max=ENDINGS_MAX)
         ended = sum(expire_due(state) + end_bookings(state) for state in loaded.states.values())
         await transaction.commit(loaded)
     return ended

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
 
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
@@ -12,11 +11,9 @@ from holdfast.engine.lane import Lane
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db
 
-LANES: Final = 4
-
 
 class Engine:
-    def __init__(self, url: str, lanes: int = LANES) -> None:
+    def __init__(self, url: str, lanes: int) -> None:
         self._url = url
         self._layouts = LayoutCache()
         self._sweeper: db.Connection | None = None
@@ -41,7 +38,7 @@ class Engine:
         async with self._sweeping:
             if self._sweeper is None or self._sweeper.is_closed():
                 self._sweeper = await db.connect_lane(self._url)
-            return await sweep(self._sweeper, self._layouts, [event])
+            return await sweep(self._sweeper, self._layouts, event)
 
     async def layouts(self, database: db.Database, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         async with database.all_events.connection() as connection:

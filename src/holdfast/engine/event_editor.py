@@ -18,14 +18,30 @@ from holdfast.core.event_schemas import (
     merge_policy,
     number_stock,
 )
-from holdfast.core.journal import NO_CHANGE, EntryData, PoolState, SeatState
+from holdfast.core.journal import (
+    EVENT_CANCELLED,
+    EVENT_CHANGED,
+    EVENT_COMPLETED,
+    EVENT_PUBLISHED,
+    NO_CHANGE,
+    EntryData,
+    PoolState,
+    SeatState,
+)
+from holdfast.core.notifications import webhook_kind
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, EventStatus
+from holdfast.engine.rows import document
 from holdfast.runtime.db import Connection
-from holdfast.runtime.ids import new_id
+from holdfast.runtime.ids import format_event_id, new_id
 
 CHANGE_MAX: Final = 2_000
+ENTRY_KINDS: Final = {
+    EventStatus.ACTIVE: EVENT_PUBLISHED,
+    EventStatus.COMPLETED: EVENT_COMPLETED,
+    EventStatus.CANCELLED: EVENT_CANCELLED,
+}
 
 
 async def create_event(connection: Connection, org: bytes, new: EventNew, actor: str) -> bytes:
@@ -45,8 +61,8 @@ async def create_event(connection: Connection, org: bytes, new: EventNew, actor:
                 timezone=new.timezone,
                 currency=new.currency,
                 tax_bps=new.tax_bps,
-                policy=_json(policy),
-                details=_json(new.details),
+                policy=document(policy),
+                details=document(new.details),
             )
         )
         await connection.execute(sql.events.insert_first_entry, event, actor)
@@ -64,13 +80,8 @@ async def change_event(connection: Connection, org: bytes, event: bytes, change:
         seats = await _change_seats(connection, event, change.block_seats, blocked=True)
         seats |= await _change_seats(connection, event, change.unblock_seats, blocked=False)
         pools = await _pool_states(connection, event) if change.pools or seats else {}
-        await connection.execute(
-            sql.events.insert_revision,
-            event,
-            "event_changed",
-            actor,
-            _json(EntryData(seats, pools, change=_describe_change(change))),
-        )
+        data = EntryData(seats, pools, change=_describe_change(change))
+        await _insert_revision(connection, event, EVENT_CHANGED, actor, data)
 
 
 async def set_status(connection: Connection, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
@@ -84,8 +95,20 @@ async def set_status(connection: Connection, org: bytes, event: bytes, status: E
         if row["status"] == EventStatus.DRAFT and status is EventStatus.COMPLETED:
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
         await connection.execute(sql.events.set_status, event, status)
-        kind = "event_published" if status is EventStatus.ACTIVE else f"event_{status}"
-        await connection.execute(sql.events.insert_revision, event, kind, actor, _json(NO_CHANGE))
+        await _insert_revision(connection, event, ENTRY_KINDS[status], actor, NO_CHANGE)
+
+
+async def _insert_revision(connection: Connection, event: bytes, kind: str, actor: str, data: EntryData) -> None:
+    await connection.execute(
+        *sql.events.insert_revision(
+            event=event,
+            kind=kind,
+            webhook_kind=webhook_kind(kind),
+            public_id=format_event_id(event),
+            actor=actor,
+            data=document(data),
+        )
+    )
 
 
 async def _lock_event(connection: Connection, org: bytes, event: bytes) -> Any:
@@ -108,8 +131,8 @@ async def _change_event_row(connection: Connection, row: Any, change: EventChang
             ends_at=ends_at,
             timezone=row["timezone"] if change.timezone is UNSET else change.timezone,
             tax_bps=row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
-            policy=_json(policy),
-            details=row["details"] if change.details is UNSET else _json(change.details),
+            policy=document(policy),
+            details=row["details"] if change.details is UNSET else document(change.details),
         )
     )
 
@@ -158,7 +181,7 @@ async def _change_pool(connection: Connection, event: bytes, pool: Any, change: 
 
 async def _change_tariffs(connection: Connection, event: bytes, pool: int, changes: list[TariffNew]) -> None:
     """Update tariffs with a known code, and add the others."""
-    known = {row["code"]: row for row in await connection.fetch(sql.events.tariffs, event) if row["pool"] == pool}
+    known = {row["code"]: row for row in await connection.fetch(sql.events.tariffs_of_pool, event, pool)}
     number = len(known)
     for tariff in changes:
         if row := known.get(tariff.code):
@@ -213,12 +236,10 @@ async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolSt
 def _describe_change(change: EventChange) -> dict[str, Any]:
     """The requested change, or only its field names if it is large, because every reader of the journal loads it."""
     fields: dict[str, Any] = to_builtins(change)
-    return fields if len(_json(fields)) <= CHANGE_MAX else {"fields": sorted(name for name in fields if fields[name])}
+    if len(document(fields)) <= CHANGE_MAX:
+        return fields
+    return {"fields": sorted(name for name in fields if fields[name])}
 
 
-def _columns(rows: list[Any]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _json(value: Any) -> str:
-    return json.encode(value).decode()
+def _columns(rows: list[Any]) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True))

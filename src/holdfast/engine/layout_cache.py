@@ -53,11 +53,12 @@ class LayoutCache:
 
 
 async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layout]:
-    """Without a lock, later statements may read newer rows. Rows that others refer to are therefore read last."""
+    """Without the lock, a later statement may see newer rows. Pools come before their tariffs and seats, so that every
+    pool has all of its own."""
     heads = await connection.fetch(sql.engine.load_events, events)
-    pool_rows = await connection.fetch(sql.engine.load_layout_pools, events)
+    pool_rows = await connection.fetch(sql.reads.pools_of, events)
     tariffs = defaultdict(list)
-    for row in await connection.fetch(sql.engine.load_layout_tariffs, events):
+    for row in await connection.fetch(sql.reads.tariffs_of, events):
         tariffs[row["event_id"], row["pool"]].append(Tariff(row["number"], row["code"], row["name"], row["price"]))
     seats = defaultdict(list)
     for event, *seat in await connection.fetch(sql.engine.load_layout_seats, events):

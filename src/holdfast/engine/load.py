@@ -35,7 +35,6 @@ class LoadedBatch(Struct):
 
     now: datetime
     states: dict[bytes, EventState]
-    versions: dict[bytes, int]
     unfinished: bool
     endpoints: dict[bytes, list[WebhookSubscription]]
 
@@ -123,7 +122,7 @@ def _build_batch(loaded: _Loaded, layouts: Mapping[bytes, Layout], versions: dic
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
         endpoints[org].append(WebhookSubscription(endpoint, kinds))
-    return LoadedBatch(loaded.now, states, versions, any(count >= DUE_MAX for count in due.values()), endpoints)
+    return LoadedBatch(loaded.now, states, any(count >= DUE_MAX for count in due.values()), endpoints)
 
 
 def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:

@@ -77,7 +77,7 @@ async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
         if state.entries:
             bookings += [state.bookings[id_] for id_ in state.new_bookings]
             shifts += [CounterShiftRow(event, pool, by.held, by.sold) for pool, by in state.counter_shifts.items()]
-            events.append(EventVersionRow(event, loaded.versions[event], state.version))
+            events.append(EventVersionRow(event, state.version - len(state.entries), state.version))
             entries += [JournalRow(event, e.number, e.kind, e.booking.id, e.actor, e.data) for e in state.entries]
     saved = await connection.fetchrow(
         sql.engine.insert_bookings,

@@ -5,6 +5,7 @@ event, one org, all events, or tables that all orgs share. Today every scope lea
 spread over several servers, this is the one place that decides where a statement goes.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -27,6 +28,7 @@ else:
     Pool = asyncpg.Pool
 
 Row = TypeVar("Row", bound=Struct)
+CLOSE_SECONDS: Final = 5
 
 # The outcome of what was under way on a connection that ends like this is unknown; it may have been committed.
 LOST_ERRORS: Final = (
@@ -173,6 +175,14 @@ async def create_pool(url: str, size: int) -> Pool:
         init=register_uuid_codec,
         server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_PATIENCE},
     )
+
+
+async def close_pool(pool: Pool) -> None:
+    """Wait for statements under way, up to a limit."""
+    try:
+        await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
+    except TimeoutError:
+        pool.terminate()
 
 
 async def register_uuid_codec(connection: Connection) -> None:

@@ -202,12 +202,6 @@ FROM clock
 -- name: load_events
 SELECT id, org_id, status, revision, currency, tax_bps, policy FROM event WHERE id = ANY ($1::uuid[])
 
--- name: load_layout_pools
-SELECT event_id, number, code, name, seated FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
-
--- name: load_layout_tariffs
-SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
-
 -- name: load_layout_seats
 SELECT event_id, number, label, pool, row, place, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
 

@@ -18,7 +18,7 @@ INSERT INTO seat (event_id, number, pool, label, row, place, x, y)
 SELECT $1, * FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
 
 -- name: lock
-SELECT id, status, version, title, starts_at, ends_at, timezone, tax_bps, policy, details
+SELECT id, status, title, starts_at, ends_at, timezone, tax_bps, policy, details
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
@@ -32,22 +32,22 @@ WHERE id = $1
 
 -- name: insert_revision
 -- Records a change to the event: a new revision, a journal entry, and a delivery to each webhook endpoint that subscribes
--- to this kind of entry.
+-- to this kind of entry. Webhooks know the event as :public_id and the kind as :webhook_kind.
 WITH changed AS (
-    UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = $1
+    UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = :event
     RETURNING id, org_id, version, status, title, holdfast_now() AS at
 ), deliveries AS (
     INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
     SELECT changed.id, changed.version, replace(endpoint.id::text, '-', ''), 'webhook', changed.org_id, changed.id,
-           replace($2, 'event_', 'event.'),
-           json_build_object('event', 'ev_' || replace(changed.id::text, '-', ''), 'seq', changed.version,
+           :webhook_kind,
+           json_build_object('event', :public_id::text, 'seq', changed.version,
                              'at', changed.at, 'status', changed.status, 'title', changed.title),
            changed.at, changed.at
     FROM changed JOIN webhook_endpoint AS endpoint ON endpoint.org_id = changed.org_id AND endpoint.enabled
-    WHERE endpoint.kinds = '{}' OR replace($2, 'event_', 'event.') = ANY (endpoint.kinds)
+    WHERE endpoint.kinds = '{}' OR :webhook_kind::text = ANY (endpoint.kinds)
 )
 INSERT INTO journal (event_id, number, at, kind, actor, data)
-SELECT $1, version, at, $2, $3, $4 FROM changed
+SELECT id, version, at, :kind, :actor, :data FROM changed
 
 -- name: insert_first_entry
 INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, holdfast_now(), 'event_created', $2, '{}')
@@ -55,8 +55,8 @@ INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, hol
 -- name: pools
 SELECT number, code, name, seated, capacity, held, sold FROM pool WHERE event_id = $1 ORDER BY number
 
--- name: tariffs
-SELECT pool, number, code, name, price FROM tariff WHERE event_id = $1 ORDER BY pool, number
+-- name: tariffs_of_pool
+SELECT number, code, name FROM tariff WHERE event_id = $1 AND pool = $2
 
 -- name: set_pool
 UPDATE pool SET name = $3, capacity = $4 WHERE event_id = $1 AND number = $2

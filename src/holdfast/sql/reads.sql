@@ -1,12 +1,12 @@
 -- Reads outside of batches. A hold past its deadline reads as expired, and its units as free, at once.
 
 -- name: event
-SELECT id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
+SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event WHERE id = $1
 
 -- name: events
 -- $1 org or null for all, $2 only published, $3 status or null for any, $4 the id before the page, $5 limit; newest first.
-SELECT id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
+SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event
 WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR published_at IS NOT NULL) AND ($3::text IS NULL OR status = $3)
   AND ($4::uuid IS NULL OR id < $4)
@@ -16,7 +16,7 @@ ORDER BY id DESC LIMIT $5
 SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
 
 -- name: tariffs_of
-SELECT event_id, pool, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
+SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
 
 -- name: event_version
 -- Shows whether a read model is current: the version, the number of due holds, and up to $3 journal entries after $2.

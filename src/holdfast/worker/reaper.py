@@ -39,7 +39,7 @@ class Reaper:
         """One transaction for each event, so that buyers wait only for their own event, and one broken event does not
         stop the others."""
         try:
-            return await sweep(connection, self._layouts, [event], sql.engine.lock_if_free)
+            return await sweep(connection, self._layouts, event, sql.engine.lock_if_free)
         except LOST_ERRORS:
             raise
         except Exception as error:

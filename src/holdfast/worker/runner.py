@@ -37,7 +37,6 @@ SANDBOX_SECONDS: Final = 0.25
 CONNECTIONS: Final = 10
 LANES: Final = 1
 SANDBOX_NOTICES_MAX: Final = 50
-CLOSE_SECONDS: Final = 5
 
 
 async def run_worker(settings: Settings, *, child: bool = False) -> None:
@@ -59,7 +58,7 @@ async def run_worker(settings: Settings, *, child: bool = False) -> None:
 async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) -> list[Job]:
     """All jobs of this installation. `resources` closes what they use, the last opened first."""
     pool = await db.create_pool(url, CONNECTIONS)
-    resources.push_async_callback(_close, pool)
+    resources.push_async_callback(db.close_pool, pool)
     database = db.Database(pool)
     engine = Engine(url, LANES)
     engine.start()
@@ -142,10 +141,3 @@ class ConnectedRun:
 
 async def _audit(connection: db.Connection) -> int:
     return len(await auditor.run_once(connection))
-
-
-async def _close(pool: db.Pool) -> None:
-    try:
-        await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
-    except TimeoutError:
-        pool.terminate()
