@@ -1,10 +1,11 @@
 """The command line reports what it did, and explains what went wrong."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import call_holdfast, run_installed_holdfast, with_free_port
+from tests.support.command_line import call_holdfast, run_holdfast, run_installed_holdfast, with_free_port
 from tests.support.harness import Server, query
 
 
@@ -110,3 +111,10 @@ def test_two_servers_do_not_share_a_port(database: str, server: Server) -> None:
     done = run_installed_holdfast(database, "serve", "--port", str(server.port))
     assert done.returncode == 2
     assert "is already in use" in done.stderr
+
+
+def test_the_audit_of_a_folder_without_a_database_is_refused(tmp_path: Path) -> None:
+    done = run_holdfast("audit", "--data", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"There is no database in the folder {tmp_path}.")
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,14 @@ from holdfast import __version__
 from holdfast.demo.data import fill_demo
 from holdfast.engine.auditor import audit_all
 from holdfast.runtime import ids
-from holdfast.runtime.cli_database import DataFolder, fail, open_database, read_settings, run_with_connection
+from holdfast.runtime.cli_database import (
+    DataFolder,
+    fail,
+    open_database,
+    read_settings,
+    require_database,
+    run_with_connection,
+)
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.logs import configure_logs
@@ -93,6 +100,7 @@ def demo(data: DataFolder = None) -> None:
 @app.command()
 def audit(data: DataFolder = None) -> None:
     """Recount all events and print the findings as JSON. Exits with 1 if there are any."""
+    require_database(data)
     events, findings = run_with_connection(data, audit_all)
     typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not findings, "events": events, "findings": findings})))
     raise typer.Exit(1 if findings else 0)

@@ -49,6 +49,14 @@ def open_database(data: Path | None) -> str:
     return url
 
 
+def require_database(data: Path | None) -> None:
+    """Refuse a folder without an embedded PostgreSQL. A new and empty one would have nothing to report."""
+    settings = read_settings()
+    folder = data or settings.data_dir
+    if not settings.database_url and not (folder / "postgres").exists():
+        fail(f"There is no database in the folder {folder}. Choose another one with --data or HOLDFAST_DATA_DIR.")
+
+
 def run_with_connection(data: Path | None, work: Callable[[db.Connection], Awaitable[T]]) -> T:
     url = open_database(data)
 
