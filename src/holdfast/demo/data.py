@@ -15,6 +15,7 @@ from holdfast.runtime.db import Connection, Database
 
 ORG: Final = "demo"
 ACTOR: Final = "demo"
+SATURDAY: Final = 5
 
 
 class _DemoOrgRow(Struct, frozen=True):
@@ -51,15 +52,23 @@ async def _publish(connection: Connection, org: bytes, new: EventNew) -> bytes:
 
 def _new_events(now: datetime) -> list[EventNew]:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    saturday = today + timedelta(days=(SATURDAY - today.weekday()) % 7 or 7)
     return [
         EventNew(
             title="Warehouse shift, Saturday morning",
             preset="shift",
-            starts_at=today + timedelta(days=6, hours=5),
-            ends_at=today + timedelta(days=6, hours=13),
+            starts_at=saturday + timedelta(hours=5),
+            ends_at=saturday + timedelta(hours=13),
             timezone="Europe/Madrid",
             currency="EUR",
-            pools=[PoolNew(code="workers", name="Workers", capacity=3, tariffs=[TariffNew(code="fee", price=500)])],
+            pools=[
+                PoolNew(
+                    code="workers",
+                    name="Workers",
+                    capacity=3,
+                    tariffs=[TariffNew(code="fee", name="Service fee", price=500)],
+                )
+            ],
             details={
                 "address": "Dock 4, Harbour Road 12",
                 "pay": "14 EUR an hour",
@@ -89,7 +98,7 @@ def _new_events(now: datetime) -> list[EventNew]:
                 PoolNew(
                     code=f"block-{block}",
                     name=f"Block {block}",
-                    tariffs=[TariffNew(code="full", price=5500)],
+                    tariffs=[TariffNew(code="full", name="Full price", price=5500)],
                     seats=SeatGrid(rows=[f"{block}{row}" for row in range(1, 26)], numbers=50),
                 )
                 for block in "ABCD"
