@@ -193,6 +193,24 @@ async def test_a_silent_provider_is_polled_less_and_less_and_after_a_day_a_perso
 
 
 @async_test
+async def test_polls_during_a_long_hold_do_not_lengthen_the_waits_after_it(database: str) -> None:
+    async with payment_harness(database, policy=LONG) as stage:
+        _, money, _ = await open_payment(stage, "A-1")
+        stage.gateway.failures["close"] = [ProviderError("silent")] * 100
+        for _ in range(LONG["hold_seconds"] // 60):
+            assert (await stage.row(money))["due_seconds"] == 60
+            await stage.advance_clock(60)
+            assert await stage.reconciler.run_once() == 1
+        waits: list[float] = []
+        for _ in range(3):
+            waits.append((await stage.row(money))["due_seconds"])
+            await stage.advance_clock(waits[-1])
+            assert await stage.reconciler.run_once() == 1
+        assert len(stage.gateway.refs_of_calls("look_up")) == 9
+        assert tuple(waits) == POLLS.waits_seconds[:3]
+
+
+@async_test
 async def test_a_provider_that_answers_again_counts(database: str) -> None:
     async with payment_harness(database) as stage:
         _, money, ref = await open_payment(stage, "A-1")

@@ -48,8 +48,8 @@ class PaymentRow(Struct, frozen=True, kw_only=True):
 
 
 class DuePayment(PaymentRow, frozen=True, kw_only=True):
-    """A claimed payment. `attempts` includes this one, `now` is the database's clock, and `held` says whether the
-    booking's hold still runs."""
+    """A claimed payment. `attempts` includes this one but no polls during the hold, `now` is the database's clock, and
+    `held` says whether the booking's hold still runs."""
 
     amount: int
     currency: str

@@ -56,18 +56,21 @@ UPDATE payment_notice SET due_at = NULL, handled_as = $3 WHERE provider = $1 AND
 UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3) WHERE provider = $1 AND id = $2
 
 -- name: claim_payments
--- Up to $1 due payments in status $3, for a lease of $2 seconds, with the deadline of their booking.
+-- Up to $1 due payments in status $3, for a lease of $2 seconds, with the deadline of their booking. `attempts` sets the
+-- pace of retries, so it does not count the regular polls during the hold.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT event_id, id, booking_id FROM payment WHERE due_at <= (SELECT at FROM clock) AND status = $3
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-UPDATE payment SET due_at = clock.at + make_interval(secs => $2), attempts = payment.attempts + 1
+UPDATE payment SET due_at = clock.at + make_interval(secs => $2),
+                   attempts = payment.attempts + (payment.status = 'refund_due' OR NOT hold.held)::integer
 FROM clock, due JOIN booking ON booking.event_id = due.event_id AND booking.id = due.booking_id
+     CROSS JOIN LATERAL (SELECT booking.status = 'held' AND booking.expires_at > clock.at AS held) AS hold
 WHERE payment.event_id = due.event_id AND payment.id = due.id
 RETURNING payment.event_id, payment.id, payment.org_id, payment.booking_id, payment.provider, payment.provider_ref,
           payment.amount, payment.currency, payment.attempts, payment.created_at, clock.at AS now, booking.expires_at,
-          booking.status = 'held' AND booking.expires_at > clock.at AS held
+          hold.held
 
 -- name: postpone_payment
 UPDATE payment SET due_at = $4 WHERE event_id = $1 AND id = $2 AND status = $3
