@@ -271,6 +271,16 @@ def test_an_email_is_in_the_buyers_language(admin: httpx.Client, mailbox: Mailbo
     assert "Entrada" in texts_in_pdf(attachments(letter)["tickets.pdf"])[0]
 
 
+def test_the_emailed_ticket_reads_like_the_downloaded_one(admin: httpx.Client, mailbox: Mailbox) -> None:
+    address = new_address()
+    booking = buy_booking(admin, publish_event(admin, theatre_event()), email=address, language="en-GB")
+    (letter,) = wait_for_emails(mailbox, address)
+    (ticket,) = list_tickets(admin, booking)
+    downloaded = texts_in_pdf(admin.get(f"/v1/tickets/{ticket['id']}/ticket.pdf").content)
+    assert "5 March 2027 20:00" in downloaded[0]
+    assert texts_in_pdf(attachments(letter)["tickets.pdf"]) == downloaded
+
+
 def test_a_buyer_whose_hold_expires_gets_an_email(admin: httpx.Client, mailbox: Mailbox) -> None:
     address = new_address()
     expect_ok(

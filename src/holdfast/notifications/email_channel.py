@@ -71,7 +71,7 @@ class EmailChannel:
     async def _make_attachments(self, details: BookingDetails, body: DeliveryBody) -> tuple[Attachment, ...]:
         tickets = tickets_of(details.booking, details.layout)
         issued = await issue_tickets(self._database, details.booking, tickets, body.generation)
-        pdf = await print_tickets(details, issued, language_of(body.language))
+        pdf = await print_tickets(details, issued, body.language or "en")
         return (
             Attachment("tickets.pdf", "application/pdf", pdf),
             Attachment("event.ics", "text/calendar; charset=utf-8", event_calendar(details, datetime.now(UTC))),
