@@ -134,6 +134,7 @@ def test_a_ticket_in_an_unknown_language_is_english() -> None:
         ("UTC", "March 7, 2026 7:00 PM · Coordinated Universal Time"),
         ("Asia/Tokyo", "March 8, 2026 4:00 AM · Japan Standard Time"),
         ("America/New_York", "March 7, 2026 2:00 PM · Eastern Standard Time"),
+        ("Nowhere/At_All", "March 7, 2026 7:00 PM · Coordinated Universal Time"),
     ],
 )
 def test_the_time_is_that_of_the_place(timezone: str, said: str) -> None:

@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Sequence
 from importlib import resources
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, format_time, get_timezone_name
@@ -18,7 +17,7 @@ from fpdf.drawing import PaintedPath
 from fpdf.enums import Align, PathPaintRule, XPos, YPos
 from fpdf.fonts import TTFFont
 
-from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.formatting import LANGUAGES, in_zone
 from holdfast.i18n.texts import Section, section
 from holdfast.tickets.printed_ticket import PrintedTicket
 from holdfast.tickets.qr import qr_runs
@@ -163,12 +162,11 @@ def _draw_band(document: _Document, ticket: PrintedTicket, labels: Section) -> N
 
 
 def _draw_when_and_where(document: _Document, ticket: PrintedTicket, labels: Section, locale: Locale) -> None:
-    zone = ZoneInfo(ticket.timezone)
-    starts_at = ticket.starts_at.astimezone(zone)
+    starts_at = in_zone(ticket.starts_at, ticket.timezone)
     date = format_date(starts_at, "full", locale)
     document.write_label(labels["when"], _LEFT_MM, _TEXT_MM)
     document.write_text(date[:1].upper() + date[1:], _LEFT_MM, _TEXT_MM, _VALUE_PTS, bold=True)
-    time = format_time(starts_at, "short", zone, locale)
+    time = format_time(starts_at, "short", locale=locale)
     zone_name = get_timezone_name(starts_at, "long", locale=locale)
     document.write_text(f"{time} · {zone_name}", _LEFT_MM, _TEXT_MM, (11, 9))
     if ticket.address:
