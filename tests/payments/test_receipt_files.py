@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from holdfast.payments.receipt_files import CONTENT_TYPES, FILE_BYTES_MAX, UploadError, content_type, uploaded_file
+from holdfast.payments.receipt_files import FILE_BYTES_MAX, UploadError, uploaded_file
+from holdfast.runtime.file_types import CONTENT_TYPES, content_type
 from tests.support.sample_files import SAMPLES, box_file, image_file, pdf_file, zip_file
 
 BOUNDARY = "limit"

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from holdfast.payments.receipt_files import content_type
+from holdfast.runtime.file_types import content_type
 
 LOGO_BYTES_MAX: Final = 256 * 1024
 LOGO_TYPES: Final = ("image/png", "image/jpeg", "image/webp")

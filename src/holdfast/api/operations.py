@@ -18,7 +18,7 @@ from holdfast.api.branding import LOGO_BYTES_MAX, LOGO_TYPES
 from holdfast.api.call import Operation, Resource, Tag
 from holdfast.api.requests import ProviderEvent, ReceiptRef, ReceiptUpload
 from holdfast.core.refusals import Refusal
-from holdfast.payments.receipt_files import CONTENT_TYPES
+from holdfast.runtime.file_types import CONTENT_TYPES
 
 # A path with an id implies `not_found`; `openapi.refusals_of` adds what else follows from an operation's form.
 _SETTLED: Final = (

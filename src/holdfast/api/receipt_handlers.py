@@ -18,15 +18,9 @@ from holdfast.core.commands import Receipt, SubmitReceipt
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.settlement import RECEIPTS_MAX
-from holdfast.payments.receipt_files import (
-    CONTENT_TYPES,
-    FILE_BYTES_MAX,
-    TooLargeError,
-    UploadError,
-    content_type,
-    uploaded_file,
-)
+from holdfast.payments.receipt_files import FILE_BYTES_MAX, TooLargeError, UploadError, uploaded_file
 from holdfast.runtime import ids
+from holdfast.runtime.file_types import CONTENT_TYPES, content_type
 from holdfast.runtime.storage import StorageError
 
 log = structlog.get_logger()
