@@ -58,7 +58,7 @@ class Hooks(msgspec.Struct, frozen=True):
             org=self.org,
             stream=ids.new_id(),
             kind="confirmed",
-            body=b'{"user": "\xc3\xbc"}',
+            body='{"user": "ü"}',
             created_at=CREATED_AT,
             attempts=1,
         )

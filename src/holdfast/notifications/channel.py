@@ -16,7 +16,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     org: bytes
     stream: bytes
     kind: str
-    body: bytes
+    body: str
     created_at: datetime
     attempts: int
 

@@ -6,7 +6,6 @@ the order holds for any number of relays.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Final
 
 import structlog
@@ -53,36 +52,11 @@ class DueTarget(Struct, frozen=True):
     due: bool
 
 
-class ClaimedDelivery(Struct, frozen=True, kw_only=True):
+class ClaimedDelivery(Delivery, frozen=True, kw_only=True):
     """A row that was due, and is leased if it `leads` its stream. No retry follows the last attempt."""
 
-    event_id: bytes
-    number: int
-    target: str
-    channel: str
-    org_id: bytes
-    stream: bytes
-    kind: str
-    body: str
-    created_at: datetime
-    attempts: int
     leads: bool
     is_last: bool
-
-    @property
-    def delivery(self) -> Delivery:
-        return Delivery(
-            event=self.event_id,
-            number=self.number,
-            target=self.target,
-            channel=self.channel,
-            org=self.org_id,
-            stream=self.stream,
-            kind=self.kind,
-            body=self.body.encode(),
-            created_at=self.created_at,
-            attempts=self.attempts,
-        )
 
 
 class Relay:
@@ -100,7 +74,7 @@ class Relay:
             claim_statement=sql.notifications.claim,
             claim_max=CLAIM_MAX,
             lease_seconds=SENDS_PER_LEASE * send_seconds,
-            label=lambda row: f"{row.target}:{ids.format_event_id(row.event_id)}:{row.number}",
+            label=lambda row: f"{row.target}:{ids.format_event_id(row.event)}:{row.number}",
         )
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._failing: set[str] = set()
@@ -175,13 +149,12 @@ class Relay:
         else:
             self._failing.clear()
 
-    async def _deliver(self, claimed: ClaimedDelivery) -> bool:
+    async def _deliver(self, delivery: ClaimedDelivery) -> bool:
         """Whether the target is healthy: it accepted the message, or it never will."""
-        delivery = claimed.delivery
         try:
             await self._send(delivery)
         except UndeliveredError as error:
-            await self._handle_failure(delivery, error, is_last=claimed.is_last)
+            await self._handle_failure(delivery, error)
             return error.for_good
         await self._finish(delivery, DELIVERED, None)
         return True
@@ -199,9 +172,9 @@ class Relay:
             log.warning("channel_failed", channel=delivery.channel, error=type(error).__name__)
             raise UndeliveredError(type(error).__name__) from error
 
-    async def _handle_failure(self, delivery: Delivery, error: UndeliveredError, *, is_last: bool) -> None:
+    async def _handle_failure(self, delivery: ClaimedDelivery, error: UndeliveredError) -> None:
         detail = str(error)[:DETAIL_MAX]
-        if error.for_good or is_last:
+        if error.for_good or delivery.is_last:
             _log_delivery(log.info if error.for_good else log.error, "delivery_failed", delivery)
             await self._finish(delivery, FAILED, detail)
         else:

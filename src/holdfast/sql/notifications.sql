@@ -45,8 +45,9 @@ UPDATE delivery SET
     END
 FROM candidate CROSS JOIN clock
 WHERE delivery.event_id = candidate.event_id AND delivery.number = candidate.number AND delivery.target || '' = $3
-RETURNING delivery.event_id, delivery.number, delivery.target, delivery.channel, delivery.org_id, delivery.stream,
-    delivery.kind, delivery.body, delivery.created_at, delivery.attempts, candidate.first_due_at IS NULL AS leads,
+RETURNING delivery.event_id AS event, delivery.number, delivery.target, delivery.channel, delivery.org_id AS org,
+    delivery.stream, delivery.kind, delivery.body, delivery.created_at, delivery.attempts,
+    candidate.first_due_at IS NULL AS leads,
     clock.at >= delivery.created_at + make_interval(secs => $5) AS is_last
 
 -- name: finish
