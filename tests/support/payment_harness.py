@@ -54,6 +54,7 @@ class FakeGateway:
         self.failures: dict[str, list[BaseException]] = defaultdict(list)
         self.breaks_next = False
         self.broken_ref: str | None = None
+        self.is_closed = False
 
     async def start(self, ask: CheckoutRequest) -> StartedCheckout:
         ref = f"gw_{ask.payment.rpartition('_')[2]}"
@@ -85,6 +86,9 @@ class FakeGateway:
         if headers.get("signed") != "by the gateway":
             raise NoticeError("not signed")
         return Notice(**json.decode(body))
+
+    async def aclose(self) -> None:
+        self.is_closed = True
 
     def refs_of_calls(self, name: str) -> list[str]:
         return [ref for call, ref in self.calls if call == name]

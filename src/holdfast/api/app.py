@@ -95,6 +95,8 @@ class App:
             await live.close()
             await services.inbox.close()
             await engine.close()
+            for provider in services.providers.values():
+                await provider.aclose()
             await db.close_pool(pool)
 
 

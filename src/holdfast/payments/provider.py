@@ -75,3 +75,6 @@ class Provider(Protocol):
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         """Return the notice in this request, or raise `NoticeError`. Header names are in lower case."""
+
+    async def aclose(self) -> None:
+        """Close the connections to the provider. The process stops."""

@@ -196,6 +196,9 @@ class Sandbox:
             raise NoticeError("The signature or the body cannot be read.") from None
         return _read_notice(id_, body)
 
+    async def aclose(self) -> None:
+        """Every pass of `send_due` closes its own connections."""
+
     async def find(self, ref: str) -> SandboxCharge | None:
         return await self._database.shared.row(SandboxCharge, sql.sandbox.charge, ref)
 

@@ -160,10 +160,6 @@ class Stripe:
             max_network_retries=RETRIES_MAX,
         ).v1
 
-    async def aclose(self) -> None:
-        """Close the connections to Stripe."""
-        await self._http.close_async()  # type: ignore[no-untyped-call]
-
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
         params = _session_params(request)
         async with self._translate_errors():
@@ -200,6 +196,9 @@ class Stripe:
             return _read_event(msgspec.json.decode(body, type=_StripeEvent))
         except msgspec.DecodeError as error:
             raise NoticeError(type(error).__name__) from None
+
+    async def aclose(self) -> None:
+        await self._http.close_async()  # type: ignore[no-untyped-call]
 
     @asynccontextmanager
     async def _translate_errors(self) -> AsyncIterator[None]:

@@ -69,7 +69,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
         *_make_connected_jobs(url, resources),
         # A pass only starts deliveries, so repeating it at once would find the same targets.
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
-        *_make_payment_jobs(settings, database, engine),
+        *_make_payment_jobs(settings, database, engine, resources),
     ]
 
 
@@ -99,8 +99,12 @@ def _make_connected_jobs(url: str, resources: AsyncExitStack) -> list[Job]:
     ]
 
 
-def _make_payment_jobs(settings: Settings, database: db.Database, engine: Engine) -> list[Job]:
+def _make_payment_jobs(
+    settings: Settings, database: db.Database, engine: Engine, resources: AsyncExitStack
+) -> list[Job]:
     providers = make_providers(settings, database)
+    for provider in providers.values():
+        resources.push_async_callback(provider.aclose)
     runs = {
         "inbox": Inbox(database, engine, providers).run_once,
         "refunds": Refunds(database, engine, providers).run_once,
