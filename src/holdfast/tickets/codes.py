@@ -15,8 +15,8 @@ A code is 105 bytes as base64url without padding, which makes 140 characters. Nu
 The signature covers the 16 ASCII bytes `holdfast-ticket:` followed by the first 41 bytes of the code.
 
 To check a code offline: refuse it unless it has exactly 140 characters of `A-Z a-z 0-9 - _`. Decode it, refuse any
-other version, look up the event's public key with that number, and verify the signature. 105 bytes fill 140 characters
-to the last bit, so every code has exactly one spelling.
+other version, look up the event's public key with that number, refuse the code if the key has a `revoked_at`, and
+verify the signature. 105 bytes fill 140 characters to the last bit, so every code has exactly one spelling.
 
 A genuine code proves only that the holder of the key signed it. The door still has to check that the event is the right
 one, that the generation is the booking's current one, and that nobody has used the ticket before.
