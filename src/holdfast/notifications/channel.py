@@ -1,4 +1,4 @@
-"""The interface of a channel. To add one, such as SMS, implement `Channel` and give it a name in the worker."""
+"""The interface of a channel. To add one, such as SMS, see docs/notifications.md."""
 
 from datetime import datetime
 from typing import Protocol
