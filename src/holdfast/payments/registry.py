@@ -1,4 +1,5 @@
-"""The payment providers that the settings configure. With the sandbox everything is free, so it has no default."""
+"""The payment providers that the settings configure. The sandbox lets anyone book without paying, so it is off
+by default."""
 
 from collections.abc import Mapping
 

@@ -1,2 +1,2 @@
-"""Background jobs. Expired holds are for sale without them, but only a worker finishes the cancellation of a very large
-event."""
+"""Background jobs. Without a worker, expired holds still go back on sale, but no refunds or notifications go out,
+events do not complete on time, and the cancellation of a very large event stays unfinished."""
