@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute
 
 from holdfast import sql
 from holdfast.core.payment import PaymentResult
+from holdfast.payments import sandbox
 from holdfast.payments.provider import (
     Notice,
     NoticeError,
@@ -318,13 +319,14 @@ async def test_an_unreachable_shop_gets_its_notice_later(database: str) -> None:
 
 
 @async_test
-async def test_senders_that_work_at_once_send_every_notice_once(database: str) -> None:
+async def test_senders_that_work_at_once_send_every_notice_once(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "CLAIM_MAX", 10)
     async with stage(database) as at:
         for number in range(30):
             await at.sandbox.start(checkout_request(f"pay_{number}"))
             await at.sandbox.act(f"sbx_{number}", Action.PAY)
-        sent = await asyncio.gather(*(at.sandbox.send_due(10) for _ in range(6)))
-        while at_last := await at.sandbox.send_due(10):
+        sent = await asyncio.gather(*(at.sandbox.send_due() for _ in range(6)))
+        while at_last := await at.sandbox.send_due():
             sent.append(at_last)
         assert sum(sent) == 30
         assert sorted(notice.id for notice in at.shop.notices) == sorted(f"msg_paid_sbx_{n}" for n in range(30))

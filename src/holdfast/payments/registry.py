@@ -13,7 +13,7 @@ from holdfast.runtime.settings import Settings
 def make_providers(settings: Settings, database: Database) -> Mapping[str, Provider]:
     providers: dict[str, Provider] = {}
     if settings.sandbox_webhook_secret:
-        providers["sandbox"] = Sandbox(database, settings.sandbox_webhook_secret, settings.public_url.rstrip("/"))
+        providers["sandbox"] = Sandbox(database, settings.sandbox_webhook_secret, settings.public_url)
     if settings.stripe_key:
         providers["stripe"] = make_stripe(settings.stripe_key, settings)
     return providers

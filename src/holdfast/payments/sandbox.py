@@ -38,6 +38,7 @@ log = structlog.get_logger()
 # Longer than sending takes.
 LEASE_SECONDS: Final = 30.0
 SEND_SECONDS: Final = 10.0
+CLAIM_MAX: Final = 50
 RETRIES: Final = Backoff((1, 2, 5, 10, 30, 60, 300, 1800, 3600))
 
 SUCCEEDED: Final = "payment.succeeded"
@@ -152,6 +153,14 @@ class Sandbox:
         self._database = database
         self._webhook = Webhook(secret)
         self._public_url = public_url.rstrip("/")
+        self._queue = LeaseQueue(
+            name="sandbox_notices",
+            row_type=_DueNotice,
+            claim_statement=sql.sandbox.claim_notices,
+            claim_max=CLAIM_MAX,
+            lease_seconds=LEASE_SECONDS,
+            label=lambda notice: notice.id,
+        )
 
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
         ref = f"sbx_{request.payment.rpartition('_')[2]}"
@@ -218,22 +227,14 @@ class Sandbox:
             await scope.execute(sql.sandbox.insert_notices, ref, ids, effect.type, delay)
             return await _load(scope, ref)
 
-    async def send_due(self, limit: int = 20) -> int:
-        """Send up to `limit` due notices at once, and retry later those that the receiver does not accept. Returns how
-        many it accepted. A receiver gets a notice twice if the sender dies before it records the first time."""
-        queue = LeaseQueue(
-            name="sandbox_notices",
-            row_type=_DueNotice,
-            claim_statement=sql.sandbox.claim_notices,
-            claim_max=limit,
-            lease_seconds=LEASE_SECONDS,
-            label=lambda notice: notice.id,
-        )
-        notices = await queue.claim(self._database.shared)
+    async def send_due(self) -> int:
+        """Send due notices, many at once, and retry later those that the receiver does not accept. Returns how many it
+        accepted. A receiver gets a notice twice if the sender dies before it records the first time."""
+        notices = await self._queue.claim(self._database.shared)
         if not notices:
             return 0
         async with httpx.AsyncClient(trust_env=False, timeout=SEND_SECONDS, verify=_tls_context()) as client:
-            worked = await queue.work_on(notices, lambda notice: self._deliver(client, notice))
+            worked = await self._queue.work_on(notices, lambda notice: self._deliver(client, notice))
         return sum(worked.results)
 
     async def _deliver(self, client: httpx.AsyncClient, notice: _DueNotice) -> bool:

@@ -36,7 +36,6 @@ SANDBOX_SECONDS: Final = 0.25
 
 CONNECTIONS: Final = 10
 LANES: Final = 1
-SANDBOX_NOTICES_MAX: Final = 50
 
 
 async def run_worker(settings: Settings, *, child: bool = False) -> None:
@@ -113,8 +112,7 @@ def _make_payment_jobs(
     jobs = [Job(name=name, run=run, interval_seconds=PAYMENTS_SECONDS) for name, run in runs.items()]
     sandbox = providers.get("sandbox")
     if isinstance(sandbox, Sandbox):
-        send = partial(sandbox.send_due, SANDBOX_NOTICES_MAX)
-        jobs.append(Job(name="sandbox_notices", run=send, interval_seconds=SANDBOX_SECONDS))
+        jobs.append(Job(name="sandbox_notices", run=sandbox.send_due, interval_seconds=SANDBOX_SECONDS))
     return jobs
 
 
