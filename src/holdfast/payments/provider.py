@@ -78,3 +78,11 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Close the connections to the provider. The process stops."""
+
+
+def find_provider(providers: Mapping[str, Provider], name: str) -> Provider:
+    """Raises `ProviderError` for a provider that the settings no longer configure: they may configure it again."""
+    provider = providers.get(name)
+    if provider is None:
+        raise ProviderError("not configured in this worker")
+    return provider

@@ -13,15 +13,13 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.save_payments import CHECK_SECONDS
 from holdfast.payments.due_payments import DuePayments
 from holdfast.payments.payment_rows import DuePayment
-from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, ProviderStatus
+from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, ProviderStatus, find_provider
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
 
 log = structlog.get_logger()
 
 ACTOR: Final = "reconciler"
-
-# The reason that a payment stores. Pages and e-mails put it into words.
 
 POLLS: Final = Backoff.exponential(2, 3600)
 # A request that has just started the payment may still wait for the provider's answer.
@@ -56,9 +54,7 @@ class Reconciler:
         if payment.provider_ref is None:
             is_starting = payment.now - payment.created_at < START_TIMEOUT
             return ProviderStatus(None if payment.held or is_starting else PaymentResult.FAILED)
-        provider = self._providers.get(payment.provider)
-        if provider is None:
-            raise ProviderError("not configured in this worker")
+        provider = find_provider(self._providers, payment.provider)
         return await (provider.look_up if payment.held else provider.close)(payment.provider_ref)
 
     async def _poll_later(self, payment: DuePayment) -> None:

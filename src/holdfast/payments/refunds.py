@@ -11,7 +11,7 @@ from holdfast.core.reasons import Reason
 from holdfast.engine.engine import Engine
 from holdfast.payments.due_payments import DuePayments
 from holdfast.payments.payment_rows import DuePayment
-from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError
+from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, find_provider
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
 
@@ -48,10 +48,8 @@ class Refunds:
             await self._engine.submit(payment.settle(ACTOR, PaymentResult.REFUNDED))
 
     async def _refund_at_provider(self, payment: DuePayment) -> None:
-        provider = self._providers.get(payment.provider)
-        if provider is None:
-            raise ProviderError("not configured in this worker")
         assert payment.provider_ref is not None
+        provider = find_provider(self._providers, payment.provider)
         await provider.refund(payment.provider_ref, f"refund:{payment.public_id}")
 
     async def _retry_later(self, payment: DuePayment, error: ProviderError) -> None:
