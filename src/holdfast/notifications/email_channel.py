@@ -13,7 +13,7 @@ from holdfast.engine.engine import Engine
 from holdfast.i18n.formatting import language_of
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.notifications.channel import Delivery, UndeliveredError
-from holdfast.notifications.emails import Attachment, Email, EmailItem, EmailKind, compose
+from holdfast.notifications.emails import WITH_TICKETS, Attachment, Email, EmailItem, EmailKind, compose
 from holdfast.notifications.smtp import Smtp
 from holdfast.runtime import ids
 from holdfast.runtime.db import Database
@@ -30,7 +30,6 @@ KINDS: Final = {
     webhook_kind(TRANSFERRED): EmailKind.TRANSFERRED,
     PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: EmailKind.LATE_REFUND,
 }
-WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
 # The text of these e-mails already gives the reason.
 WITHOUT_REASON: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 

@@ -43,8 +43,8 @@ class EmailKind(StrEnum):
     TRANSFERRED = "transferred"
 
 
+WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
 _REFUNDS: Final = frozenset({EmailKind.REFUNDED, EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
-_GOOD_NEWS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
 # What the previous holder paid is none of the new holder's business.
 _WITHOUT_PRICES: Final = frozenset({EmailKind.TRANSFERRED})
 
@@ -165,12 +165,12 @@ def describe(email: Email) -> EmailContent:
 
     return EmailContent(
         language=language,
-        is_good_news=email.kind in _GOOD_NEWS,
+        is_good_news=email.kind in WITH_TICKETS,
         org=org,
         subject=text(f"{email.kind}.subject"),
         heading=text(f"{email.kind}.heading"),
         lead=text(f"{email.kind}.lead"),
-        tickets=text("tickets") if email.attachments and email.kind in _GOOD_NEWS else None,
+        tickets=text("tickets") if email.attachments and email.kind in WITH_TICKETS else None,
         event=event,
         when=_capitalize(moment(email.starts_at, email.timezone, language)),
         where=", ".join(_lines(email.address)) or None,
