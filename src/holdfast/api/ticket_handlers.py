@@ -13,10 +13,10 @@ from holdfast.api.event_handlers import require_event
 from holdfast.api.requests import CheckinNew, KeyRotation
 from holdfast.api.responses import CheckinView, KeyView, TicketKeyView, TicketView
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import EventStatus, Status
+from holdfast.core.states import SOLD, EventStatus, Status
 from holdfast.runtime import ids
 from holdfast.tickets.booking_details import BookingDetails, load_booking_details
-from holdfast.tickets.booking_tickets import VALID, Ticket, TicketStatus, ticket_at, tickets_of
+from holdfast.tickets.booking_tickets import Ticket, TicketStatus, ticket_at, tickets_of
 from holdfast.tickets.codes import TicketRef, is_genuine, parse
 from holdfast.tickets.issued_tickets import IssuedTicket, issue_tickets, print_tickets
 from holdfast.tickets.keys import get_signing_key, rotate_key
@@ -127,7 +127,7 @@ async def _verify_code(call: Call, code: str) -> TicketRef:
 
 
 def _check_valid(attempt: CheckinAttemptRow, ref: TicketRef) -> None:
-    if attempt.status not in VALID:
+    if attempt.status not in SOLD:
         raise RefusedError(Refusal.TICKET_VOID, f"The ticket is no longer valid: its booking is {attempt.status}.")
     if attempt.called_off:
         raise RefusedError(Refusal.TICKET_VOID, "The ticket is no longer valid: the event was cancelled.")
@@ -193,12 +193,12 @@ async def _load_details(call: Call, event: bytes, booking: bytes) -> BookingDeta
 
 
 def _was_confirmed(details: BookingDetails) -> bool:
-    return details.booking.status in VALID or details.booking.status is Status.REFUNDED
+    return details.booking.status in SOLD or details.booking.status is Status.REFUNDED
 
 
 def _is_valid(details: BookingDetails) -> bool:
     """Tickets of a cancelled event are void at once, before the worker has ended its bookings."""
-    return details.booking.status in VALID and details.layout.status is not EventStatus.CANCELLED
+    return details.booking.status in SOLD and details.layout.status is not EventStatus.CANCELLED
 
 
 def _ticket_view(details: BookingDetails, issued: IssuedTicket, is_used: bool) -> TicketView:

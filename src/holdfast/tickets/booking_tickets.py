@@ -4,9 +4,7 @@ from msgspec import Struct
 
 from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
-from holdfast.core.states import SOLD, FastStrEnum
-
-VALID = SOLD
+from holdfast.core.states import FastStrEnum
 
 
 class TicketStatus(FastStrEnum):
