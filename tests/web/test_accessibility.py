@@ -118,6 +118,37 @@ def test_a_page_with_faults_would_be_found(browser: Browser) -> None:
     context.close()
 
 
+# The colour of the map's corner, and how many pixels of a seat differ from it.
+SEAT_COLOURS = """seat => {
+  const {x, y} = document.getElementById("map").map.position(seat);
+  const canvas = document.querySelector(".seatmap-frame canvas");
+  const scale = canvas.width / canvas.clientWidth;
+  const read = (x, y, size) => {
+    const {data} = canvas.getContext("2d").getImageData(x, y, size, size);
+    return Array.from({length: size * size}, (_, at) => data.slice(4 * at, 4 * at + 3).join());
+  };
+  const [background] = read(2, 2, 1);
+  const seen = read(Math.round(x * scale) - 8, Math.round(y * scale) - 8, 16);
+  return {background, differing: seen.filter(colour => colour !== background).length};
+}"""
+
+
+def test_the_seats_are_visible_in_colours_that_the_system_forces(
+    browser: Browser, server: Server, admin: httpx.Client
+) -> None:
+    event = publish_event(admin, example_event())
+    expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
+    context = browser.new_context(reduced_motion="reduce", forced_colors="active")
+    someone = BrowserBuyer(context.new_page(), server.url)
+    someone.open_event(event)
+    someone.expect_seat("A-1", "held")
+    for seat in ("A-1", "A-2"):
+        colours = someone.page.evaluate(SEAT_COLOURS, seat)
+        assert colours["background"] == "255,255,255"
+        assert colours["differing"] > 30
+    context.close()
+
+
 def test_a_stampede_is_started_and_watched_on_its_page(browser: Browser, server: Server, admin: httpx.Client) -> None:
     hall = {
         "code": "hall",
