@@ -601,12 +601,14 @@ def test_no_page_asks_for_a_receipt_that_nobody_reviews(
 def test_more_receipts_than_are_taken_are_refused_without_speaking_of_places(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
-    event = publish_event(admin, reviewed_event())
+    event = publish_event(admin, reviewed_event(policy={"review": "manual", "max_units_per_user": 4}))
     booking = hold_on_page(buyer, event, **STANDING)
     for number in range(20):
         expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/receipt", json={"file_ref": f"f-{number}"}))
     answer = buyer.post(f"{booking}/receipt", data=_token(buyer, event), files={"file": ("r.png", TINY_PNG)})
-    assert "None" not in parse_page(answer, 409).text
+    page = parse_page(answer, 409)
+    assert "None" not in page.text
+    assert "That didn't work. Please try again." in _alert(page)
 
 
 def test_an_expired_hold_says_so_and_frees_its_places(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:

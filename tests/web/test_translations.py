@@ -13,10 +13,9 @@ import pytest
 import holdfast.i18n
 import holdfast.web
 from holdfast.api.operations import OPERATIONS
-from holdfast.api.responses import EventView
-from holdfast.core.policy import PRESETS, Policy
+from holdfast.core.policy import PRESETS
 from holdfast.core.refusals import Refusal
-from holdfast.core.states import EventStatus, Status
+from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES
 from holdfast.i18n.texts import MissingTextError, section, translate
 from holdfast.notifications.emails import EmailKind
@@ -200,25 +199,6 @@ def test_every_preset_and_every_provider_has_its_words() -> None:
         assert {f"pay.with.{provider}", f"pay.about.{provider}"} <= set(PAGE)
 
 
-def _event(most: int | None = 2) -> EventView:
-    return EventView(
-        id="ev_1",
-        title="",
-        status=EventStatus.ACTIVE,
-        preset=None,
-        starts_at=None,  # type: ignore[arg-type]
-        ends_at=None,
-        timezone="UTC",
-        currency="EUR",
-        tax_bps=0,
-        policy=Policy(max_units_per_user=most),
-        details={},
-        pools=[],
-        version=1,
-        created_at=None,  # type: ignore[arg-type]
-    )
-
-
 def _met_by_buyers() -> set[str]:
     told = {each.code for operation in OPERATIONS if operation.name in CALLED for each in operation.refusals}
     return told | {"rate_limited", "busy", "invalid_request", "payload_too_large"}
@@ -235,14 +215,14 @@ def test_every_refusal_of_the_api_has_its_own_words_for_buyers() -> None:
 @pytest.mark.parametrize("of_best", [False, True])
 def test_every_refusal_has_a_problem_document(language: str, most: int | None, of_best: bool) -> None:
     for code in [each.code for each in Refusal] + ["nothing_chosen", "no_file", "wrong_file", "never heard of"]:
-        text = refusal_text(language, PageProblem(409, code, ("A-1", "{x}")), _event(most), of_best=of_best)
+        text = refusal_text(language, PageProblem(409, code, ("A-1", "{x}")), most=most, of_best=of_best)
         assert text
         assert "None" not in text
         assert "{most}" not in text
 
 
 def test_what_is_put_into_a_text_is_never_taken_for_a_hole() -> None:
-    told = refusal_text("en", PageProblem(409, "seat_taken", ("{0.__class__}", "{most}")), _event())
+    told = refusal_text("en", PageProblem(409, "seat_taken", ("{0.__class__}", "{most}")))
     assert told == "Sorry, someone just took {0.__class__}, {most}."
     assert page_text("en", "units", n=1) != page_text("en", "units", n=2) != page_text("en", "units", n=0)
 

@@ -206,7 +206,7 @@ async def _booking_page(
         extend_minutes=math.ceil(event.policy.extend_seconds / 60),
         can_cancel=can_cancel(booking),
         is_back="payment" in page.request.query_params,
-        problem=refusal_text(page.language, problem, event) if problem else None,
+        problem=refusal_text(page.language, problem) if problem else None,
         key=str(booking.version),
         script_data=_booking_data(page, listing, booking),
     )

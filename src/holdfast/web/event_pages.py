@@ -193,7 +193,8 @@ async def place_hold(page: PageRequest) -> Response:
 
 
 async def _refused_page(page: PageRequest, listing: EventListing, problem: PageProblem, *, is_best: bool) -> Response:
-    text = refusal_text(page.language, problem, listing.event, of_best=is_best)
+    most = listing.event.policy.max_units_per_user
+    text = refusal_text(page.language, problem, most=most, of_best=is_best)
     if page.wants_json:
         answer = {"code": problem.code, "text": text, "conflicts": problem.conflicts}
         return json_response(answer, problem.status)
