@@ -138,7 +138,6 @@ async def send_ticket(page: PageRequest) -> Response:
     if file not in get_args(TicketFile) or ids.parse_ticket_id(ticket) is None:
         raise PageError(NOT_FOUND)
     await _load_event(page)
-    await _load_booking(page)
     content, content_type = await page.customer.get_ticket_file(ticket, file)
     return Response(content, media_type=content_type)
 

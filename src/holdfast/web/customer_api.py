@@ -17,10 +17,9 @@ from holdfast.core.event_schemas import Request
 
 T = TypeVar("T")
 
-TicketFile = Literal["qr.svg", "qr.png", "ticket.pdf"]
+TicketFile = Literal["qr.svg", "ticket.pdf"]
 _TICKET_FILES: Final[dict[TicketFile, str]] = {
     "qr.svg": "get_qr_svg",
-    "qr.png": "get_qr_png",
     "ticket.pdf": "get_ticket_pdf",
 }
 
