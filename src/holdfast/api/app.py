@@ -86,7 +86,7 @@ class App:
         self._live_routes = {_route_key(WATCH): PathRoute(WATCH.path_parameter, live)}
         in_process = InProcessApi(self._operations, services, limits)
         pages = self._pages(in_process, services) if self._pages is not None else ()
-        self._router.routes.extend([*pages, *_document_routes(self._operations, self._settings)])
+        self._router.routes.extend([*pages, _document_route(self._operations, self._settings)])
         _tune_gc()
         interrupt.serve(live)
         try:
@@ -100,7 +100,7 @@ class App:
             await db.close_pool(pool)
 
 
-# Makes the routes of the pages, which come before the API's own documents.
+# Makes the routes of the pages, which come before the API's own document.
 Pages = Callable[[InProcessApi, Services], list[BaseRoute]]
 
 
@@ -177,12 +177,10 @@ def _route_key(operation: Operation) -> str:
     return "/".join(parts)
 
 
-def _document_routes(operations: Sequence[Operation], settings: Settings) -> list[Route]:
+def _document_route(operations: Sequence[Operation], settings: Settings) -> Route:
     is_public = settings.public_url != Settings().public_url
     document = ApiResponse[object](openapi_document(operations, settings.public_url if is_public else "/"))
-    redirect = ApiResponse[object](b"", 307, ((b"location", b"/docs"),))
-    responses = {"/openapi.json": document, "/": redirect}
-    return [Route(path, _Methods({"GET": _Static(response)})) for path, response in responses.items()]
+    return Route("/openapi.json", _Methods({"GET": _Static(document)}))
 
 
 class _Methods:
