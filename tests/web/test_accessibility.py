@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.browser import chromium
 from tests.support.browser_buyer import PHONE, BrowserBuyer
 from tests.support.harness import Org, Server, example_event, fresh_database, post_hold, publish_event, running_server
+from tests.support.html_client import get_page, new_visitor, parse_page, submit_form
 from tests.support.http_assertions import expect_ok
 from tests.support.resources import TINY_PNG, reviewed_event
 
@@ -169,3 +170,17 @@ def test_a_stampede_is_started_and_watched_on_its_page(browser: Browser, server:
     assert states == ["held"] * 3
     context.close()
     assert expect_ok(admin.get(f"/v1/events/{event}/availability"))["pools"][0]["remaining"] == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"buyers": ""}, {"buyers": "1.5"}, {"seconds": "soon"}, {"buyers": "20001"}], ids=str
+)
+def test_a_stampede_that_is_out_of_range_is_refused_with_the_range(
+    server: Server, event: str, fields: dict[str, str]
+) -> None:
+    with new_visitor(server) as watcher:
+        page = get_page(watcher, f"/e/{event}/stampede")
+        limits = [attributes["max"] for tag, attributes in page.tags if tag == "input" and "max" in attributes]
+        assert limits == ["20000", "60"]
+        refused = parse_page(submit_form(watcher, page.form("/stampede"), **fields), 409)
+        assert "Choose 1 to 20,000 buyers and 0 to 60 seconds." in refused.text

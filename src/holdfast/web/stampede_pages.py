@@ -2,10 +2,11 @@
 
 from typing import Final
 
+from msgspec import Struct, ValidationError, convert
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.demo.stampede.launch import launch
+from holdfast.demo.stampede.launch import BUYERS_MAX, OUT_OF_RANGE, SECONDS_MAX, launch
 from holdfast.demo.stampede.record import StampedeError, read_latest_report
 from holdfast.i18n.texts import section
 from holdfast.web.event_listing import EventListing
@@ -15,6 +16,11 @@ from holdfast.web.site import Site, json_response
 
 BUYERS: Final = 5_000
 SECONDS: Final = 10
+
+
+class StampedeForm(Struct, frozen=True):
+    buyers: int
+    seconds: float
 
 
 def stampede_routes(site: Site) -> list[Route]:
@@ -34,13 +40,14 @@ async def show(page: PageRequest) -> Response:
 async def start(page: PageRequest) -> Response:
     listing = await load_event(page)
     fields = await page.read_fields()
-    settings = page.site.settings
+    settings, url = page.site.settings, page.site.settings.public_url
     try:
-        buyers, seconds = int(fields.get("buyers", "")), float(fields.get("seconds", ""))
-        await launch(page.site.database, settings, listing.id, buyers=buyers, seconds=seconds, url=settings.public_url)
-    except (StampedeError, ValueError) as error:
-        problem = str(error) if isinstance(error, StampedeError) else None
-        return await _page(page, listing, 409, problem)
+        form = convert(fields, StampedeForm, strict=False)
+        await launch(page.site.database, settings, listing.id, buyers=form.buyers, seconds=form.seconds, url=url)
+    except ValidationError:
+        return await _page(page, listing, 409, OUT_OF_RANGE)
+    except StampedeError as error:
+        return await _page(page, listing, 409, str(error))
     return page.redirect(f"/e/{listing.event.id}/stampede")
 
 
@@ -59,6 +66,8 @@ async def _page(page: PageRequest, listing: EventListing, status: int = 200, pro
         problem=problem,
         buyers=BUYERS,
         seconds=SECONDS,
+        buyers_max=BUYERS_MAX,
+        seconds_max=SECONDS_MAX,
         script_data={
             **event_data(page, listing),
             "report": await read_latest_report(page.site.database, listing.id),

@@ -16,7 +16,8 @@ from holdfast.runtime.process_lifetime import set_parent_pid
 from holdfast.runtime.settings import Settings
 
 BUYERS_MAX: Final = 20_000
-SECONDS_MAX: Final = 60.0
+SECONDS_MAX: Final = 60
+OUT_OF_RANGE: Final = f"Choose 1 to {BUYERS_MAX:,} buyers and 0 to {SECONDS_MAX} seconds."
 
 
 async def launch(
@@ -26,7 +27,7 @@ async def launch(
     if not settings.demo:
         raise StampedeError("Pages can start a stampede only in demo mode. Set HOLDFAST_DEMO=true.")
     if not (1 <= buyers <= BUYERS_MAX and 0 <= seconds <= SECONDS_MAX):
-        raise StampedeError(f"Choose 1 to {BUYERS_MAX:,} buyers and 0 to {SECONDS_MAX:g} seconds.")
+        raise StampedeError(OUT_OF_RANGE)
     found = await find_event(database, event)
     if found is None or found.status is not EventStatus.ACTIVE:
         raise StampedeError("The event is not on sale.")
