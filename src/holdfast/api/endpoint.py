@@ -63,13 +63,9 @@ class Endpoint:
         self._services = services
         self._limits = limits
         self._handler = handler or operation.handler
-        self._roles = operation.access.value
         self._query_type = operation.query_type
-        body_type = operation.body_type
-        self._takes_body = body_type is not None
-        self._decoder: json.Decoder[Request] | None = None
-        if body_type is not None and issubclass(body_type, Request):
-            self._decoder = json.Decoder(body_type)
+        self._takes_body = operation.body_type is not None
+        self._decoder = json_decoder(operation)
         assert not (self._takes_body and self._query_type), "a handler takes either a body or a query"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,13 +103,10 @@ class Endpoint:
         return await (self._handler(call) if query is None else self._handler(call, query))
 
     async def _authenticate(self, token: str | None, cached: Caller | None) -> Caller | None:
-        if token is None:
-            if self._operation.access is not Access.PUBLIC:
-                raise RefusedError(Refusal.UNAUTHORIZED)
-            return None
-        caller = cached or await self._services.callers.identify(token)
-        if caller.role not in self._roles:
-            raise RefusedError(Refusal.FORBIDDEN, f"The role `{caller.role}` does not allow this request.")
+        caller = cached
+        if caller is None and token is not None:
+            caller = await self._services.callers.identify(token)
+        check_access(self._operation, caller)
         return caller
 
     async def _read_body(self, headers: Headers, receive: Receive) -> Request | bytes:
@@ -149,6 +142,21 @@ async def send_response(send: Send, response: ApiResponse[object]) -> None:
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def check_access(operation: Operation, caller: Caller | None) -> None:
+    """Refuse a caller who may not call the operation."""
+    if caller is None:
+        if operation.access is not Access.PUBLIC:
+            raise RefusedError(Refusal.UNAUTHORIZED)
+    elif caller.role not in operation.access.roles:
+        raise RefusedError(Refusal.FORBIDDEN, f"The role `{caller.role}` does not allow this request.")
+
+
+def json_decoder(operation: Operation) -> "json.Decoder[Request] | None":
+    """Decodes the document that the operation takes, if it takes one."""
+    body_type = operation.body_type
+    return json.Decoder(body_type) if body_type is not None and issubclass(body_type, Request) else None
 
 
 def decode_json(decoder: "json.Decoder[Document]", raw: bytes) -> Document:

@@ -11,10 +11,9 @@ import structlog
 from msgspec import Struct, json
 from starlette.types import Scope
 
-from holdfast.api.access import Access
 from holdfast.api.auth import Caller
 from holdfast.api.call import ApiResponse, Call, Operation, Services
-from holdfast.api.endpoint import Limits, decode_json
+from holdfast.api.endpoint import Limits, check_access, decode_json, json_decoder
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
@@ -51,7 +50,6 @@ class InProcessApi:
     ) -> ApiResponse[Any]:
         operation = self._operations[name]
         self.spend(address)
-        operation.check_access(caller)
         call = Call(self._services, caller, {"id": id}, headers or {})
         try:
             return await operation.run(call, query, body)
@@ -64,26 +62,18 @@ class _InProcessOperation:
     """An operation with the types of its input, which are looked up once."""
 
     def __init__(self, operation: Operation) -> None:
-        self._handler = operation.handler
-        self._access = operation.access
+        self._operation = operation
         self._query_type = operation.query_type
         self._takes_body = operation.body_type is not None
-        self._decoder: json.Decoder[Request] | None = None
-        if operation.body_type is not None and issubclass(operation.body_type, Request):
-            self._decoder = json.Decoder(operation.body_type)
-
-    def check_access(self, caller: Caller | None) -> None:
-        if caller is None and self._access is not Access.PUBLIC:
-            raise RefusedError(Refusal.UNAUTHORIZED)
-        if caller is not None and caller.role not in self._access.value:
-            raise RefusedError(Refusal.FORBIDDEN)
+        self._decoder = json_decoder(operation)
 
     async def run(self, call: Call, query: Request | None, body: Struct | bytes | None) -> ApiResponse[Any]:
+        check_access(self._operation, call.caller_or_none)
         if self._takes_body:
-            return await self._handler(call, self._validate(body))
+            return await self._operation.handler(call, self._validate(body))
         if self._query_type is not None:
-            return await self._handler(call, query or self._query_type())
-        return await self._handler(call)
+            return await self._operation.handler(call, query or self._query_type())
+        return await self._operation.handler(call)
 
     def _validate(self, body: Struct | bytes | None) -> Request | bytes:
         """The body as HTTP would deliver it. Constructing a struct checks no bounds; decoding its JSON does."""
