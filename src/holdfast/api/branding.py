@@ -37,14 +37,8 @@ class Palette(Struct, frozen=True):
     brand_text_dark: str
 
 
-# The stylesheet's own colours, for orgs without a colour.
-DEFAULT: Final = Palette(brand="#0b6b57", brand_ink="#ffffff", brand_text="#0b6b57", brand_text_dark="#6fd3b9")
-
-
-def palette(colour: str | None) -> Palette:
-    """The palette for a colour such as `#1f6feb`, or the default."""
-    if colour is None:
-        return DEFAULT
+def palette(colour: str) -> Palette:
+    """The palette for a colour such as `#1f6feb`."""
     brand = colour.lower()
     return Palette(
         brand=_text(_rgb(brand)),
