@@ -1,6 +1,7 @@
 /** The event page: the live feed updates the map and the numbers, and the order form places a hold. */
 
 import { Countdown, formatMinutes } from "./clock.js";
+import { make } from "./dom.js";
 import { followMap, loadLayout } from "./event_map.js";
 import { Order } from "./order.js";
 import { number, page, reloadWhenRestored, say } from "./page.js";
@@ -79,8 +80,7 @@ function showProblem(text, labels = []) {
   problem.hidden = false;
   problem.querySelector("[data-problem]").textContent = text;
   const offers = map ? nearby(labels) : [];
-  const heading = document.createElement("span");
-  heading.textContent = offers.length ? say("nearby") : "";
+  const heading = make("span", {}, offers.length ? say("nearby") : "");
   problem.querySelector("[data-nearby]").replaceChildren(heading, ...offers.map(seatButton));
   problem.scrollIntoView({ block: "nearest" });
 }
@@ -93,10 +93,7 @@ function nearby(labels) {
 }
 
 function seatButton(label) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "button button--quiet button--small";
-  button.textContent = label;
+  const button = make("button", { type: "button", class: "button button--quiet button--small" }, label);
   button.addEventListener("click", () => {
     map.select(label, true);
     button.remove();

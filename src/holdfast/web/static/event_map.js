@@ -17,7 +17,6 @@ export async function loadLayout() {
 
 /** Draw the map, if there is a layout, and follow the live feed. `onPools` runs whenever the numbers change. */
 export async function followMap(layout, onPools = () => {}) {
-  layout ??= await loadLayout();
   const map = layout && (await drawMap(layout));
   const update = (updateSeats, changed) => {
     updateSeats();

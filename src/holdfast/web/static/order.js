@@ -1,5 +1,6 @@
 /** The order beside the map: what the buyer has chosen, with prices. */
 
+import { make } from "./dom.js";
 import { icon, money, page, say } from "./page.js";
 
 export class Order extends EventTarget {
@@ -84,26 +85,17 @@ export class Order extends EventTarget {
   }
 
   row(label) {
-    const row = document.createElement("li");
-    row.className = "pick";
-    row.append(this.heading(label), this.removeButton(label), this.tariffSelect(label), this.price(label));
-    return row;
+    const parts = [this.heading(label), this.removeButton(label), this.tariffSelect(label), this.price(label)];
+    return make("li", { class: "pick" }, ...parts);
   }
 
   heading(label) {
-    const text = document.createElement("span");
-    const seat = document.createElement("strong");
-    seat.textContent = label;
-    text.append(seat, ` ${this.poolOf.get(label).name}`);
-    return text;
+    return make("span", {}, make("strong", {}, label), ` ${this.poolOf.get(label).name}`);
   }
 
   removeButton(label) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "button button--plain button--icon";
-    button.setAttribute("aria-label", say("remove", { seat: label }));
-    button.append(icon("cross"));
+    const named = { "aria-label": say("remove", { seat: label }) };
+    const button = make("button", { type: "button", class: "button button--plain button--icon", ...named }, icon("cross"));
     button.addEventListener("click", () => this.dispatchEvent(new CustomEvent("remove", { detail: label })));
     return button;
   }
@@ -111,12 +103,10 @@ export class Order extends EventTarget {
   tariffSelect(label) {
     const { tariffs } = this.poolOf.get(label);
     if (tariffs.length === 1) {
-      return document.createElement("span");
+      return make("span");
     }
-    const select = document.createElement("select");
-    select.className = "select";
-    select.setAttribute("aria-label", say("tariffOf", { seat: label }));
-    select.append(...tariffs.map((tariff) => new Option(tariff.name, tariff.code)));
+    const options = tariffs.map((tariff) => new Option(tariff.name, tariff.code));
+    const select = make("select", { class: "select", "aria-label": say("tariffOf", { seat: label }) }, ...options);
     select.value = this.tariffOf(label).code;
     select.addEventListener("change", () => this.setTariff(label, select.value));
     return select;
@@ -129,9 +119,6 @@ export class Order extends EventTarget {
   }
 
   price(label) {
-    const text = document.createElement("span");
-    text.className = "price";
-    text.textContent = money(this.tariffOf(label).price);
-    return text;
+    return make("span", { class: "price" }, money(this.tariffOf(label).price));
   }
 }

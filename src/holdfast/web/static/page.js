@@ -1,5 +1,7 @@
 /** The data that the server embeds in the page, and how scripts format texts, numbers and money. */
 
+import { fill } from "./dom.js";
+
 const element = document.getElementById("page");
 
 export const page = element ? JSON.parse(element.textContent) : null;
@@ -7,7 +9,7 @@ export const page = element ? JSON.parse(element.textContent) : null;
 /** The text with its placeholders filled in. `n` chooses between the texts for one and for many. */
 export function say(key, values = {}) {
   const text = page.texts[key] ?? page.texts[`${key}.${String(values.n) === "1" ? "one" : "many"}`];
-  return text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  return fill(text, values);
 }
 
 export function number(count) {

@@ -2,7 +2,7 @@
 //
 // It knows seats, not bookings: the page passes state changes in, and events on the element report selections.
 
-import { fill, make } from "./seatmap_dom.js";
+import { fill, make } from "./dom.js";
 import { Gestures } from "./seatmap_gestures.js";
 import { Hall } from "./seatmap_hall.js";
 import { Legend } from "./seatmap_legend.js";

@@ -1,6 +1,6 @@
 // The legend: what colours, shapes and symbols mean.
 
-import { make } from "./seatmap_dom.js";
+import { make } from "./dom.js";
 import { drawSeat, styleOf } from "./seatmap_glyphs.js";
 import { BLOCKED, FREE, HELD, LOOKS, MINE, SELECTED, SOLD } from "./seatmap_seats.js";
 

@@ -1,6 +1,6 @@
 // The seats as a list of pools, rows and checkboxes. Only open groups have elements.
 
-import { fill, make } from "./seatmap_dom.js";
+import { fill, make } from "./dom.js";
 import { FREE, LOOKS, MINE, SELECTED } from "./seatmap_seats.js";
 
 const GROUP_MAX = 120;

@@ -1,6 +1,7 @@
 /** Shows a stampede: the map follows the live feed, and the figures follow the report of the processes that run it. */
 
-import { followMap } from "./event_map.js";
+import { fill } from "./dom.js";
+import { followMap, loadLayout } from "./event_map.js";
 import { number, page } from "./page.js";
 
 const POLL_MS = 500;
@@ -11,10 +12,10 @@ const verdict = document.getElementById("verdict");
 
 show(page.report);
 poll();
-await followMap();
+await followMap(await loadLayout());
 
 function say(key, values = {}) {
-  return page.stampede[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  return fill(page.stampede[key], values);
 }
 
 /** Poll often while a stampede runs, and now and then to notice a new one. */

@@ -1,4 +1,4 @@
-// Creates elements and fills placeholders in texts.
+/** Creates elements, and fills the placeholders in texts. */
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
