@@ -142,7 +142,7 @@ def test_a_click_chooses_a_seat_and_another_click_gives_it_back(page: Page) -> N
         {"selected": ["A2-3", "A1-8"]},
         {"selected": ["A1-8"]},
     ]
-    page.evaluate("map.clear()")
+    click(page, "A1-8")
     assert selected(page) == []
 
 
@@ -179,7 +179,6 @@ def test_a_chosen_seat_that_somebody_else_takes_is_deselected_with_a_message(pag
 
 
 def test_seats_held_by_this_buyer_stay_theirs(page: Page) -> None:
-    page.evaluate("['A1-1', 'A1-2'].forEach(label => map.select(label, true))")
     page.evaluate("map.hold(['A1-1', 'A1-2'])")
     page.evaluate("map.apply({'A1-1': 'held', 'A1-2': 'held'})")
     assert selected(page) == []
@@ -438,8 +437,6 @@ def test_a_text_that_is_missing_is_noticed_at_once(page: Page) -> None:
     assert (
         page.evaluate(f"() => {{ try {{ {made} }} catch (error) {{ return error.message; }} }}") == "no text for legend"
     )
-    page.evaluate("map.destroy(); map.apply({'A1-1': 'sold'})")
-    assert page.locator("#map").inner_html() == ""
 
 
 CHANGES = """() => {

@@ -51,12 +51,9 @@ export class SeatMap {
   #view;
   #list;
   #legend;
-  #gestures;
   #liveRegion;
   #tip;
   #buttons;
-  #sizes;
-  #stop = new AbortController();
   #cursor = null;
 
   /** Set the state of all seats. Seats that are not named are free. */
@@ -79,18 +76,14 @@ export class SeatMap {
     this.#redraw(changed, true);
   }
 
-  /** Mark the seats that this buyer holds or owns. They are no longer selected, but not lost either. Call this before
-   * requesting a hold, so that the feed's changes do not look like another buyer's. */
+  /** Mark the seats of this buyer's own bookings. */
   hold(labels) {
     const own = new Set(labels.map((label) => this.#hall.find(label)));
     const changed = [];
-    let isLess = false;
     for (let seat = 0; seat < this.#hall.count; seat += 1) {
-      if (own.has(seat) && this.#seats.chosen.has(seat)) isLess = this.#seats.unselect(seat);
       if (this.#seats.setMine(seat, own.has(seat))) changed.push(seat);
     }
     this.#redraw(changed, false);
-    if (isLess) this.#dispatch("change", { selected: this.selected });
   }
 
   /** Returns whether the seat now is as wanted. Refuses seats that are not free, and more than `max`. */
@@ -102,13 +95,6 @@ export class SeatMap {
 
   get selected() {
     return [...this.#seats.chosen].map((seat) => this.#hall.labels[seat]);
-  }
-
-  clear() {
-    const cleared = [...this.#seats.chosen];
-    for (const seat of cleared) this.#seats.unselect(seat);
-    this.#redraw(cleared, false);
-    if (cleared.length) this.#dispatch("change", { selected: [] });
   }
 
   /** Up to `count` free seats near this one, of the same pool first, side by side if possible. */
@@ -137,14 +123,6 @@ export class SeatMap {
     const theme = readTheme(this.#element);
     this.#view.restyle(theme);
     this.#legend.paint(theme);
-  }
-
-  destroy() {
-    this.#stop.abort();
-    this.#sizes.disconnect();
-    this.#gestures.destroy();
-    this.#view.destroy();
-    this.#element.replaceChildren();
   }
 
   // A grid with aria-activedescendant would need an element for every seat, and halls are not grids. So the map is an
@@ -182,22 +160,21 @@ export class SeatMap {
   }
 
   #listen() {
-    const { signal } = this.#stop;
-    this.#gestures = new Gestures(this.#frame, this.#view, {
+    new Gestures(this.#frame, this.#view, {
       tap: (point, isTouch, isSecond) => this.#tap(point, isTouch, isSecond),
       hover: (point) => this.#hover(point),
     });
     this.#view.onmove = () => this.#updateControls();
-    this.#sizes = new ResizeObserver(() => {
+    const sizes = new ResizeObserver(() => {
       this.#view.resize(this.#frame.clientWidth, this.#frame.clientHeight);
       this.#legend.fit();
     });
-    this.#sizes.observe(this.#frame);
-    this.#frame.addEventListener("keydown", (event) => this.#key(event), { signal });
-    this.#frame.addEventListener("focus", () => this.#focus(), { signal });
-    this.#frame.addEventListener("blur", () => this.#setCursor(null), { signal });
-    this.#frame.addEventListener("pointerdown", () => this.#setCursor(null), { signal });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle(), { signal });
+    sizes.observe(this.#frame);
+    this.#frame.addEventListener("keydown", (event) => this.#key(event));
+    this.#frame.addEventListener("focus", () => this.#focus());
+    this.#frame.addEventListener("blur", () => this.#setCursor(null));
+    this.#frame.addEventListener("pointerdown", () => this.#setCursor(null));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
   }
 
   #showList(isList) {

@@ -11,9 +11,7 @@ export class Gestures {
     this.frame = frame;
     this.view = view;
     this.on = on;
-    this.#stop = new AbortController();
-    const listen = (name, handle, options = {}) =>
-      frame.addEventListener(name, handle.bind(this), { signal: this.#stop.signal, ...options });
+    const listen = (name, handle, options) => frame.addEventListener(name, handle.bind(this), options);
     listen("pointerdown", this.#down);
     listen("pointermove", this.#move);
     listen("pointerup", this.#up);
@@ -23,14 +21,9 @@ export class Gestures {
     listen("touchmove", this.#touch, { passive: false });
   }
 
-  #stop;
   #points = new Map();
   #start = null;
   #last = { time: 0, x: 0, y: 0 };
-
-  destroy() {
-    this.#stop.abort();
-  }
 
   #down(event) {
     if (event.button !== 0) return;

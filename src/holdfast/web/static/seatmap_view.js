@@ -112,11 +112,6 @@ export class View {
     return this.#size() / this.#ratio;
   }
 
-  destroy() {
-    cancelAnimationFrame(this.#asked);
-    this.#asked = -1;
-  }
-
   #pulse(seats) {
     const now = performance.now();
     for (const seat of seats) {
