@@ -37,9 +37,7 @@ class TransferCheck(Struct, frozen=True):
 
 async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     user = _buyer(call, body)
-    event = ids.parse_event_id(call.path["id"])
-    if event is None:
-        raise RefusedError(Refusal.NOT_FOUND)
+    event = call.path_id(ids.parse_event_id)
     command = hold_command(
         body,
         event=event,
@@ -78,7 +76,7 @@ async def reject_booking(call: Call, body: WithReason) -> ApiResponse[BookingVie
 
 
 async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[BookingView]:
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     check = await require_booking(call, event, booking)
     if check.checked_in:
         raise RefusedError(
@@ -101,7 +99,7 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
 
 
 async def get_booking(call: Call) -> ApiResponse[BookingView]:
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     row = await call.services.database.event(event).row(
         BookingDocumentRow, sql.reads.booking, event, booking, call.caller.org, call.caller.user
     )
@@ -159,7 +157,7 @@ def request_key(call: Call) -> bytes:
 
 
 async def _act(call: Call, verb: Verb, reason: str | None = None) -> ApiResponse[BookingView]:
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     outcome = await call.services.engine.submit(
         ActOnBooking(
             event=event,
@@ -172,14 +170,6 @@ async def _act(call: Call, verb: Verb, reason: str | None = None) -> ApiResponse
         )
     )
     return booking_response(outcome)
-
-
-def parse_booking_id(call: Call) -> tuple[bytes, bytes]:
-    """The event and the booking in the path."""
-    parsed = ids.parse_booking_id(call.path["id"])
-    if parsed is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    return parsed
 
 
 async def require_booking(call: Call, event: bytes, booking: bytes) -> TransferCheck:

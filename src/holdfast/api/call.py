@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.api.access import Access
 from holdfast.api.auth import Caller, Callers
 from holdfast.core.event_schemas import Request
-from holdfast.core.refusals import Refusal
+from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEvents
 from holdfast.payments.inbox import Inbox
@@ -25,6 +25,7 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 
 Header = tuple[bytes, bytes]
 Content = TypeVar("Content", covariant=True)
+Id = TypeVar("Id")
 
 
 class Services(Struct, frozen=True):
@@ -90,6 +91,13 @@ class Call(Struct, frozen=True):
         """The caller of an operation that is not public."""
         assert self.caller_or_none is not None
         return self.caller_or_none
+
+    def path_id(self, parse: Callable[[str], Id | None]) -> Id:
+        """The id in the path. A text that is no id of this kind names nothing that exists."""
+        parsed = parse(self.path["id"])
+        if parsed is None:
+            raise RefusedError(Refusal.NOT_FOUND)
+        return parsed
 
 
 class ApiResponse(Struct, Generic[Content], frozen=True):

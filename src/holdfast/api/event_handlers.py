@@ -221,7 +221,7 @@ async def _read_entries(call: Call, event: bytes, query: JournalQuery) -> list[t
 
 async def require_event(call: Call) -> bytes:
     """The id of the event in the path, which exists and which the caller may see."""
-    event = _parse_event_id(call)
+    event = call.path_id(ids.parse_event_id)
     owner = await call.services.database.event(event).row(OwnerRow, sql.reads.event_owner, event)
     if owner is None:
         raise RefusedError(Refusal.NOT_FOUND)
@@ -231,7 +231,7 @@ async def require_event(call: Call) -> bytes:
 
 async def require_live_event(call: Call, after: int | None = None) -> tuple[LiveEvent, SeatSnapshot]:
     """The event in the path from the read model, brought up to date, and its snapshot."""
-    live_event = await call.services.live_events.get(_parse_event_id(call), after)
+    live_event = await call.services.live_events.get(call.path_id(ids.parse_event_id), after)
     if live_event is None or live_event.snapshot is None:
         raise RefusedError(Refusal.NOT_FOUND)
     _check_visible(call, live_event.org, live_event.is_published)
@@ -242,13 +242,6 @@ def _check_visible(call: Call, org: bytes, is_published: bool) -> None:
     is_foreign = call.caller_or_none is not None and call.caller_or_none.org != org
     if is_foreign or not (is_published or _is_staff(call)):
         raise RefusedError(Refusal.NOT_FOUND)
-
-
-def _parse_event_id(call: Call) -> bytes:
-    event = ids.parse_event_id(call.path["id"])
-    if event is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    return event
 
 
 def _is_staff(call: Call) -> bool:
@@ -263,7 +256,7 @@ def _parse_cursor(after: str | None) -> bytes | None:
 
 
 async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]:
-    event = _parse_event_id(call)
+    event = call.path_id(ids.parse_event_id)
     async with call.services.database.event(event).connection() as connection:
         await event_editor.set_status(connection, call.caller.org, event, status, call.caller.actor)
     if status is not EventStatus.ACTIVE:

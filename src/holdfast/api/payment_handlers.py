@@ -6,7 +6,7 @@ from contextlib import suppress
 from msgspec import Struct, json, structs
 
 from holdfast import sql
-from holdfast.api.booking_handlers import parse_booking_id, request_key, require_accepted, require_booking
+from holdfast.api.booking_handlers import request_key, require_accepted, require_booking
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import PaymentNew, PaymentRefund
 from holdfast.api.responses import NoticeView, PaymentView, payment_view
@@ -30,7 +30,7 @@ class PaymentDocumentRow(Struct, frozen=True):
 async def start_payment(call: Call, body: PaymentNew) -> ApiResponse[PaymentView]:
     """Save the payment first, and then call the provider outside any transaction. A repeat with the same key, after a
     lost response, calls the provider again for the same payment."""
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     if body.provider != RECEIPT and body.provider not in call.services.providers:
         await require_booking(call, event, booking)
         raise RefusedError(
@@ -160,11 +160,9 @@ def _fail_payment(booking: Booking, payment: Payment, actor: str) -> SettlePayme
 
 
 async def _require_payment(call: Call) -> PaymentDocumentRow:
-    parsed = ids.parse_payment_id(call.path["id"])
-    if parsed is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    row = await call.services.database.event(parsed[0]).row(
-        PaymentDocumentRow, sql.payments.payment_view, *parsed, call.caller.org, call.caller.user
+    event, payment = call.path_id(ids.parse_payment_id)
+    row = await call.services.database.event(event).row(
+        PaymentDocumentRow, sql.payments.payment_view, event, payment, call.caller.org, call.caller.user
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)

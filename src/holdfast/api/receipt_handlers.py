@@ -8,7 +8,7 @@ import structlog
 from msgspec import Struct, json
 
 from holdfast import sql
-from holdfast.api.booking_handlers import booking_response, parse_booking_id, require_booking
+from holdfast.api.booking_handlers import booking_response, require_booking
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.endpoint import decode_json
@@ -55,7 +55,7 @@ class ReceiptFileRow(Struct, frozen=True):
 
 
 async def submit_receipt(call: Call, body: bytes) -> ApiResponse[BookingView]:
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     receipt, file = _read_receipt(call, body)
     reviewable = await call.services.database.event(event).fetchrow(
         sql.payments.reviewable, event, booking, call.caller.org, call.caller.user
@@ -94,7 +94,7 @@ async def _store(call: Call, event: bytes, booking: bytes, receipt: Receipt, fil
 
 
 async def list_receipts(call: Call) -> ApiResponse[ReceiptList]:
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     await require_booking(call, event, booking)
     rows = await call.services.database.event(event).rows(
         StoredReceiptRow, sql.payments.receipts, event, booking, call.caller.org
@@ -117,11 +117,9 @@ def _receipt_view(event: bytes, row: StoredReceiptRow) -> ReceiptView:
 
 
 async def get_receipt(call: Call) -> ApiResponse[bytes]:
-    parsed = ids.parse_receipt_id(call.path["id"])
-    if parsed is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    row = await call.services.database.event(parsed[0]).row(
-        ReceiptFileRow, sql.payments.receipt, *parsed, call.caller.org
+    event, receipt = call.path_id(ids.parse_receipt_id)
+    row = await call.services.database.event(event).row(
+        ReceiptFileRow, sql.payments.receipt, event, receipt, call.caller.org
     )
     if row is None or row.content_type not in CONTENT_TYPES:
         raise RefusedError(Refusal.NOT_FOUND)

@@ -7,7 +7,6 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.api.booking_handlers import parse_booking_id
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.event_handlers import require_event
 from holdfast.api.requests import CheckinNew, KeyRotation
@@ -54,7 +53,7 @@ class CheckinRow(Struct, frozen=True):
 
 async def list_tickets(call: Call) -> ApiResponse[list[TicketView]]:
     """Empty until the booking is confirmed. The tickets of a refunded booking are void."""
-    event, booking = parse_booking_id(call)
+    event, booking = call.path_id(ids.parse_booking_id)
     details = await _load_details(call, event, booking)
     used = set(await call.services.database.event(event).rows(UsedTicketRow, sql.tickets.checkins, event, booking))
     tickets = tickets_of(details.booking, details.layout) if _was_confirmed(details) else []
@@ -165,10 +164,7 @@ def _admitted(ref: TicketRef, ticket: Ticket, at: datetime, gate: str | None) ->
 
 async def _require_ticket(call: Call) -> tuple[BookingDetails, IssuedTicket]:
     """The valid ticket in the path, with its code."""
-    parsed = ids.parse_ticket_id(call.path["id"])
-    if parsed is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    event, booking, line, unit = parsed
+    event, booking, line, unit = call.path_id(ids.parse_ticket_id)
     details = await _load_details(call, event, booking)
     ticket = ticket_at(details.booking, details.layout, line, unit)
     if ticket is None or not _was_confirmed(details):

@@ -92,12 +92,12 @@ async def list_endpoints(call: Call) -> ApiResponse[EndpointList]:
 
 
 async def get_endpoint(call: Call) -> ApiResponse[EndpointView]:
-    return ApiResponse(_endpoint_view(await _require_endpoint(call, _parse_endpoint_id(call))))
+    return ApiResponse(_endpoint_view(await _require_endpoint(call, call.path_id(ids.parse_endpoint_id))))
 
 
 async def change_endpoint(call: Call, body: EndpointChange) -> ApiResponse[EndpointView]:
     """An endpoint that is enabled again receives only what happens from now on."""
-    endpoint = _parse_endpoint_id(call)
+    endpoint = call.path_id(ids.parse_endpoint_id)
     url = None if body.url is UNSET else body.url
     kinds = None if body.kinds is UNSET else body.kinds
     enabled = None if body.enabled is UNSET else body.enabled
@@ -109,7 +109,7 @@ async def change_endpoint(call: Call, body: EndpointChange) -> ApiResponse[Endpo
 
 
 async def rotate_endpoint(call: Call, body: Empty) -> ApiResponse[EndpointView]:
-    endpoint, secret = _parse_endpoint_id(call), new_secret()
+    endpoint, secret = call.path_id(ids.parse_endpoint_id), new_secret()
     await call.services.database.org(call.caller.org).execute(
         sql.webhook_endpoints.rotate, endpoint, call.caller.org, secret, OVERLAP_SECONDS
     )
@@ -118,13 +118,13 @@ async def rotate_endpoint(call: Call, body: Empty) -> ApiResponse[EndpointView]:
 
 async def delete_endpoint(call: Call) -> ApiResponse[EndpointView]:
     """Pending deliveries are dropped. The delivery log stays in the database, but the API no longer shows it."""
-    row = await _require_endpoint(call, _parse_endpoint_id(call))
+    row = await _require_endpoint(call, call.path_id(ids.parse_endpoint_id))
     await call.services.database.org(call.caller.org).execute(sql.webhook_endpoints.delete, row.id, call.caller.org)
     return ApiResponse(_endpoint_view(row))
 
 
 async def list_deliveries(call: Call, query: DeliveriesQuery) -> ApiResponse[DeliveryList]:
-    endpoint = await _require_endpoint(call, _parse_endpoint_id(call))
+    endpoint = await _require_endpoint(call, call.path_id(ids.parse_endpoint_id))
     rows = await call.services.database.org(call.caller.org).rows(
         LoggedDeliveryRow,
         sql.webhook_endpoints.deliveries,
@@ -160,13 +160,6 @@ def _parse_cursor(after: str | None) -> tuple[bytes | None, int | None]:
     if parsed is None or not number.isascii() or not number.isdigit() or len(number) > 18:
         raise invalid_field("after", "must be the `next` of the previous page")
     return parsed, int(number)
-
-
-def _parse_endpoint_id(call: Call) -> bytes:
-    endpoint = ids.parse_endpoint_id(call.path["id"])
-    if endpoint is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    return endpoint
 
 
 async def _require_endpoint(call: Call, endpoint: bytes) -> EndpointRow:
