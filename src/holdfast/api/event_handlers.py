@@ -93,10 +93,6 @@ class ProgressRow(Struct, frozen=True):
     in_review: int
 
 
-class OrgIdRow(Struct, frozen=True):
-    id: bytes
-
-
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
     async with call.services.database.org(call.caller.org).connection() as connection:
         event = await event_editor.create_event(connection, call.caller.org, body, call.caller.actor)
@@ -108,10 +104,9 @@ async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
     """Staff list every event of their org; everyone else lists published events."""
     org = call.caller_or_none.org if call.caller_or_none else None
     if org is None and query.org is not None:
-        found = await call.services.database.shared.row(OrgIdRow, sql.credentials.org_by_slug, query.org)
-        if found is None:
+        org = await call.services.database.shared.fetchval(sql.credentials.org_by_slug, query.org)
+        if org is None:
             return ApiResponse(EventList(items=[], next=None))
-        org = found.id
     rows = await call.services.database.all_events.rows(
         EventRow, sql.reads.events, org, not _is_staff(call), query.status, _parse_cursor(query.after), query.limit + 1
     )

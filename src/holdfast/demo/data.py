@@ -18,10 +18,6 @@ ACTOR: Final = "demo"
 SATURDAY: Final = 5
 
 
-class _DemoOrgRow(Struct, frozen=True):
-    id: bytes
-
-
 class _DemoEventRow(Struct, frozen=True):
     id: bytes
     title: str
@@ -31,15 +27,14 @@ async def fill_demo(connection: Connection) -> list[str]:
     """Create the missing events. Returns one line per event: its id, preset and title."""
     await create_org(connection, ORG, "Holdfast Demo")
     database = Database(connection)
-    org = await database.shared.row(_DemoOrgRow, sql.credentials.org_by_slug, ORG)
-    assert org is not None
+    org: bytes = await database.shared.fetchval(sql.credentials.org_by_slug, ORG)
     existing = {
         row.title: row.id
-        for row in await database.org(org.id).rows(_DemoEventRow, sql.reads.events, org.id, False, None, None, 200)
+        for row in await database.org(org).rows(_DemoEventRow, sql.reads.events, org, False, None, None, 200)
     }
     lines = []
     for new in _new_events(datetime.now(UTC)):
-        event = existing.get(new.title) or await _publish(connection, org.id, new)
+        event = existing.get(new.title) or await _publish(connection, org, new)
         lines.append(f"{ids.format_event_id(event)}  {new.preset:<12}  {new.title}")
     return lines
 
