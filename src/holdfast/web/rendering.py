@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import json
 
+from holdfast.api.branding import logo_path
 from holdfast.core.states import Status
 from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
 from holdfast.i18n.reason_texts import reason_text
@@ -79,6 +80,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         number=lambda count: _number(count, language),
         asset=ASSETS.url,
         icon=_icon,
+        logo_path=logo_path,
         pattern=_pattern,
         tone=TONES.__getitem__,
         sandbox_text=lambda key, **values: translate(language, f"sandbox.{key}", **values),
