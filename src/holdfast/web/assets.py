@@ -11,6 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 FOREVER: Final = "public, max-age=31536000, immutable"
+# The highest level takes five times as long for the seats of an arena, and saves 3 % of their bytes.
+GZIP_LEVEL: Final = 6
 _TYPES: Final = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -24,12 +26,16 @@ class Asset(Struct, frozen=True):
     content_type: str
 
 
+def make_asset(content: bytes, content_type: str) -> Asset:
+    return Asset(content, gzip.compress(content, GZIP_LEVEL, mtime=0), content_type)
+
+
 class Assets:
     """All files share one version, because scripts import each other by relative path."""
 
     def __init__(self) -> None:
         self._by_name = {
-            file.name: Asset(file.read_bytes(), gzip.compress(file.read_bytes(), mtime=0), _TYPES[suffix])
+            file.name: make_asset(file.read_bytes(), _TYPES[suffix])
             for file in resources.files(__package__).joinpath("static").iterdir()
             if (suffix := file.name.rpartition(".")[2]) in _TYPES
         }

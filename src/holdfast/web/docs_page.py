@@ -1,7 +1,6 @@
 """Serves the docs of the API with the same protection as every other page."""
 
 import base64
-import gzip
 import hashlib
 import re
 from collections.abc import Sequence
@@ -12,14 +11,14 @@ from starlette.routing import Route
 
 from holdfast.api.call import Operation
 from holdfast.web.api_docs import docs_page
-from holdfast.web.assets import Asset, asset_response
+from holdfast.web.assets import asset_response, make_asset
 from holdfast.web.security import NOBODY, content_security_policy, security_headers
 from holdfast.web.site import Site
 
 
 def docs_route(site: Site, operations: Sequence[Operation]) -> Route:
     content = docs_page(operations)
-    asset = Asset(content, gzip.compress(content, mtime=0), "text/html; charset=utf-8")
+    asset = make_asset(content, "text/html; charset=utf-8")
     policy = content_security_policy(NOBODY, styles=_style_sources(content), has_scripts=False)
     headers = security_headers(policy, is_https=site.is_https)
 

@@ -1,7 +1,6 @@
 """Event pages: the list of events on sale, one event with its seats, and the form that places a hold."""
 
 import asyncio
-import gzip
 import secrets
 from collections import OrderedDict
 from typing import Any, Final
@@ -19,7 +18,7 @@ from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
-from holdfast.web.assets import FOREVER, Asset, asset_response
+from holdfast.web.assets import FOREVER, Asset, asset_response, make_asset
 from holdfast.web.booking_summary import is_live, seat_labels
 from holdfast.web.customer_api import get_seats, idempotency_key
 from holdfast.web.event_listing import EventListing, Org, load_listings
@@ -63,7 +62,7 @@ async def _load_layout(page: PageRequest, event: EventView) -> Asset:
     seats = (await get_seats(page.site.api, page.client_address, event.id)).seats
     rows = [(seat.label, pools[seat.pool], seat.row, seat.number, seat.x, seat.y) for seat in seats]
     content = json.encode({"seats": rows})
-    return Asset(content, await asyncio.to_thread(gzip.compress, content, 6), "application/json")
+    return await asyncio.to_thread(make_asset, content, "application/json")
 
 
 def event_routes(site: Site) -> list[Route]:
