@@ -636,6 +636,14 @@ def _assets(page: Page) -> set[str]:
     return {address.partition("#")[0] for address in found if address.startswith("/static/")}
 
 
+def test_the_docs_take_their_style_from_a_file_of_ours(buyer: httpx.Client) -> None:
+    page = get_page(buyer, "/docs")
+    assert "style" not in {tag for tag, _ in page.tags}
+    assert "style-src 'self';" in page.response.headers["content-security-policy"]
+    (address,) = _assets(page)
+    assert buyer.get(address).headers["content-type"] == "text/css; charset=utf-8"
+
+
 def test_static_files_are_cached_forever_under_their_version(
     server: Server, admin: httpx.Client, pages: dict[str, Page], buyer: httpx.Client
 ) -> None:

@@ -13,6 +13,7 @@ from holdfast.api.openapi import refusals_of
 from holdfast.api.problems import HTTP_STATUS
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
+from holdfast.web.assets import ASSETS
 from holdfast.web.rendering import templates
 
 Schema = dict[str, Any]
@@ -47,6 +48,7 @@ def docs_page(operations: Sequence[Operation]) -> bytes:
     listed: set[type] = set()
     chapters = [(tag, [row for row in operations if row.tag is tag]) for tag in Tag]
     page = templates.get_template("api_docs.html").render(
+        asset=ASSETS.url,
         mark_code=_with_code,
         version=__version__,
         chapters=[

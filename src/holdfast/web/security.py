@@ -24,13 +24,11 @@ def security_headers(policy: str, *, is_https: bool) -> dict[str, str]:
     return headers
 
 
-def content_security_policy(
-    form_targets: str, frame_ancestors: Sequence[str] = (), *, styles: str = "'self'", has_scripts: bool = True
-) -> str:
+def content_security_policy(form_targets: str, frame_ancestors: Sequence[str] = (), *, has_scripts: bool = True) -> str:
     """A page loads nothing from other origins. Only its forms may lead there, to a payment provider."""
     scripts = "script-src 'self'; connect-src 'self'; " if has_scripts else ""
     return (
-        f"default-src 'none'; {scripts}style-src {styles}; img-src 'self' blob: data:; manifest-src 'self'; "
+        f"default-src 'none'; {scripts}style-src 'self'; img-src 'self' blob: data:; manifest-src 'self'; "
         f"form-action {form_targets}; base-uri 'none'; frame-ancestors {' '.join(frame_ancestors) or NOBODY}"
     )
 
