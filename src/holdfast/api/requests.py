@@ -1,4 +1,4 @@
-"""Request bodies and queries. Those of events are in `core.event_schemas`."""
+"""Request bodies and queries. Those of events are in `core.event_schemas`, those of holds in `booking_schemas`."""
 
 import re
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Response types, and how bookings and payments become responses."""
+"""Response types, and how payments become responses. Those of bookings are in `booking_schemas`."""
 
 from datetime import datetime
 from typing import Annotated, Any
