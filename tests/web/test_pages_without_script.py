@@ -112,6 +112,18 @@ def test_the_start_page_shows_no_org_the_only_org_or_all_orgs(postgres: str) -> 
         assert "Of the first" not in get_page(buyer, "/o/two").text
 
 
+def test_pages_promise_emails_only_if_there_is_a_mail_server(server: Server, product: Server) -> None:
+    for sends, shop in ((True, server), (False, product)):
+        with shop.client(Org(shop.database_url).headers()) as admin, new_visitor(shop) as buyer:
+            event = publish_event(admin, example_event(preset="registration", pools=FREE))
+            page = get_page(buyer, f"/e/{event}")
+            assert ("We'll email your tickets here." in page.text) is sends
+            booking = redirect_target(submit_form(buyer, page.form("/hold"), **ONE, email="ada@example.org"))
+            confirmed = get_page(buyer, booking).text
+            assert "You're in!" in confirmed
+            assert ("We've emailed you a copy." in confirmed) is sends
+
+
 def test_a_missing_page_is_shown_in_the_readers_language(
     server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
 ) -> None:

@@ -95,6 +95,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         form_token=page.form_token,
         is_embedded=page.is_embedded,
         is_demo=page.site.settings.demo,
+        sends_email=page.site.settings.smtp_url is not None,
         **context,
     )
 
