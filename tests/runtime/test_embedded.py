@@ -34,6 +34,15 @@ def test_a_data_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
         embedded.start(file / "data")
 
 
+def test_processes_take_turns_to_create_the_system_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_server(*_: object, **__: object) -> PostgresServer:
+        raise OSError(0, "with the lock" if PostgresServer._lock.acquired else "without the lock")
+
+    monkeypatch.setattr(embedded, "get_server", open_server)
+    with pytest.raises(embedded.EmbeddedError, match="with the lock"):
+        embedded.start(tmp_path)
+
+
 def test_a_server_that_does_not_start_points_to_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: PostgresServer) -> None:
         raise subprocess.SubprocessError

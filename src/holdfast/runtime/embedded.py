@@ -50,7 +50,10 @@ def start(data_dir: Path) -> str:
 def _open_server(data_dir: Path) -> PostgresServer:
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        return get_server(data_dir / "postgres", start=False)
+        # As root, the library creates a system user for the server. Two processes that do so at once replace each
+        # other's user.
+        with PostgresServer._lock:
+            return get_server(data_dir / "postgres", start=False)
     except OSError as error:
         raise EmbeddedError(
             f"Cannot use the data folder {data_dir}: {error.strerror}. "
