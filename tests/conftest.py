@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Iterator
 
 import httpx
@@ -38,6 +39,10 @@ LONGEST = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    twice = [id_ for id_, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if twice:
+        # pytest-xdist would run one test of each id and silently skip the others.
+        raise pytest.UsageError(f"several tests have the same id: {', '.join(twice)}")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 

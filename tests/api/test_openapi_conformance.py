@@ -2,15 +2,19 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 import httpx
 import jsonschema_rs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings, strategies
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import Failure
 from schemathesis.specs.openapi.checks import (
@@ -41,15 +45,10 @@ LASTING: Final = ("place_hold", "change_event", "publish_event", "extend_booking
 
 DOCUMENT: Final[dict[str, Any]] = json.loads(openapi_document(OPERATIONS))
 schema = schemathesis.openapi.from_dict(DOCUMENT)
-# Every test process would build the systematic cases of all operations while it collects tests, which takes seconds.
-schema.config.phases.coverage.enabled = IS_LONG
-# Any resource refuses an invalid request, so requests about real resources are all valid.
-valid = schemathesis.openapi.from_dict(DOCUMENT)
-valid.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE])
-valid.config.phases.coverage.enabled = False
 
 AnyCase = schemathesis.Case[Any]
 
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 bounded = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -77,25 +76,46 @@ def supply(admin: httpx.Client) -> Supply:
     return Supply(admin)
 
 
-@schema.parametrize()
+@cache
+def cases(path: str, method: str, *modes: GenerationMode) -> strategies.SearchStrategy[AnyCase]:
+    return strategies.one_of([schema[path][method].as_strategy(generation_mode=mode) for mode in modes])
+
+
+@each_operation
 @bounded
+@given(data=strategies.data())
 def test_any_request_gets_a_documented_answer_and_an_invalid_one_is_refused(
-    case: AnyCase, server: Server, org: Org
+    server: Server, org: Org, operation: Operation, data: strategies.DataObject
 ) -> None:
+    case = data.draw(cases(operation.path, operation.method, *GenerationMode))
     answer = case.call(base_url=server.url, headers=org.headers("admin"))
     case.validate_response(answer, checks=[*CONFORMANCE, negative_data_rejection])
 
 
-@valid.include(path_regex="{id}").parametrize()
+# Any resource refuses an invalid request, so requests about real resources are all valid.
+@pytest.mark.parametrize(
+    "operation", [o for o in OPERATIONS if o.path_parameter == "id"], ids=lambda operation: operation.name
+)
 @bounded
+@given(data=strategies.data())
 def test_a_valid_request_about_something_real_gets_a_documented_answer(
-    case: AnyCase, server: Server, org: Org, supply: Supply
+    server: Server, org: Org, supply: Supply, operation: Operation, data: strategies.DataObject
 ) -> None:
-    named = case.operation.definition.raw["operationId"]
-    operation = next(operation for operation in OPERATIONS if operation.name == named)
+    case = data.draw(cases(operation.path, operation.method, GenerationMode.POSITIVE))
     case.path_parameters = {"id": supply.id_for(operation)}
     answer = case.call(base_url=server.url, headers=org.headers("admin"))
     case.validate_response(answer, checks=CONFORMANCE)
+
+
+def test_boundary_values_get_documented_answers(server: Server, org: Org) -> None:
+    """Schemathesis derives these requests from the bounds in the document, about 2,000 in all. Its pytest plugin builds
+    them in every test process while that collects tests; the command builds them once."""
+    checks = ",".join(check.__name__ for check in [*CONFORMANCE, negative_data_rejection])
+    headers = [f"--header={name}: {value}" for name, value in org.headers("admin").items()]
+    options = ["--phases=coverage", f"--checks={checks}", "--warnings=off", "--no-color", *headers]
+    command = [sys.executable, "-m", "schemathesis.cli", "run", *options, f"{server.url}/openapi.json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 Ask = Callable[[httpx.Client, str, str], httpx.Response]
@@ -192,7 +212,7 @@ def test_every_operation_has_a_success_to_check() -> None:
     assert set(SUCCESSES) == {operation.name for operation in OPERATIONS}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+@each_operation
 def test_a_success_is_answered_as_documented(admin: httpx.Client, operation: Operation) -> None:
     event = publish_event(admin, example_event())
     booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
