@@ -229,6 +229,14 @@ def test_a_buyer_who_is_too_late_sees_that_the_checkout_has_expired(place: Place
     assert place.status(ref) is ChargeStatus.CLOSED
 
 
+def test_a_spanish_buyer_who_is_too_late_reads_why_in_spanish(place: Place, page: Page) -> None:
+    ref, url = place.start()
+    page.goto(f"{url}?lang=es")
+    place.run(place.sandbox.close(ref))
+    page.get_by_role("button", name="Pagar 30,00").click()
+    expect(page.get_by_role("alert")).to_have_text("Esta página de pago venció.")
+
+
 def test_a_shop_may_lead_its_buyer_on_to_another_origin(place: Place, page: Page) -> None:
     ref, url = place.start(return_url=f"http://localhost:{place.shop.port}/thanks")
     page.goto(url)
@@ -363,7 +371,7 @@ def test_a_second_click_and_an_unknown_checkout_are_refused(place: Place, client
     assert client.post(url, data={"action": "pay"}).status_code == 303
     again = client.post(url, data={"action": "fail"})
     assert again.status_code == 409
-    assert "This checkout has been paid already." in again.text
+    assert "This checkout has already been paid." in again.text
     assert place.status(ref) is ChargeStatus.PAID
     assert client.post(f"{place.shop.url}/sandbox/checkout/none", data={"action": "pay"}).status_code == 404
 

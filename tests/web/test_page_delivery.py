@@ -107,5 +107,5 @@ def test_no_text_of_a_section_is_left_unused(name: str) -> None:
     sources += [path.read_text() for path in TEMPLATES.parent.glob("*.py")]
     said = "\n".join(sources)
     for key in section("en", name):
-        stem = re.split(r"[._](?:text|title|button)$", key)[0].removeprefix("result.")
+        stem = re.sub(r"^(?:result|refused)\.|[._](?:text|title|button)$", "", key)
         assert re.search(rf"[\"'.]{stem}[\"']", said), key

@@ -122,6 +122,7 @@ def test_pages_promise_emails_only_if_there_is_a_mail_server(server: Server, pro
             confirmed = get_page(buyer, booking).text
             assert "You're in!" in confirmed
             assert ("We've emailed you a copy." in confirmed) is sends
+            assert ("we'll write to you." in get_page(buyer, "/paid").text) is sends
 
 
 def test_a_missing_page_is_shown_in_the_readers_language(
@@ -403,7 +404,7 @@ def test_an_unavailable_choice_shows_the_page_with_a_reason(
     short = parse_page(
         submit_form(comprador, get_page(comprador, f"/e/{event}").form("/hold"), quantity__0__0="2"), 409
     )
-    assert "Lo sentimos, ya no quedan suficientes." in short.text
+    assert "Lo sentimos, ya no quedan suficientes lugares." in short.text
     assert "Queda 1" in short.text
     assert len(_bookings(admin, event)) == 1
 
@@ -428,7 +429,9 @@ def test_an_area_that_is_full_can_be_neither_chosen_nor_had(
     page = get_page(comprador, f"/e/{event}")
     assert "Agotado" in page.text
     assert "quantity.0.0" not in page.form("/hold").fields
-    assert "Lo sentimos, ya no quedan suficientes." in parse_page(submit_form(comprador, early, **ONE), 409).text
+    assert (
+        "Lo sentimos, ya no quedan suficientes lugares." in parse_page(submit_form(comprador, early, **ONE), 409).text
+    )
     assert "Agotado" in get_page(comprador, "/o/acme").text
 
 

@@ -109,15 +109,6 @@ _EFFECTS: Final = {
     Action.NEVER_ANSWER: _Effect(ChargeStatus.SILENT),
 }
 
-_REFUSALS: Final = {
-    ChargeStatus.OPEN: "A payment is already under way.",
-    ChargeStatus.PAID: "This checkout has been paid already.",
-    ChargeStatus.FAILED: "This payment has failed.",
-    ChargeStatus.CLOSED: "This checkout has expired.",
-    ChargeStatus.SILENT: "This gateway has stopped answering.",
-}
-
-
 class _Envelope(Struct, frozen=True):
     type: str
     data: Raw = Raw(b"{}")
@@ -220,7 +211,7 @@ class Sandbox:
             await scope.execute(sql.sandbox.lock_charge, ref)
             charge = await _load(scope, ref)
             if not charge.takes_payment:
-                raise ProviderRefusedError(_REFUSALS[charge.status])
+                raise ProviderRefusedError(f"The charge is {charge.status} and takes no other payment.")
             await scope.execute(sql.sandbox.set_status, ref, effect.status)
             ids = [f"msg_{notice}_{ref}" for notice in effect.notices]
             delay = delay_seconds if action is Action.PAY_LATE else None
@@ -269,7 +260,7 @@ class Sandbox:
         """The charge, unless the buyer chose that the gateway stops answering about it."""
         charge = await _load(self._database.shared, ref)
         if charge.status is ChargeStatus.SILENT:
-            raise ProviderError(_REFUSALS[ChargeStatus.SILENT])
+            raise ProviderError("The gateway has stopped answering.")
         return charge
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
-from babel.dates import format_datetime
+from babel.dates import format_date, format_time
 from msgspec import Meta, Struct, ValidationError, convert
 from starlette.background import BackgroundTask
 from starlette.responses import Response
@@ -47,8 +47,9 @@ def sandbox_routes(site: Site, sandbox: Sandbox) -> list[Route]:
         except (PageError, ValidationError):
             text = translate(page.language, "sandbox.invalid_choice", max=DELAY_SECONDS_MAX)
             return _checkout_page(page, charge, 422, text)
-        except ProviderRefusedError as error:
-            return _checkout_page(page, await sandbox.find(charge.ref) or charge, 409, str(error))
+        except ProviderRefusedError:
+            charge = await sandbox.find(charge.ref) or charge
+            return _checkout_page(page, charge, 409, translate(page.language, f"sandbox.refused.{charge.status}"))
         response = page.redirect(_return_url(charge) or page.request.url.path)
         # Like any other gateway, the sandbox lets the buyer go before it sends its webhook events.
         response.background = BackgroundTask(sandbox.send_due)
@@ -108,4 +109,4 @@ def _protect(response: Response, form_targets: str) -> Response:
 
 
 def _utc(at: datetime, language: str) -> str:
-    return format_datetime(at, "d MMMM y, HH:mm:ss 'UTC'", locale=language)
+    return f"{format_date(at, 'long', language)}, {format_time(at, 'HH:mm:ss', locale=language)} UTC"
