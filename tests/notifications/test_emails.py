@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.i18n.formatting import LANGUAGES, language_of, moment, money
+from holdfast.i18n.formatting import moment, money
+from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
 from holdfast.notifications.emails import Attachment, Email, EmailItem, EmailKind, compose, describe, is_address

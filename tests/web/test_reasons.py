@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal
-from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import section
 

@@ -16,7 +16,7 @@ from holdfast.api.operations import OPERATIONS
 from holdfast.core.policy import PRESETS
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import Status
-from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.texts import MissingTextError, section, translate
 from holdfast.notifications.emails import EmailKind
 from holdfast.payments.receipt_files import FILE_BYTES_MAX
@@ -96,7 +96,10 @@ def test_every_language_has_the_same_texts_with_the_same_holes(language: str) ->
             assert _holes(other[key]) == _holes(text), key
             assert other[key].strip() == other[key] != "", key
     assert set(TEXTS[language]) == set(TEXTS["en"])
-    assert language in LANGUAGE_NAMES
+
+
+def test_languages_go_by_the_names_that_their_speakers_use() -> None:
+    assert LANGUAGE_NAMES == {"en": "English", "es": "Español"}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -9,8 +9,7 @@ from babel import Locale
 from babel.dates import format_date, format_time, get_timezone_name
 from babel.numbers import format_currency, get_currency_symbol
 
-LANGUAGES: Final = ("en", "es")
-DEFAULT: Final = "en"
+from holdfast.i18n.languages import language_of
 
 # ISO 4217: the number of minor digits, where it is not two. Babel's digits follow everyday use instead, and would show
 # 100.00 RSD as 10,000.
@@ -19,12 +18,6 @@ _MINOR_DIGITS: Final = {
     3: "BHD IQD JOD KWD LYD OMR TND",
     4: "CLF UYW",
 }
-
-
-def language_of(text: str | None) -> str:
-    """The supported language of a tag such as `es-CO`, or English."""
-    language = (text or "").replace("_", "-").partition("-")[0].strip().lower()
-    return language if language in LANGUAGES else DEFAULT
 
 
 def minor_digits(currency: str) -> int:

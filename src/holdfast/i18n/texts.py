@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import convert
 
-from holdfast.i18n.formatting import LANGUAGES
+from holdfast.i18n.languages import LANGUAGES
 
 Section = Mapping[str, str]
 

@@ -10,7 +10,7 @@ from holdfast.core.notifications import webhook_kind
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
 from holdfast.engine.engine import Engine
-from holdfast.i18n.formatting import language_of
+from holdfast.i18n.languages import language_of
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.emails import WITH_TICKETS, Attachment, Email, EmailItem, EmailKind, compose

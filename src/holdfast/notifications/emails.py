@@ -13,7 +13,8 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from msgspec import Struct
 
-from holdfast.i18n.formatting import language_of, moment, money
+from holdfast.i18n.formatting import moment, money
+from holdfast.i18n.languages import language_of
 from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
 

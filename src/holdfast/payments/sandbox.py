@@ -109,6 +109,7 @@ _EFFECTS: Final = {
     Action.NEVER_ANSWER: _Effect(ChargeStatus.SILENT),
 }
 
+
 class _Envelope(Struct, frozen=True):
     type: str
     data: Raw = Raw(b"{}")

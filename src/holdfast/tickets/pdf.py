@@ -17,7 +17,8 @@ from fpdf.drawing import PaintedPath
 from fpdf.enums import Align, PathPaintRule, XPos, YPos
 from fpdf.fonts import TTFFont
 
-from holdfast.i18n.formatting import LANGUAGES, in_zone
+from holdfast.i18n.formatting import in_zone
+from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.texts import Section, section
 from holdfast.tickets.printed_ticket import PrintedTicket
 from holdfast.tickets.qr import qr_runs

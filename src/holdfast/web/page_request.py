@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from holdfast.i18n.formatting import LANGUAGES, language_of
+from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.web.assets import accepts_gzip
 from holdfast.web.customer_api import CustomerApi
 from holdfast.web.event_listing import EventListing, Org, load_listings

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
+from babel import Locale
 from babel.dates import format_date, format_time
 from babel.numbers import format_decimal
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,7 +14,8 @@ from msgspec import json
 
 from holdfast.api.branding import logo_path
 from holdfast.core.states import Status
-from holdfast.i18n.formatting import LANGUAGES, in_zone, moment, money
+from holdfast.i18n.formatting import in_zone, moment, money
+from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
 from holdfast.web.assets import ASSETS
@@ -23,7 +25,8 @@ from holdfast.web.page_texts import page_text
 if TYPE_CHECKING:
     from holdfast.web.page_request import PageRequest
 
-LANGUAGE_NAMES: Final = {"en": "English", "es": "Español"}
+# Each language in its own words, such as "Español".
+LANGUAGE_NAMES: Final = {code: str(Locale(code).display_name).capitalize() for code in LANGUAGES}
 
 PATTERNS: Final = 6
 FORMATTED_MAX: Final = 10_000
