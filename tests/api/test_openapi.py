@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+import pytest
 from msgspec import json
 
 from holdfast.api.call import Operation, Tag
@@ -20,10 +21,18 @@ def schema_of(path: str, method: str, media_type: str) -> Any:
     return DOCUMENT["components"]["schemas"][reference] if reference else content
 
 
-def test_the_server_is_the_public_address_where_it_is_known() -> None:
-    known = json.decode(openapi_document(OPERATIONS, "https://tickets.example"))
-    assert known["servers"] == [{"url": "https://tickets.example"}]
-    assert DOCUMENT["servers"] == [{"url": "/"}]
+@pytest.mark.parametrize(
+    ("public_url", "server"),
+    [
+        ("https://tickets.example", "https://tickets.example"),
+        ("http://localhost:8000", "/"),
+        ("http://127.0.0.1:8000", "/"),
+        ("http://[::1]:8000", "/"),
+    ],
+)
+def test_the_server_is_the_public_url_unless_that_names_this_machine(public_url: str, server: str) -> None:
+    document = json.decode(openapi_document(OPERATIONS, public_url))
+    assert document["servers"] == [{"url": server}]
 
 
 def test_every_operation_has_one_tag_and_every_tag_is_described() -> None:

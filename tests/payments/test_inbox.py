@@ -13,6 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from holdfast import sql
 from holdfast.payments.inbox import LEASE_SECONDS, MATCH_TIMEOUT
 from holdfast.payments.provider import NoticeError
 from holdfast.runtime import ids
@@ -439,6 +440,18 @@ async def test_two_workers_do_not_take_up_the_same_notice(database: str) -> None
         await stage.advance_clock(2)
         taken = await asyncio.gather(*(stage.inbox.run_once() for _ in range(4)))
         assert sum(taken) == 10
+
+
+@async_test
+async def test_a_worker_that_was_slower_than_its_lease_does_not_revive_a_finished_notice(database: str) -> None:
+    async with payment_harness(database) as stage:
+        money = await stage.start_payment(await stage.hold("A-1"))
+        assert await stage.deliver_notice(money)
+        (kept,) = await stage.notices()
+        assert kept["due_at"] is None
+        await stage.connection.execute(sql.payments.postpone_notice, kept["provider"], kept["id"], 1.0)
+        (kept,) = await stage.notices()
+        assert kept["due_at"] is None
 
 
 @async_test

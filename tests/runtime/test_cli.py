@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runtime.cli import url_host
 from tests.support.command_line import call_holdfast, run_holdfast, run_installed_holdfast, with_free_port
 from tests.support.harness import Server, query
 
@@ -48,6 +49,20 @@ def test_mistakes_are_reported_without_a_traceback(database: str, arguments: lis
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "in_url"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("shop.example", "shop.example"),
+        ("::1", "[::1]"),
+        ("0.0.0.0", "localhost"),
+        ("::", "localhost"),
+    ],
+)
+def test_a_server_names_itself_by_a_host_that_browsers_can_open(host: str, in_url: str) -> None:
+    assert url_host(host) == in_url
 
 
 def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:

@@ -17,11 +17,15 @@ from holdfast.api.endpoint import Limits
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.operations import OPERATIONS
 from holdfast.core.commands import Accepted
+from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
 from holdfast.engine.engine import Engine
+from holdfast.engine.event_editor import change_event
 from holdfast.runtime import db
 from holdfast.runtime.application import create_pages
 from holdfast.runtime.credentials import Role
 from holdfast.runtime.settings import Settings
+from holdfast.web import event_pages
+from holdfast.web.customer_api import get_seats
 from holdfast.web.session import COOKIE, read_cookie
 from holdfast.web.site import SECRET_NAME
 from tests.support.engine_helpers import (
@@ -118,6 +122,23 @@ async def test_a_list_costs_the_same_with_one_event_and_with_sixty(database: str
         assert [await shop.cost(path) for path in paths] == alone
         assert max(alone) <= START_PAGE_STATEMENTS_MAX
         assert (await shop.look("/")).count(">Number ") == 60
+
+
+@async_test
+async def test_a_pool_that_is_added_while_the_seats_are_read_waits_for_the_next_revision(database: str) -> None:
+    async with lane_connection(database) as connection, shop_at(database) as shop:
+        event = await new_event(connection)
+        layout = f"/e/{event.text}/layout.json"
+
+        async def add_a_pool_first(*arguments: Any) -> Any:
+            change = EventChange(pools=[PoolChange(code="box", seats=SeatGrid(rows=["Z"], numbers=1))])
+            await change_event(connection, event.org, event.id, change, "test")
+            return await get_seats(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(event_pages, "get_seats", add_a_pool_first)
+            assert "Z-1" not in await shop.look(layout)
+        assert "Z-1" in await shop.look(layout)
 
 
 @async_test

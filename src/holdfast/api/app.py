@@ -178,8 +178,7 @@ def _route_key(operation: Operation) -> str:
 
 
 def _document_route(operations: Sequence[Operation], settings: Settings) -> Route:
-    is_public = settings.public_url != Settings().public_url
-    document = ApiResponse[object](openapi_document(operations, settings.public_url if is_public else "/"))
+    document = ApiResponse[object](openapi_document(operations, settings.public_url))
     return Route("/openapi.json", _Methods({"GET": _Static(document)}))
 
 

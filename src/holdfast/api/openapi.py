@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,6 +18,7 @@ from holdfast.core.refusals import Refusal
 Document = dict[str, Any]
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 BINARY: Final[Document] = {"type": "string", "format": "binary"}
 
 _PARAMETERS: Final = {
@@ -30,7 +32,7 @@ _PARAMETERS: Final = {
 }
 
 
-def openapi_document(operations: Sequence[Operation], server_url: str = "/") -> bytes:
+def openapi_document(operations: Sequence[Operation], public_url: str = "http://localhost") -> bytes:
     schemas = _Schemas(operations)
     paths: dict[str, Document] = {}
     for operation in operations:
@@ -44,7 +46,7 @@ def openapi_document(operations: Sequence[Operation], server_url: str = "/") -> 
             "summary": "Sells scarce things without ever selling one twice.",
             "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": server_url}],
+        "servers": [{"url": _server_url(public_url)}],
         "tags": [{"name": tag.title, "description": tag.description} for tag in Tag if tag in used],
         "paths": paths,
         "components": {
@@ -59,6 +61,11 @@ def openapi_document(operations: Sequence[Operation], server_url: str = "/") -> 
         },
     }
     return msgspec.json.encode(document)
+
+
+def _server_url(public_url: str) -> str:
+    """A name of this machine leads clients elsewhere to the wrong server. `/` is where they found the document."""
+    return "/" if urlsplit(public_url).hostname in LOCAL_HOSTS else public_url
 
 
 def refusals_of(operation: Operation) -> list[Refusal]:

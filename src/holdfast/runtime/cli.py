@@ -63,9 +63,17 @@ def serve(
         fail(f"Port {port} on {host} is already in use. Stop the other program, or choose another port with --port.")
     open_database(data)
     _check_settings()
-    os.environ.setdefault("HOLDFAST_PUBLIC_URL", f"http://{host}:{port}")
-    typer.echo(f"Holdfast is serving http://{host}:{port}. API docs: http://{host}:{port}/docs", err=True)
+    url = f"http://{url_host(host)}:{port}"
+    os.environ.setdefault("HOLDFAST_PUBLIC_URL", url)
+    typer.echo(f"Holdfast is serving {url}. API docs: {url}/docs", err=True)
     serve_forever(host, port, workers, with_worker=worker)
+
+
+def url_host(host: str) -> str:
+    """The host in URLs of this server. A server that listens on all addresses has no address of its own."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104
+        return "localhost"
+    return f"[{host}]" if ":" in host else host
 
 
 @app.command()

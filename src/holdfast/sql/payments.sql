@@ -53,7 +53,9 @@ RETURNING notice.provider, notice.id, notice.result, notice.provider_ref, notice
 UPDATE payment_notice SET due_at = NULL, handled_as = $3 WHERE provider = $1 AND id = $2
 
 -- name: postpone_notice
-UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3) WHERE provider = $1 AND id = $2
+-- A worker whose lease has ended must not make a notice due again that another worker has finished.
+UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3)
+WHERE provider = $1 AND id = $2 AND due_at IS NOT NULL
 
 -- name: claim_payments
 -- Up to $1 due payments in status $3, for a lease of $2 seconds, with the deadline of their booking. `attempts` sets the

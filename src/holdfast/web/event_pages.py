@@ -60,7 +60,9 @@ class SeatLayouts:
 async def _load_layout(page: PageRequest, event: EventView) -> Asset:
     pools = {pool.code: number for number, pool in enumerate(event.pools)}
     seats = (await get_seats(page.site.api, page.client_address, event.id)).seats
-    rows = [(seat.label, pools[seat.pool], seat.row, seat.number, seat.x, seat.y) for seat in seats]
+    # A pool that was added since the event was read belongs to the next revision.
+    known = [seat for seat in seats if seat.pool in pools]
+    rows = [(seat.label, pools[seat.pool], seat.row, seat.number, seat.x, seat.y) for seat in known]
     content = json.encode({"seats": rows})
     return await asyncio.to_thread(make_asset, content, "application/json")
 
