@@ -4,6 +4,8 @@ import base64
 import json
 import re
 import secrets
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from holdfast.runtime import ids
 from tests.support.cases import case
 from tests.support.harness import Org, Server, example_event, post_hold, publish_event
 from tests.support.http_assertions import expect_error, expect_ok, expect_problem
-from tests.support.raw_http import chunked_body, request_head, send_bytes
+from tests.support.raw_http import ANSWER_SECONDS, chunked_body, read_response, request_head, send_bytes
 from tests.support.resources import create_resource
 
 MEBIBYTE: Final = 1024 * 1024
@@ -908,6 +910,21 @@ def test_a_chunked_body_that_is_too_large_is_refused(
         answer = send_bytes(server.port, request, chunked_body(sized(size), chunk))
         assert answer is not None, "the connection was cut before the answer came through"
         expect_error(answer, 413, "payload_too_large")
+
+
+def test_a_client_that_sends_a_little_too_much_hears_so_and_keeps_its_connection(
+    server: Server, org: Org, event: str
+) -> None:
+    headers = [f"Authorization: Bearer {org.keys['sales']}".encode(), b"Idempotency-Key: k"]
+    request = request_head("POST", f"/v1/events/{event}/holds".encode(), [*headers, b"Transfer-Encoding: chunked"])
+    body = chunked_body(sized(MEBIBYTE + 1), MEBIBYTE)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS) as connection:
+        connection.sendall(request + body[:-5])
+        # The server has read what is too much before the end arrives.
+        time.sleep(0.2)
+        connection.sendall(body[-5:] + request_head("GET", b"/healthz", []))
+        answers = [read_response(connection) for _ in range(2)]
+    assert [answer.status_code for answer in answers if answer] == [413, 200]
 
 
 def test_a_body_in_chunks_is_as_good_as_any(server: Server, org: Org, admin: httpx.Client) -> None:

@@ -23,10 +23,10 @@ def send_bytes(port: int, *parts: bytes, hang_up: bool = False) -> httpx.Respons
             connection.sendall(b"".join(parts))
             if hang_up:
                 connection.shutdown(socket.SHUT_WR)
-        return _read_response(connection)
+        return read_response(connection)
 
 
-def _read_response(connection: socket.socket) -> httpx.Response | None:
+def read_response(connection: socket.socket) -> httpx.Response | None:
     heard = b""
     while b"\r\n\r\n" not in heard:
         if not (more := _receive(connection)):

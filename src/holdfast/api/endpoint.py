@@ -25,6 +25,7 @@ Headers = dict[bytes, bytes]
 Document = TypeVar("Document", bound=Struct)
 
 BODY_SECONDS: Final = 30
+DRAINED_BYTES_MAX: Final = 1024 * 1024
 IDEMPOTENCY_KEY_MAX: Final = 255
 DEPTH_MAX: Final = 64
 QUERY_PARAMETERS_MAX: Final = 50
@@ -194,10 +195,20 @@ async def _receive_rest(message: Message, receive: Receive, bytes_max: int) -> b
         message = await receive()
         body += message.get("body", b"")
         if len(body) > bytes_max:
+            await _drain(message, receive)
             raise _too_large(bytes_max)
     if message["type"] == "http.disconnect":
         raise RefusedError(Refusal.INVALID_REQUEST, "The connection closed before the body ended.")
     return bytes(body)
+
+
+async def _drain(message: Message, receive: Receive) -> None:
+    """Read on for a while. If we answered a client that is still sending, the connection would be reset, and the answer
+    could get lost."""
+    left = DRAINED_BYTES_MAX
+    while message.get("more_body") and left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
 
 
 def _check_text(raw: bytes) -> None:
