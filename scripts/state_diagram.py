@@ -1,4 +1,4 @@
-"""The state diagram and the table of states as `docs/states.md` shows them. Print them anew with
+"""The state diagram and the table of states as `docs/states.md` shows them. Print them again with
 `python -m scripts.state_diagram`."""
 
 from holdfast.core.refusals import Refusal
@@ -30,7 +30,7 @@ def _cell(status: Status, verb: Verb) -> str:
     if isinstance(target, Refusal):
         return f"`{target.code}`"
     if target is status:
-        return _CHANGES.get(verb, "same again")
+        return _CHANGES.get(verb, "no change")
     return f"→ {target}"
 
 

@@ -21,7 +21,16 @@ from hypothesis.stateful import (
 from msgspec import Struct, json, structs
 
 from holdfast import sql
-from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, Command, PlaceHold, PoolItem, SeatItem
+from holdfast.core.commands import (
+    Accepted,
+    ActOnBooking,
+    BestSeats,
+    BookingAction,
+    Command,
+    PlaceHold,
+    PoolItem,
+    SeatItem,
+)
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import EventChange, EventNew, PolicyChange, PoolChange, PoolNew, SeatGrid, TariffNew
 from holdfast.core.refusals import Refusal, Refused, RefusedError
@@ -74,7 +83,7 @@ class Deed(Struct, frozen=True):
     """A wish about an order that was granted, or may yet be granted in the same batch."""
 
     which: int
-    verb: Verb
+    verb: BookingAction
     by_owner: bool | None = None
 
 

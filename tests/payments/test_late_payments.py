@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.core.booking import Booking
-from holdfast.core.commands import PlaceHold, PoolItem
+from holdfast.core.commands import BookingAction, PlaceHold, PoolItem
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.auditor import audit_all
@@ -104,7 +104,7 @@ def someone(stage: PaymentHarness, *seats: str, user: str = "u-2", quantity: int
     return command if seats else structs.replace(command, items=(PoolItem("places", quantity),))
 
 
-def takes(*seats: str, user: str = "u-2", quantity: int = 1, verb: Verb | None = None) -> Meanwhile:
+def takes(*seats: str, user: str = "u-2", quantity: int = 1, verb: BookingAction | None = None) -> Meanwhile:
     """Somebody takes these seats, or places."""
 
     async def take(stage: PaymentHarness) -> None:
@@ -150,7 +150,7 @@ async def test_the_seat_is_free_but_it_is_too_late(database: str, seconds: float
 )
 @async_test
 async def test_a_late_payment_is_refunded_if_somebody_took_the_seat(
-    database: str, seconds: float, verb: Verb | None
+    database: str, seconds: float, verb: BookingAction | None
 ) -> None:
     async with payment_harness(database) as stage:
         await check_refunded(stage, *await pay_late(stage, seconds, "A-1", meanwhile=takes("A-1", verb=verb)))

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.core.booking import Booking
+from holdfast.core.commands import BookingAction
 from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.auditor import audit_all
@@ -97,7 +98,7 @@ async def test_a_wrong_amount_found_by_the_reconciler_goes_to_review(database: s
 
 @pytest.mark.parametrize("verb", [Verb.CANCEL, Verb.CONFIRM])
 @async_test
-async def test_the_checkout_of_a_settled_booking_is_closed_at_once(database: str, verb: Verb) -> None:
+async def test_the_checkout_of_a_settled_booking_is_closed_at_once(database: str, verb: BookingAction) -> None:
     async with payment_harness(database, policy=LONG) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
         assert await stage.reconciler.run_once() == 0

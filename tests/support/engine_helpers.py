@@ -10,10 +10,10 @@ from typing import Any, ParamSpec
 
 import msgspec
 
-from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
+from holdfast.core.commands import Accepted, ActOnBooking, BookingAction, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import EventNew
-from holdfast.core.states import EventStatus, Verb
+from holdfast.core.states import EventStatus
 from holdfast.engine.batch import run_batch
 from holdfast.engine.event_editor import create_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
@@ -95,7 +95,7 @@ def place_command(
     )
 
 
-def act_command(event: EventHandle, booking: bytes, verb: Verb) -> ActOnBooking:
+def act_command(event: EventHandle, booking: bytes, verb: BookingAction) -> ActOnBooking:
     return ActOnBooking(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
 
 

@@ -12,9 +12,8 @@ from msgspec import Struct, json, structs
 
 from holdfast import sql
 from holdfast.core.booking import Booking
-from holdfast.core.commands import Accepted, Command, Remedy, ResolvePayment, SettlePayment, StartPayment
+from holdfast.core.commands import Accepted, BookingAction, Command, Remedy, ResolvePayment, SettlePayment, StartPayment
 from holdfast.core.payment import Payment, PaymentResult
-from holdfast.core.states import Verb
 from holdfast.engine.engine import Engine
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import CheckoutRequest, Notice, NoticeError, Provider, ProviderStatus, StartedCheckout
@@ -140,7 +139,7 @@ class PaymentHarness:
         assert isinstance(outcome, Accepted), outcome
         return outcome
 
-    async def apply(self, booking: Booking, verb: Verb) -> Booking:
+    async def apply(self, booking: Booking, verb: BookingAction) -> Booking:
         return (await self.execute(engine_helpers.act_command(self.event, booking.id, verb))).booking
 
     async def start_payment(self, booking: Booking, *, ask: bool = True) -> Payment:

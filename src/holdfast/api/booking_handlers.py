@@ -11,7 +11,7 @@ from holdfast.api.booking_schemas import BookingList, BookingView, HoldNew, book
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import BookingsQuery, Empty, TransferNew, WithReason
 from holdfast.core.booking import Booking
-from holdfast.core.commands import Accepted, ActOnBooking, TransferBooking
+from holdfast.core.commands import Accepted, ActOnBooking, BookingAction, TransferBooking
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, Refused, RefusedError
@@ -156,7 +156,7 @@ def request_key(call: Call) -> bytes:
     return hashlib.blake2b(scope + b"\0" + call.headers[b"idempotency-key"], digest_size=16).digest()
 
 
-async def _act(call: Call, verb: Verb, reason: str | None = None) -> ApiResponse[BookingView]:
+async def _act(call: Call, verb: BookingAction, reason: str | None = None) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
     outcome = await call.services.engine.submit(
         ActOnBooking(

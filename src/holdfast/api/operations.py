@@ -18,20 +18,10 @@ from holdfast.api.branding import LOGO_BYTES_MAX, LOGO_TYPES
 from holdfast.api.call import Operation, Resource, Tag
 from holdfast.api.requests import ProviderEvent, ReceiptRef, ReceiptUpload
 from holdfast.core.refusals import Refusal
+from holdfast.core.states import Verb, verb_refusals
 from holdfast.runtime.file_types import CONTENT_TYPES
 
 # A path with an id implies `not_found`; `openapi.refusals_of` adds what else follows from an operation's form.
-_SETTLED: Final = (
-    Refusal.ALREADY_CONFIRMED,
-    Refusal.ALREADY_REJECTED,
-    Refusal.ALREADY_CANCELLED,
-    Refusal.ALREADY_REFUNDED,
-    Refusal.ALREADY_COMPLETED,
-)
-_NOT_HELD: Final = (Refusal.HOLD_EXPIRED, Refusal.ALREADY_SUBMITTED, *_SETTLED)
-_NOT_REVIEWABLE: Final = (Refusal.HOLD_EXPIRED, *_SETTLED, Refusal.NOT_SUBMITTED)
-_NOT_CONFIRMED: Final = (Refusal.HOLD_EXPIRED, Refusal.NOT_CONFIRMED, *_SETTLED)
-
 # The rows read better dense than with one argument per line.
 # fmt: off
 _EVENTS: Final = (
@@ -89,26 +79,27 @@ _BOOKINGS: Final = (
     Operation("GET", "/v1/bookings/{id}", bookings.get_booking, Access.READERS, Resource.BOOKING, "Get a booking."),
     Operation(
         "POST", "/v1/bookings/{id}/extend", bookings.extend_booking, Access.BUYERS, Resource.BOOKING,
-        "Extend a hold, up to `max_expires_at`.", refusals=_NOT_HELD,
+        "Extend a hold, up to `max_expires_at`.", refusals=verb_refusals(Verb.EXTEND),
     ),
     Operation(
         "POST", "/v1/bookings/{id}/confirm", bookings.confirm_booking, Access.SALES, Resource.BOOKING,
-        "Confirm a hold that was paid elsewhere.", refusals=_NOT_HELD,
+        "Confirm a hold that was paid elsewhere.", refusals=verb_refusals(Verb.CONFIRM),
     ),
     Operation(
         "POST", "/v1/bookings/{id}/cancel", bookings.cancel_booking, Access.BUYERS, Resource.BOOKING,
-        "Cancel a hold, or a booking that cost nothing.", refusals=_NOT_HELD,
+        "Cancel a hold, or a booking that cost nothing.",
+        refusals=(*verb_refusals(Verb.CANCEL), Refusal.ALREADY_CONFIRMED),
     ),
     Operation(
         "POST", "/v1/bookings/{id}/refund", bookings.refund_booking, Access.SALES, Resource.BOOKING,
-        "Refund a confirmed booking. Its units go back on sale.", refusals=_NOT_CONFIRMED,
+        "Refund a confirmed booking. Its units go back on sale.", refusals=verb_refusals(Verb.REFUND),
     ),
     Operation(
         "POST", "/v1/bookings/{id}/transfer", bookings.transfer_booking, Access.BUYERS, Resource.BOOKING,
         "Transfer a confirmed booking to another user. Its tickets get new codes.",
         refusals=(
             Refusal.ALREADY_CHECKED_IN, Refusal.ALREADY_BOOKED, Refusal.LIMIT_REACHED, Refusal.ALREADY_TRANSFERRED,
-            *_NOT_CONFIRMED,
+            *verb_refusals(Verb.TRANSFER),
         ),
     ),
 )
@@ -118,8 +109,8 @@ _PAYMENTS: Final = (
         "POST", "/v1/bookings/{id}/payments", payments.start_payment, Access.BUYERS, Resource.BOOKING,
         "Start a payment for a hold. The first payment extends the hold once.", status=201, needs_idempotency_key=True,
         refusals=(
-            Refusal.IDEMPOTENCY_KEY_REUSED, Refusal.UNKNOWN_PROVIDER, Refusal.LIMIT_REACHED, *_NOT_HELD,
-            Refusal.REVIEW_NOT_OFFERED, Refusal.PROVIDER_REFUSED, Refusal.PROVIDER_UNAVAILABLE,
+            Refusal.IDEMPOTENCY_KEY_REUSED, Refusal.UNKNOWN_PROVIDER, Refusal.LIMIT_REACHED, Refusal.REVIEW_NOT_OFFERED,
+            Refusal.PROVIDER_REFUSED, Refusal.PROVIDER_UNAVAILABLE, *verb_refusals(Verb.START_PAYMENT),
         ),
     ),
     Operation(
@@ -144,7 +135,9 @@ _RECEIPTS: Final = (
         "Submit a payment receipt: upload a `file`, or send `file_ref` and `message_ref`.",
         body_content={"multipart/form-data": ReceiptUpload, "application/json": ReceiptRef},
         body_bytes_max=receipts.UPLOAD_BYTES_MAX,
-        refusals=(Refusal.LIMIT_REACHED, Refusal.HOLD_EXPIRED, Refusal.REVIEW_NOT_OFFERED, *_SETTLED),
+        refusals=(
+            Refusal.LIMIT_REACHED, Refusal.HOLD_EXPIRED, Refusal.REVIEW_NOT_OFFERED, *verb_refusals(Verb.SUBMIT),
+        ),
     ),
     Operation(
         "GET", "/v1/bookings/{id}/receipts", receipts.list_receipts, Access.REVIEW, Resource.BOOKING,
@@ -156,11 +149,11 @@ _RECEIPTS: Final = (
     ),
     Operation(
         "POST", "/v1/bookings/{id}/approve", bookings.approve_booking, Access.REVIEW, Resource.BOOKING,
-        "Approve the receipt and confirm the booking.", refusals=_NOT_REVIEWABLE,
+        "Approve the receipt and confirm the booking.", refusals=verb_refusals(Verb.APPROVE),
     ),
     Operation(
         "POST", "/v1/bookings/{id}/reject", bookings.reject_booking, Access.REVIEW, Resource.BOOKING,
-        "Reject the receipt. The booking ends, and the buyer gets the reason.", refusals=_NOT_REVIEWABLE,
+        "Reject the receipt. The booking ends, and the buyer gets the reason.", refusals=verb_refusals(Verb.REJECT),
     ),
 )
 

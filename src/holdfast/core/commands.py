@@ -1,6 +1,7 @@
 """Commands to an event. The caller chooses the ids, so that running a command twice finds the work of the first run."""
 
 from datetime import datetime
+from typing import Literal
 
 from msgspec import Struct
 
@@ -42,13 +43,17 @@ class PlaceHold(BuyerInput, frozen=True, kw_only=True):
     staff: bool = True
 
 
+# What people do to a booking. The other verbs have commands of their own, or happen when a deadline passes.
+BookingAction = Literal[Verb.EXTEND, Verb.CONFIRM, Verb.CANCEL, Verb.REFUND, Verb.APPROVE, Verb.REJECT]
+
+
 class ActOnBooking(Struct, frozen=True, kw_only=True):
     """Apply a verb to a booking. `owner` restricts the command to the booking of this user."""
 
     event: bytes
     org: bytes
     booking: bytes
-    verb: Verb
+    verb: BookingAction
     actor: str
     owner: str | None = None
     reason: str | None = None

@@ -16,7 +16,7 @@ from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResul
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import TRANSITIONS, Status, Verb
-from holdfast.core.transitions import apply_verb, end_with_event, extend_hold, find_booking, is_revivable, transition
+from holdfast.core.transitions import apply_verb, end_with_event, extend_hold, find_booking, is_revivable
 
 # Far more than any buyer needs for one booking.
 PAYMENTS_MAX: Final = 50
@@ -214,5 +214,5 @@ def _record_refund(
     )
     booking = state.record_payment(booking, refunded, actor)
     if paid_for_booking and booking.status is Status.CONFIRMED:
-        booking = transition(state, booking, Status.REFUNDED, actor, Reason.REFUNDED_BY_PROVIDER)
+        booking = apply_verb(state, booking, Verb.REFUND, actor, Reason.REFUNDED_BY_PROVIDER)
     return booking

@@ -217,13 +217,17 @@ HOLDING: Final = frozenset(status for status in Status if CLAIMS[status] is Clai
 SOLD: Final = frozenset(status for status in Status if CLAIMS[status] is Claim.SOLD)
 CLAIMING: Final = HOLDING | SOLD
 
-# These accept a receipt.
+# These accept a receipt, or a payment at a provider.
 SUBMITTABLE: Final = frozenset(status for status in Status if isinstance(TRANSITIONS[status, Verb.SUBMIT], Status))
-
-# These verbs can revive an expired booking.
-REVIVING: Final = frozenset(verb for verb in Verb if TRANSITIONS[Status.EXPIRED, verb] in LIVE)
+PAYABLE: Final = frozenset(status for status in Status if isinstance(TRANSITIONS[status, Verb.START_PAYMENT], Status))
 
 Edge = tuple[Status | None, Status, str]
+
+
+def verb_refusals(verb: Verb) -> tuple[Refusal, ...]:
+    """Every refusal that the table has for the verb."""
+    targets = (TRANSITIONS[status, verb] for status in Status)
+    return tuple(dict.fromkeys(target for target in targets if isinstance(target, Refusal)))
 
 
 def edges() -> list[Edge]:
@@ -238,6 +242,5 @@ def edges() -> list[Edge]:
         (source, target, f"event {event}")
         for event, targets in ENDINGS.items()
         for (source, _), target in targets.items()
-        if (source, target) not in {(before, after) for before, after, _ in moves}
     ]
     return starts + moves + list(dict.fromkeys(endings))

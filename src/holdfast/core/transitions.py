@@ -20,7 +20,7 @@ from holdfast.core.holds import check_user_limits, find_short_pools
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import ENDINGS, LIVE, TRANSITIONS, EventStatus, Status, Verb
+from holdfast.core.states import CLAIMING, ENDINGS, LIVE, TRANSITIONS, EventStatus, Status, Verb
 
 # What a booking's new status does to a payment whose receipt is waiting for review, and why.
 _SUBMITTED_PAYMENTS_BECOME: Final = {
@@ -30,7 +30,6 @@ _SUBMITTED_PAYMENTS_BECOME: Final = {
     Status.CANCELLED: (PaymentStatus.REVIEW, Reason.EVENT_CANCELLED),
 }
 
-_REFUNDING: Final = frozenset({Status.REFUNDED, Status.CANCELLED})
 _ENDED: Final = frozenset(Status) - LIVE
 
 
@@ -94,7 +93,7 @@ def _follow_booking(payment: Payment, status: Status) -> Payment | None:
         new_status, reason = _SUBMITTED_PAYMENTS_BECOME[status]
         outcome = PaymentOutcome.REVIEW if new_status is PaymentStatus.REVIEW else None
         return structs.replace(payment, status=new_status, outcome=outcome, reason=reason)
-    if payment.status is PaymentStatus.SUCCEEDED and status in _REFUNDING:
+    if payment.status is PaymentStatus.SUCCEEDED and status not in CLAIMING:
         return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=Reason.BOOKING_GIVEN_UP)
     if payment.status is PaymentStatus.STARTED and payment.provider == RECEIPT and status in _ENDED:
         return structs.replace(payment, status=PaymentStatus.FAILED)

@@ -10,7 +10,6 @@ from msgspec import Struct, json
 from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.commands import (
-    ActOnBooking,
     Command,
     PlaceHold,
     SeatItem,
@@ -21,7 +20,6 @@ from holdfast.core.commands import (
 from holdfast.core.event_state import Counter, EventState
 from holdfast.core.layout import Layout
 from holdfast.core.notifications import WebhookSubscription
-from holdfast.core.states import REVIVING
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import Connection
 
@@ -135,9 +133,7 @@ def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> 
 
 def _may_revive(command: Command) -> bool:
     """Whether the command can revive an expired booking, which needs to know whether its units are free."""
-    return isinstance(command, SettlePayment | SubmitReceipt) or (
-        isinstance(command, ActOnBooking) and command.verb in REVIVING
-    )
+    return isinstance(command, SettlePayment | SubmitReceipt)
 
 
 def _pools_to_load(layouts: Mapping[bytes, Layout], holds: list[PlaceHold]) -> set[tuple[bytes, int]]:

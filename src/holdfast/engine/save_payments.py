@@ -8,7 +8,7 @@ from holdfast.core.booking import Booking
 from holdfast.core.commands import Receipt
 from holdfast.core.event_state import EventState
 from holdfast.core.payment import RECEIPT, Payment, PaymentStatus
-from holdfast.core.states import Status
+from holdfast.core.states import PAYABLE
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import Row, check_counts, document
 from holdfast.runtime.db import Connection
@@ -73,6 +73,6 @@ def _due_at(state: EventState, booking: Booking, payment: Payment) -> datetime |
         return state.now
     if payment.status is not PaymentStatus.STARTED or payment.provider == RECEIPT:
         return None
-    if booking.status is not Status.HELD or booking.expires_at is None:
+    if booking.status not in PAYABLE or booking.expires_at is None:
         return state.now
     return min(state.now + timedelta(seconds=CHECK_SECONDS), booking.expires_at)

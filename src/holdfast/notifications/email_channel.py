@@ -8,7 +8,7 @@ from msgspec import Struct, json
 from holdfast.core.journal import PAYMENT_PREFIX, TRANSFERRED
 from holdfast.core.notifications import webhook_kind
 from holdfast.core.payment import PaymentStatus
-from holdfast.core.states import Status
+from holdfast.core.states import SOLD, Status
 from holdfast.engine.engine import Engine
 from holdfast.i18n.languages import language_of
 from holdfast.i18n.reason_texts import reason_text
@@ -46,7 +46,7 @@ class DeliveryBody(Struct, frozen=True):
     def email_kind(self, delivery_kind: str) -> EmailKind:
         """Money for a booking that is confirmed anyway is surplus, not late."""
         kind = KINDS[delivery_kind]
-        is_surplus = kind is EmailKind.LATE_REFUND and self.status in (Status.CONFIRMED, Status.COMPLETED)
+        is_surplus = kind is EmailKind.LATE_REFUND and self.status in SOLD
         return EmailKind.EXTRA_REFUND if is_surplus else kind
 
 

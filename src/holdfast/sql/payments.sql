@@ -68,7 +68,7 @@ due AS MATERIALIZED (
 UPDATE payment SET due_at = clock.at + make_interval(secs => $2),
                    attempts = payment.attempts + (payment.status = 'refund_due' OR NOT hold.held)::integer
 FROM clock, due JOIN booking ON booking.event_id = due.event_id AND booking.id = due.booking_id
-     CROSS JOIN LATERAL (SELECT booking.status = 'held' AND booking.expires_at > clock.at AS held) AS hold
+     CROSS JOIN LATERAL (SELECT booking.status IN ({{payable}}) AND booking.expires_at > clock.at AS held) AS hold
 WHERE payment.event_id = due.event_id AND payment.id = due.id
 RETURNING payment.event_id, payment.id, payment.org_id, payment.booking_id, payment.provider, payment.provider_ref,
           payment.amount, payment.currency, payment.attempts, payment.created_at, clock.at AS now, booking.expires_at,

@@ -12,7 +12,7 @@ from holdfast.api.booking_schemas import BookingView
 from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import Status
+from holdfast.core.states import SOLD
 from holdfast.i18n.texts import section
 from holdfast.payments.receipt_files import FILE_BYTES_MAX
 from holdfast.runtime import ids
@@ -190,7 +190,7 @@ async def _booking_page(
     page: PageRequest, listing: EventListing, booking: BookingView, problem: PageProblem | None = None
 ) -> Response:
     event = listing.event
-    has_tickets = booking.status in (Status.CONFIRMED, Status.COMPLETED)
+    has_tickets = booking.status in SOLD
     return page.render(
         "booking.html",
         problem.status if problem else 200,

@@ -2,7 +2,7 @@
 
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.responses import EventView, PaymentView
-from holdfast.core.states import LIVE, Status
+from holdfast.core.states import LIVE, SOLD, TRANSITIONS, Status, Verb
 
 
 def is_live(booking: BookingView) -> bool:
@@ -23,10 +23,17 @@ def last_payment(booking: BookingView) -> PaymentView | None:
 
 def can_extend(booking: BookingView, event: EventView) -> bool:
     """Whether the buyer can get more time, now or closer to the deadline."""
-    if booking.status is not Status.HELD or booking.expires_at is None or booking.max_expires_at is None:
+    if not _allows(booking, Verb.EXTEND) or booking.expires_at is None or booking.max_expires_at is None:
         return False
     return booking.max_expires_at > booking.expires_at and event.policy.extend_seconds > 0
 
 
 def can_cancel(booking: BookingView) -> bool:
-    return booking.status is Status.HELD or (booking.status is Status.CONFIRMED and booking.total == 0)
+    """The engine cancels a sold booking only if it was free."""
+    return _allows(booking, Verb.CANCEL) and (booking.status not in SOLD or booking.total == 0)
+
+
+def _allows(booking: BookingView, verb: Verb) -> bool:
+    """Whether the verb can still do something to the booking."""
+    target = TRANSITIONS[booking.status, verb]
+    return isinstance(target, Status) and (target is not booking.status or verb is Verb.EXTEND)

@@ -10,7 +10,7 @@ reloadWhenRestored();
 startCountdown();
 startReceipt();
 document.querySelectorAll("form[data-once]").forEach((form) => form.addEventListener("submit", () => showBusy(form)));
-if (["held", "payment_submitted"].includes(page.status)) {
+if (page.secondsLeft !== null) {
   setInterval(() => document.hidden || reloadIfChanged(), POLL_MS);
   document.addEventListener("visibilitychange", () => document.hidden || reloadIfChanged());
 }
