@@ -1,11 +1,14 @@
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from hypothesis import settings
 
 from tests.support.harness import IS_LONG, Org, Server, fresh_database, running_server, start_postgres
+from tests.support.postgres_process import stop_postgres
 
 # No test measures speed, and a busy machine may pause.
 settings.register_profile("patient", deadline=None, max_examples=100 if IS_LONG else 40)
@@ -50,6 +53,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def postgres() -> str:
     """The URL of an embedded PostgreSQL for the whole run."""
     return start_postgres()
+
+
+@pytest.fixture
+def data_folder() -> Iterator[Path]:
+    """A folder for an embedded PostgreSQL, which may run as another user. Pytest's own temporary folder will not do: if
+    root starts a second run of the tests, pytest takes away the access of others."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+        stop_postgres(Path(name))
 
 
 @pytest.fixture

@@ -200,8 +200,8 @@ async def _filled_event(connection: db.Connection, org: bytes, count: int) -> Ev
 async def _measure(url: str) -> Full:
     async with lane_connection(url) as early, lane_connection(url) as late, lane_connection(url) as other:
         await other.execute("SET statement_timeout = 0")
-        for table in ("event", "pool", "booking", "line", "journal", "payment", "delivery"):
-            await other.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        for row in await other.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
+            await other.execute(f"ALTER TABLE {row['tablename']} SET (autovacuum_enabled = off)")
         org = await new_org(other)
         await other.execute(
             "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, '', '{}', '')", new_id(), org

@@ -59,7 +59,7 @@ from tests.support.harness import (
     wait_until,
 )
 from tests.support.persistent_buyers import POOLS, PersistentBuyers, buying_in_background
-from tests.support.postgres_process import find_postmaster, is_running, stop_postgres
+from tests.support.postgres_process import find_postmaster, is_running
 from tests.support.resources import TINY_PNG, create_submitted_booking
 
 RECOVERY_SECONDS = 60
@@ -146,17 +146,17 @@ def test_connections_of_lanes_may_be_ended_while_they_commit(postgres: str) -> N
             ended += await connection.fetchval(f"SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) {COMMITTING}")
 
     with _busy(postgres) as (server, buyers):
-        run_with_connection(lambda connection: asyncio.wait_for(end_committing(connection), 20), server.database_url)
+        run_with_connection(lambda connection: asyncio.wait_for(end_committing(connection), 60), server.database_url)
         _serves_again(buyers, time.monotonic())
 
 
 @pytest.fixture
-def own_postgres(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A PostgreSQL that a test may do anything to: its address and its folder."""
-    url = embedded.start(tmp_path)
+def own_postgres(data_folder: Path) -> Iterator[tuple[str, Path]]:
+    """A PostgreSQL that a test may do anything to: its URL and its folder."""
+    url = embedded.start(data_folder)
     make_template(url)
-    yield url, tmp_path
-    get_server(tmp_path / "postgres", start=False).cleanup()
+    yield url, data_folder
+    get_server(data_folder / "postgres", start=False).cleanup()
 
 
 def test_a_database_that_crashes_and_recovers_has_lost_nothing(own_postgres: tuple[str, Path]) -> None:
@@ -306,14 +306,8 @@ def test_processes_end_when_their_server_is_killed(database: str, moment: str) -
         wait_until(lambda: not any(is_running(child) for child in family), ORPHAN_SECONDS)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    stop_postgres(tmp_path)
-
-
-def test_a_server_killed_with_all_its_processes_restarts_with_its_data(folder: Path) -> None:
-    data = ["--data", str(folder)]
+def test_a_server_killed_with_all_its_processes_restarts_with_its_data(data_folder: Path) -> None:
+    data = ["--data", str(data_folder)]
     with _started(*data) as server:
         wait_until(lambda: _is_up(server), 30)
         assert run_holdfast("orgs", "create", "acme", *data).stdout == "acme\n"
@@ -324,16 +318,16 @@ def test_a_server_killed_with_all_its_processes_restarts_with_its_data(folder: P
         with server.client({"Authorization": f"Bearer {key}"}) as admin:
             booking = create_submitted_booking(admin)
             receipt = admin.get(f"/v1/bookings/{booking}/receipts").json()["items"][0]["id"]
-        postmaster = find_postmaster(folder)
+        postmaster = find_postmaster(data_folder)
         os.killpg(server.process.pid, signal.SIGKILL)
     assert is_running(postmaster)
     with _started(*data) as server:
         wait_until(lambda: _is_up(server), 30)
-        assert find_postmaster(folder) == postmaster
+        assert find_postmaster(data_folder) == postmaster
         with server.client({"Authorization": f"Bearer {key}"}) as admin:
             assert admin.get(f"/v1/bookings/{booking}").json()["status"] == "payment_submitted"
             assert admin.get(f"/v1/receipts/{receipt}").content == TINY_PNG
-        assert any(path.is_file() for path in (folder / "receipts").rglob("*"))
+        assert any(path.is_file() for path in (data_folder / "receipts").rglob("*"))
         assert run_audit(*data) == {"ok": True, "events": 1, "findings": []}
         assert server.stop() == 0
     assert not is_running(postmaster)

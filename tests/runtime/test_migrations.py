@@ -28,7 +28,7 @@ from tests.support.harness import (
     wait_until,
     with_database,
 )
-from tests.support.postgres_process import find_postmaster, is_running, stop_postgres
+from tests.support.postgres_process import find_postmaster, is_running
 
 OLDEST = Path("/usr/lib/postgresql/15/bin")
 STARTER = """
@@ -175,17 +175,11 @@ def test_postgresql_15_is_new_enough_for_everything(oldest: str) -> None:
     assert (report["ok"], report["events"]) == (True, 6)
 
 
-def test_the_embedded_server_is_durable_and_has_room_for_many_processes(folder: Path) -> None:
-    rows = query(embedded.start(folder), "SELECT name, setting FROM pg_settings")
+def test_the_embedded_server_is_durable_and_has_room_for_many_processes(data_folder: Path) -> None:
+    rows = query(embedded.start(data_folder), "SELECT name, setting FROM pg_settings")
     settings = {row["name"]: row["setting"] for row in rows}
     assert [settings[name] for name in ("fsync", "synchronous_commit", "full_page_writes")] == ["on"] * 3
     assert int(settings["max_connections"]) >= 200
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    stop_postgres(tmp_path)
 
 
 @contextmanager
@@ -201,15 +195,15 @@ def _started(folder: Path) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def test_the_embedded_server_outlives_whoever_started_it_until_the_next_user_is_done(folder: Path) -> None:
-    data = ["--data", str(folder)]
-    with _started(folder):
+def test_the_embedded_server_outlives_whoever_started_it_until_the_next_user_is_done(data_folder: Path) -> None:
+    data = ["--data", str(data_folder)]
+    with _started(data_folder):
         assert run_holdfast("orgs", "create", "acme", *data).stdout == "acme\n"
-        first = find_postmaster(folder)
+        first = find_postmaster(data_folder)
         assert is_running(first), "a command that ends does not stop what others use"
     assert is_running(first), "its starter was killed"
-    with _started(folder):
-        assert find_postmaster(folder) == first
+    with _started(data_folder):
+        assert find_postmaster(data_folder) == first
     assert run_holdfast("orgs", "list", *data).stdout == "acme\tacme\n"
     assert not is_running(first), "the last user is done"
 
@@ -222,21 +216,21 @@ def _kill_the_server(folder: Path) -> None:
     wait_until(lambda: not psutil.pid_exists(postmaster.pid), 10)
 
 
-def test_the_embedded_server_restarts_with_its_data_after_a_kill(folder: Path) -> None:
-    data = ["--data", str(folder)]
-    with _started(folder):
+def test_the_embedded_server_restarts_with_its_data_after_a_kill(data_folder: Path) -> None:
+    data = ["--data", str(data_folder)]
+    with _started(data_folder):
         assert run_holdfast("orgs", "create", "acme", *data).returncode == 0
-        _kill_the_server(folder)
+        _kill_the_server(data_folder)
     done = run_holdfast("orgs", "list", *data)
     assert done.stdout == "acme\tacme\n", done.stderr
 
 
-def test_the_pid_that_a_dead_server_left_behind_may_be_that_of_another_process_by_now(folder: Path) -> None:
-    data = ["--data", str(folder)]
-    with _started(folder) as other:
+def test_the_pid_that_a_dead_server_left_behind_may_be_that_of_another_process_by_now(data_folder: Path) -> None:
+    data = ["--data", str(data_folder)]
+    with _started(data_folder) as other:
         assert run_holdfast("orgs", "create", "acme", *data).returncode == 0
-        _kill_the_server(folder)
-        left = folder / "postgres" / "postmaster.pid"
+        _kill_the_server(data_folder)
+        left = data_folder / "postgres" / "postmaster.pid"
         _, rest = left.read_text().split("\n", 1)
         left.write_text(f"{other.pid}\n{rest}")
         done = run_holdfast("orgs", "list", *data)
@@ -244,8 +238,10 @@ def test_the_pid_that_a_dead_server_left_behind_may_be_that_of_another_process_b
         assert other.poll() is None
 
 
-def test_commands_that_start_the_embedded_server_at_once_share_it(folder: Path) -> None:
+def test_commands_that_start_the_embedded_server_at_once_share_it(data_folder: Path) -> None:
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(lambda n: run_holdfast("orgs", "create", f"org-{n}", "--data", str(folder)), range(4)))
+        done = list(
+            pool.map(lambda n: run_holdfast("orgs", "create", f"org-{n}", "--data", str(data_folder)), range(4))
+        )
     assert [command.stdout for command in done] == [f"org-{n}\n" for n in range(4)], done
-    assert not (folder / "postgres" / "postmaster.pid").exists()
+    assert not (data_folder / "postgres" / "postmaster.pid").exists()
