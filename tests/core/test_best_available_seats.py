@@ -107,14 +107,14 @@ def test_shorter_rows_are_centred_before_the_front_is_measured() -> None:
 
 
 def test_an_aisle_keeps_seats_apart() -> None:
-    seats = [structs.replace(seat, place=seat.number + 1 + (seat.number > 1)) for seat in seat_grid("A", 4)]
+    seats = [structs.replace(seat, number_in_row=seat.number + 1 + (seat.number > 1)) for seat in seat_grid("A", 4)]
     assert given_to(seated_layout(seats), 2) == ["A-1", "A-2"]
     said = expect_refused(make_event_state(seated_layout(seats)), place_command("it", best=best(3)))
     assert (said.refusal, said.conflicts) == (Refusal.SOLD_OUT, ("stalls",))
 
 
 def test_rows_and_unnumbered_seats_have_no_neighbours() -> None:
-    loose = [structs.replace(seat, place=None) for seat in seat_grid("A", 4)]
+    loose = [structs.replace(seat, number_in_row=None) for seat in seat_grid("A", 4)]
     assert (
         expect_refused(make_event_state(seated_layout(loose)), place_command("it", best=best(2))).refusal
         is Refusal.SOLD_OUT
@@ -243,7 +243,9 @@ class Hall(Struct, frozen=True):
 def halls(draw: st.DrawFn, *policies: Policy) -> Hall:
     seats = draw(st.sampled_from([_rows, _spread]))(draw)
     foremost = seats[0]
-    beside_it = structs.replace(foremost, number=0, pool=0, label="X", place=(foremost.place or 0) - 1, blocked=False)
+    beside_it = structs.replace(
+        foremost, number=0, pool=0, label="X", number_in_row=(foremost.number_in_row or 0) - 1, blocked=False
+    )
     layout = two_pools([beside_it, *seats], draw(st.sampled_from(policies or (AVOIDING, AVOIDING, Policy()))))
     gone = draw(st.lists(st.sampled_from([False, False, True]), min_size=len(seats), max_size=len(seats)))
     free = frozenset(seat.number for seat, is_gone in zip(seats, gone, strict=True) if not (is_gone or seat.blocked))
@@ -286,8 +288,8 @@ def _distances(seats: list[Seat]) -> dict[int, float]:
 
 
 def _neighbours(seats: list[Seat]) -> dict[int, tuple[int | None, int | None]]:
-    at = {(seat.row, seat.place): seat.number for seat in seats}
-    places = {seat.number: (seat.row, seat.place or 0) for seat in seats}
+    at = {(seat.row, seat.number_in_row): seat.number for seat in seats}
+    places = {seat.number: (seat.row, seat.number_in_row or 0) for seat in seats}
     return {number: (at.get((row, n - 1)), at.get((row, n + 1))) for number, (row, n) in places.items()}
 
 

@@ -376,7 +376,7 @@ def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: 
     while any(free):
         seats = zip(layout.seats, free, strict=True)
         event_map.update(
-            [MapSeat(s.label, "stalls", s.row, s.place, "free" if is_free else "held") for s, is_free in seats]
+            [MapSeat(s.label, "stalls", s.row, s.number_in_row, "free" if is_free else "held") for s, is_free in seats]
         )
         quantity = random.randint(1, 4)
         while (picked := event_map.choose_seats(quantity, careful=True)) is None:

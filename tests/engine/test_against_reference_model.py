@@ -434,7 +434,13 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def bookings_read_as_the_model_has_them(self) -> None:
         for status in STATUSES:
-            rows = self.run(self.watcher.fetch(sql.reads.bookings, self.org, self.event, None, status, None, 200, None))
+            rows = self.run(
+                self.watcher.fetch(
+                    *sql.reads.bookings(
+                        org=self.org, event=self.event, user=None, status=status, after=None, limit=200, reference=None
+                    )
+                )
+            )
             read = [json.decode(row["booking"], type=BookingRead) for row in rows]
             there = {booking.id: (booking.total, booking.expires_at) for booking in read}
             entries = self.model.bookings.items()

@@ -1,5 +1,8 @@
 """Statements with named parameters: each name becomes a number, and a call has to give a value for each."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 from holdfast import sql
@@ -42,7 +45,14 @@ def test_named_and_numbered_parameters_do_not_mix() -> None:
         NamedStatement("SELECT :a, $1")
 
 
-def test_statements_with_many_parameters_name_them() -> None:
-    assert isinstance(sql.engine.load, NamedStatement)
-    assert isinstance(sql.events.insert_event, NamedStatement)
-    assert isinstance(sql.events.lock, str)
+def test_statements_with_more_than_four_parameters_name_them() -> None:
+    files = {name: statements for name, statements in vars(sql).items() if isinstance(statements, SimpleNamespace)}
+    assert len(files) > 10
+    numbered = {
+        f"{file}.{name}": text
+        for file, statements in files.items()
+        for name, text in vars(statements).items()
+        if isinstance(text, str)
+    }
+    assert "events.lock" in numbered
+    assert [name for name, text in numbered.items() if re.search(r"\$(?:[5-9]|\d\d)", text)] == []

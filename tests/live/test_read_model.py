@@ -37,8 +37,6 @@ async def reading(server: Server) -> AsyncIterator[db.Pool]:
 
 async def shown_by_database(pool: db.Pool, event: bytes) -> Shown:
     seats = [dict(row) for row in await pool.fetch(sql.reads.seats, event)]
-    for seat in seats:
-        seat["number"] = seat.pop("place")
     pools = [dict(row) for row in await pool.fetch(sql.reads.availability, event)]
     for each in pools:
         each["remaining"] = each["capacity"] - each["held"] - each["sold"]

@@ -337,7 +337,7 @@ async def test_the_next_sender_sends_what_a_dead_one_had_leased(database: str) -
     async with stage(database) as at:
         await at.sandbox.start(checkout_request())
         await at.sandbox.act(REF, Action.PAY)
-        assert len(await at.pool.fetch(sql.sandbox.claim_notices, 20, LEASE_SECONDS)) == 1
+        assert len(await at.pool.fetch(*sql.sandbox.claim_notices(claim_max=20, lease_seconds=LEASE_SECONDS))) == 1
         await at.move_clock(int(LEASE_SECONDS) - 10)
         assert await at.sandbox.send_due() == 0
         await at.move_clock(int(LEASE_SECONDS) + 10)

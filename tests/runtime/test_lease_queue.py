@@ -12,19 +12,21 @@ from structlog.testing import capture_logs
 from holdfast.runtime import db
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.lease_queue import LeaseQueue
+from holdfast.sql import NamedStatement
 from tests.support.engine_helpers import async_test, shift_clock
 
 TABLE: Final = """
 CREATE TABLE task (id integer PRIMARY KEY, stream text, due_at timestamptz, attempts integer);
 INSERT INTO task SELECT number, 'stream ' || number % 3, holdfast_now(), 0 FROM generate_series(1, 9) AS number
 """
-CLAIM: Final = """
+CLAIM: Final = NamedStatement("""
 WITH due AS MATERIALIZED (
-    SELECT id FROM task WHERE due_at <= holdfast_now() AND stream LIKE $3 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+    SELECT id FROM task WHERE due_at <= holdfast_now() AND stream LIKE :stream
+    ORDER BY id LIMIT :claim_max FOR UPDATE SKIP LOCKED
 )
-UPDATE task SET due_at = holdfast_now() + make_interval(secs => $2), attempts = attempts + 1
+UPDATE task SET due_at = holdfast_now() + make_interval(secs => :lease_seconds), attempts = attempts + 1
 FROM due WHERE task.id = due.id RETURNING task.id, task.stream, task.attempts
-"""
+""")
 
 
 class Task(Struct, frozen=True):
@@ -63,21 +65,21 @@ async def double(task: Task) -> int:
 @async_test
 async def test_a_pass_claims_as_many_rows_as_it_may_and_counts_them(database: str) -> None:
     async with tasks(database) as scope:
-        worked = await a_queue(claim_max=4).run_once(scope, double, "%")
+        worked = await a_queue(claim_max=4).run_once(scope, double, stream="%")
         assert (sorted(worked.results), worked.failures, worked.rows) == ([2, 4, 6, 8], [], 4)
-        assert [(await a_queue(claim_max=4).run_once(scope, double, "%")).rows for _ in range(3)] == [4, 1, 0]
+        assert [(await a_queue(claim_max=4).run_once(scope, double, stream="%")).rows for _ in range(3)] == [4, 1, 0]
 
 
 @async_test
 async def test_a_claim_may_be_narrowed(database: str) -> None:
     async with tasks(database) as scope:
-        assert {task.id for task in await a_queue().claim(scope, "stream 0")} == {3, 6, 9}
+        assert {task.id for task in await a_queue().claim(scope, stream="stream 0")} == {3, 6, 9}
 
 
 @async_test
 async def test_workers_that_claim_at_once_never_share_a_row(database: str) -> None:
     async with tasks(database) as scope:
-        claims = await asyncio.gather(*(a_queue(claim_max=3).claim(scope, "%") for _ in range(8)))
+        claims = await asyncio.gather(*(a_queue(claim_max=3).claim(scope, stream="%") for _ in range(8)))
         assert sorted(task.id for claim in claims for task in claim) == list(range(1, 10))
 
 
@@ -90,7 +92,7 @@ async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_it
 
     async with tasks(database) as scope:
         with capture_logs() as logs:
-            worked = await a_queue().run_once(scope, fail_on_two, "%")
+            worked = await a_queue().run_once(scope, fail_on_two, stream="%")
         assert (len(worked.results), len(worked.failures), worked.rows) == (8, 1, 9)
         assert logs == [
             {
@@ -101,10 +103,10 @@ async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_it
                 "error": "ValueError",
             }
         ]
-        assert (await a_queue().run_once(scope, double, "%")).rows == 0
+        assert (await a_queue().run_once(scope, double, stream="%")).rows == 0
         async with scope.connection() as connection:
             await shift_clock(connection, 61)
-        assert Task(2, "stream 2", 2) in await a_queue().claim(scope, "%")
+        assert Task(2, "stream 2", 2) in await a_queue().claim(scope, stream="%")
 
 
 @async_test
@@ -120,7 +122,7 @@ async def test_rows_are_worked_on_at_once_unless_the_queue_has_an_order(database
         under_way.discard(task.id)
 
     async with tasks(database) as scope:
-        rows = await a_queue().claim(scope, "%")
+        rows = await a_queue().claim(scope, stream="%")
         await a_queue().work_on(rows, watch)
         assert most == 9
         most = 0
@@ -139,7 +141,7 @@ async def test_rows_with_the_same_key_keep_their_order_also_after_a_failure(data
             raise ValueError
 
     async with tasks(database) as scope:
-        rows = sorted(await a_queue().claim(scope, "%"), key=lambda task: task.id)
+        rows = sorted(await a_queue().claim(scope, stream="%"), key=lambda task: task.id)
         with capture_logs():
             worked = await a_queue(in_order=True).work_on(rows, slow_first)
         assert done == {"stream 1": [1, 4, 7], "stream 2": [2, 5, 8], "stream 0": [3, 6, 9]}
@@ -157,7 +159,7 @@ async def test_a_cancelled_row_is_not_taken_for_one_that_failed(database: str) -
         finished.append(task.id)
 
     async with tasks(database) as scope:
-        rows = await a_queue().claim(scope, "%")
+        rows = await a_queue().claim(scope, stream="%")
         with pytest.raises(asyncio.CancelledError):
             await a_queue().work_on(rows, cancel_two)
         assert sorted(finished) == [1, 3, 4, 5, 6, 7, 8, 9]

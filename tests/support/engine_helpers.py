@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import Any, ParamSpec
 
 import msgspec
@@ -19,6 +20,7 @@ from holdfast.engine.event_editor import create_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db, ids
 from holdfast.runtime.credentials import create_org
+from holdfast.sql import NamedStatement
 from tests.support.harness import example_event
 
 P = ParamSpec("P")
@@ -132,6 +134,14 @@ async def eventually(condition: Callable[[], Awaitable[bool] | bool], seconds: f
 
 async def _truth(found: Awaitable[bool] | bool) -> bool:
     return found if isinstance(found, bool) else await found
+
+
+def without(guard: str, statement: NamedStatement, instead: str = "") -> NamedStatement:
+    """A statement that lacks one of its conditions, to show what the condition is for."""
+    assert guard in statement.text
+    unguarded = copy(statement)
+    unguarded.text = statement.text.replace(guard, instead)
+    return unguarded
 
 
 async def is_waiting_for_lock(observer: db.Connection, pid: int) -> bool:

@@ -28,8 +28,8 @@ class BookingDocumentRow(Struct, frozen=True):
     booking: str
 
 
-class TransferCheck(Struct, frozen=True):
-    """What a transfer depends on."""
+class BookingAccess(Struct, frozen=True):
+    """What a caller has to know about a booking before acting on it."""
 
     generation: int
     checked_in: bool
@@ -77,8 +77,8 @@ async def reject_booking(call: Call, body: WithReason) -> ApiResponse[BookingVie
 
 async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
-    check = await require_booking(call, event, booking)
-    if check.checked_in:
+    access = await require_booking(call, event, booking)
+    if access.checked_in:
         raise RefusedError(
             Refusal.ALREADY_CHECKED_IN,
             "A ticket of this booking has already been used to enter, so the booking cannot be transferred.",
@@ -88,7 +88,7 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
             event=event,
             org=call.caller.org,
             booking=booking,
-            generation=check.generation,
+            generation=access.generation,
             user=body.user,
             email=body.email,
             language=body.language,
@@ -126,14 +126,15 @@ async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingDocume
         return []
     return await call.services.database.org(call.caller.org).rows(
         BookingDocumentRow,
-        sql.reads.bookings,
-        call.caller.org,
-        event,
-        user,
-        query.status,
-        after[1] if after else None,
-        query.limit + 1,
-        query.reference.lower() if query.reference else None,
+        *sql.reads.bookings(
+            org=call.caller.org,
+            event=event,
+            user=user,
+            status=query.status,
+            after=after[1] if after else None,
+            limit=query.limit + 1,
+            reference=query.reference.lower() if query.reference else None,
+        ),
     )
 
 
@@ -172,10 +173,10 @@ async def _act(call: Call, verb: BookingAction, reason: str | None = None) -> Ap
     return booking_response(outcome)
 
 
-async def require_booking(call: Call, event: bytes, booking: bytes) -> TransferCheck:
+async def require_booking(call: Call, event: bytes, booking: bytes) -> BookingAccess:
     """Refuse unless the booking exists and the caller may see it."""
     row = await call.services.database.event(event).row(
-        TransferCheck, sql.payments.known_booking, event, booking, call.caller.org, call.caller.user
+        BookingAccess, sql.payments.booking_access, event, booking, call.caller.org, call.caller.user
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)

@@ -108,7 +108,14 @@ async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
         if org is None:
             return ApiResponse(EventList(items=[], next=None))
     rows = await call.services.database.all_events.rows(
-        EventRow, sql.reads.events, org, not _is_staff(call), query.status, _parse_cursor(query.after), query.limit + 1
+        EventRow,
+        *sql.reads.events(
+            org=org,
+            only_published=not _is_staff(call),
+            status=query.status,
+            after=_parse_cursor(query.after),
+            limit=query.limit + 1,
+        ),
     )
     items = await _views(call, rows[: query.limit])
     return ApiResponse(EventList(items=items, next=items[-1].id if len(rows) > query.limit else None))

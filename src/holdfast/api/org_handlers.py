@@ -53,8 +53,15 @@ async def read_org(database: Database, org: bytes, public_url: str) -> OrgView:
 
 
 async def save_org(database: Database, org: bytes, change: OrgChange) -> None:
-    name, colour, origins = (None if v is UNSET else v for v in (change.name, change.colour, change.frame_origins))
-    await database.org(org).execute(sql.credentials.change_org, org, name, change.colour is not UNSET, colour, origins)
+    await database.org(org).execute(
+        *sql.credentials.change_org(
+            org=org,
+            name=None if change.name is UNSET else change.name,
+            has_colour=change.colour is not UNSET,
+            colour=None if change.colour is UNSET else change.colour,
+            frame_origins=None if change.frame_origins is UNSET else change.frame_origins,
+        )
+    )
 
 
 async def save_logo(database: Database, org: bytes, data: bytes) -> None:

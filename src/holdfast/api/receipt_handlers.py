@@ -57,12 +57,12 @@ class ReceiptFileRow(Struct, frozen=True):
 async def submit_receipt(call: Call, body: bytes) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
     receipt, file = _read_receipt(call, body)
-    reviewable = await call.services.database.event(event).fetchrow(
-        sql.payments.reviewable, event, booking, call.caller.org, call.caller.user
+    access = await call.services.database.event(event).fetchrow(
+        sql.payments.receipt_access, event, booking, call.caller.org, call.caller.user
     )
-    if reviewable is None:
+    if access is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    if file is not None and reviewable["takes"]:
+    if file is not None and access["accepts_receipts"]:
         await _store(call, event, booking, receipt, file)
     outcome = await call.services.engine.submit(
         SubmitReceipt(

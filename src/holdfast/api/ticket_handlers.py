@@ -41,7 +41,7 @@ class CheckinAttemptRow(Struct, frozen=True):
 
     status: Status
     generation: int
-    called_off: bool
+    is_event_cancelled: bool
     at: datetime | None
 
 
@@ -93,10 +93,19 @@ async def rotate_ticket_key(call: Call, body: KeyRotation) -> ApiResponse[Ticket
 
 async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
     ref = await _verify_code(call, body.code)
-    place = (ref.event, ref.booking, ref.line, ref.unit)
     database = call.services.database.event(ref.event)
     attempt = await database.row(
-        CheckinAttemptRow, sql.tickets.check_in, *place, ref.generation, body.gate, body.nonce, call.caller.actor
+        CheckinAttemptRow,
+        *sql.tickets.check_in(
+            event=ref.event,
+            booking=ref.booking,
+            line=ref.line,
+            unit=ref.unit,
+            generation=ref.generation,
+            gate=body.gate,
+            nonce=body.nonce,
+            actor=call.caller.actor,
+        ),
     )
     details = await load_booking_details(call.services.database, call.services.engine, ref.event, ref.booking)
     ticket = ticket_at(details.booking, details.layout, ref.line, ref.unit) if details is not None else None
@@ -104,12 +113,12 @@ async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
         raise RefusedError(Refusal.INVALID_TICKET)
     _check_valid(attempt, ref)
     if attempt.at is not None:
-        return _admitted(ref, ticket, attempt.at, body.gate)
-    earlier = await database.row(CheckinRow, sql.tickets.checkin, *place)
+        return _admission(ref, ticket, attempt.at, body.gate)
+    earlier = await database.row(CheckinRow, sql.tickets.checkin, ref.event, ref.booking, ref.line, ref.unit)
     assert earlier is not None
     if body.nonce is not None and earlier.nonce == body.nonce:
-        return _admitted(ref, ticket, earlier.at, earlier.gate)
-    raise _already_checked_in(earlier)
+        return _admission(ref, ticket, earlier.at, earlier.gate)
+    raise _already_checked_in_error(earlier)
 
 
 async def _verify_code(call: Call, code: str) -> TicketRef:
@@ -128,7 +137,7 @@ async def _verify_code(call: Call, code: str) -> TicketRef:
 def _check_valid(attempt: CheckinAttemptRow, ref: TicketRef) -> None:
     if attempt.status not in SOLD:
         raise RefusedError(Refusal.TICKET_VOID, f"The ticket is no longer valid: its booking is {attempt.status}.")
-    if attempt.called_off:
+    if attempt.is_event_cancelled:
         raise RefusedError(Refusal.TICKET_VOID, "The ticket is no longer valid: the event was cancelled.")
     if attempt.generation != ref.generation:
         raise RefusedError(
@@ -136,7 +145,7 @@ def _check_valid(attempt: CheckinAttemptRow, ref: TicketRef) -> None:
         )
 
 
-def _already_checked_in(earlier: CheckinRow) -> RefusedError:
+def _already_checked_in_error(earlier: CheckinRow) -> RefusedError:
     where = f" at gate {earlier.gate}" if earlier.gate else ""
     return RefusedError(
         Refusal.ALREADY_CHECKED_IN,
@@ -146,7 +155,7 @@ def _already_checked_in(earlier: CheckinRow) -> RefusedError:
     )
 
 
-def _admitted(ref: TicketRef, ticket: Ticket, at: datetime, gate: str | None) -> ApiResponse[CheckinView]:
+def _admission(ref: TicketRef, ticket: Ticket, at: datetime, gate: str | None) -> ApiResponse[CheckinView]:
     return ApiResponse(
         CheckinView(
             result="admitted",

@@ -75,7 +75,14 @@ async def create_endpoint(call: Call, body: EndpointNew) -> ApiResponse[Endpoint
     async with call.services.database.org(org).transaction() as connection:
         await connection.execute(sql.webhook_endpoints.lock_org, org)
         endpoint = await connection.fetchval(
-            sql.webhook_endpoints.insert, ids.new_id(), org, body.url, body.kinds, secret, ENDPOINTS_MAX
+            *sql.webhook_endpoints.insert(
+                id=ids.new_id(),
+                org=org,
+                url=body.url,
+                kinds=body.kinds,
+                secret=secret,
+                endpoints_max=ENDPOINTS_MAX,
+            )
         )
     if endpoint is None:
         raise RefusedError(
@@ -103,7 +110,7 @@ async def change_endpoint(call: Call, body: EndpointChange) -> ApiResponse[Endpo
     enabled = None if body.enabled is UNSET else body.enabled
     _check(call, url, kinds or ())
     await call.services.database.org(call.caller.org).execute(
-        sql.webhook_endpoints.change, endpoint, call.caller.org, url, kinds, enabled
+        *sql.webhook_endpoints.change(id=endpoint, org=call.caller.org, url=url, kinds=kinds, enabled=enabled)
     )
     return ApiResponse(_endpoint_view(await _require_endpoint(call, endpoint)))
 
@@ -125,14 +132,17 @@ async def delete_endpoint(call: Call) -> ApiResponse[EndpointView]:
 
 async def list_deliveries(call: Call, query: DeliveriesQuery) -> ApiResponse[DeliveryList]:
     endpoint = await _require_endpoint(call, call.path_id(ids.parse_endpoint_id))
+    after_event, after_number = _parse_cursor(query.after)
     rows = await call.services.database.org(call.caller.org).rows(
         LoggedDeliveryRow,
-        sql.webhook_endpoints.deliveries,
-        endpoint.id.hex(),
-        call.caller.org,
-        query.status,
-        *_parse_cursor(query.after),
-        query.limit + 1,
+        *sql.webhook_endpoints.deliveries(
+            endpoint=endpoint.id.hex(),
+            org=call.caller.org,
+            status=query.status,
+            after_event=after_event,
+            after_number=after_number,
+            limit=query.limit + 1,
+        ),
     )
     items = [_delivery_view(row) for row in rows[: query.limit]]
     cursor = f"{items[-1].event}:{items[-1].seq}" if len(rows) > query.limit else None
@@ -149,7 +159,9 @@ def _check(call: Call, url: str | None, kinds: Collection[str]) -> None:
         raise invalid_field("url", f"is not accepted: {problem.rstrip('.')}")
     unknown = sorted(set(kinds) - KINDS)
     if unknown:
-        raise invalid_field("kinds", f"has no kind `{unknown[0]}`; the kinds are {', '.join(sorted(KINDS))}")
+        raise invalid_field(
+            "kinds", f"contains `{unknown[0]}`, which is not a known kind; the kinds are {', '.join(sorted(KINDS))}"
+        )
 
 
 def _parse_cursor(after: str | None) -> tuple[bytes | None, int | None]:

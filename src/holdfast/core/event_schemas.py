@@ -146,17 +146,39 @@ class EventChange(Request, frozen=True):
 
 FREE = TariffNew(code="standard", price=0)
 
-PoolRow = tuple[int, str, str, bool, int]
-TariffRow = tuple[int, int, str, str, int]
-SeatRow = tuple[int, int, str, str, int | None, float | None, float | None]
+
+class NumberedPool(Struct, frozen=True):
+    number: int
+    code: str
+    name: str
+    seated: bool
+    capacity: int
 
 
-class StockRows(Struct, frozen=True):
-    """Rows of pools, tariffs and seats, numbered within their event."""
+class NumberedTariff(Struct, frozen=True):
+    pool: int
+    number: int
+    code: str
+    name: str
+    price: int
 
-    pools: list[PoolRow]
-    tariffs: list[TariffRow]
-    seats: list[SeatRow]
+
+class NumberedSeat(Struct, frozen=True, gc=False):
+    number: int
+    pool: int
+    label: str
+    row: str
+    number_in_row: int | None
+    x: float | None
+    y: float | None
+
+
+class NumberedStock(Struct, frozen=True):
+    """Pools, tariffs and seats, numbered within their event."""
+
+    pools: list[NumberedPool]
+    tariffs: list[NumberedTariff]
+    seats: list[NumberedSeat]
 
 
 def merge_policy(policy: Policy, change: PolicyChange) -> Policy:
@@ -179,24 +201,26 @@ def check_timezone(name: str) -> None:
         raise invalid_field("timezone", "must be an IANA time zone such as Europe/Madrid")
 
 
-def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> StockRows:
+def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> NumberedStock:
     """Number new pools. Seats of a pool get consecutive numbers, and so do seats of a row."""
     check_unique("pools", "code", (pool.code for pool in pools))
     if first_seat + sum(_seat_count(pool) for pool in pools) > SEATS_MAX:
         raise invalid_field("pools", f"can have at most {SEATS_MAX} seats")
-    stock = StockRows([], [], [])
+    stock = NumberedStock([], [], [])
     for number, pool in enumerate(pools, first_pool):
         tariffs = pool.tariffs or [FREE]
         check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
         seats = _sort_seats(_list_seats(pool))
         _check_capacity(pool, seats)
         capacity = pool.capacity if pool.capacity is not None else len(seats)
-        stock.pools.append((number, pool.code, pool.name or pool.code, bool(seats), capacity))
-        stock.tariffs.extend((number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(tariffs))
+        stock.pools.append(NumberedPool(number, pool.code, pool.name or pool.code, bool(seats), capacity))
+        stock.tariffs.extend(
+            NumberedTariff(number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(tariffs)
+        )
         for seat in seats:
-            seat_number = first_seat + len(stock.seats)
-            stock.seats.append((seat_number, number, seat.label, seat.row, seat.number, seat.x, seat.y))
-    check_unique("pools", "seat label", (seat[2] for seat in stock.seats))
+            position = first_seat + len(stock.seats)
+            stock.seats.append(NumberedSeat(position, number, seat.label, seat.row, seat.number, seat.x, seat.y))
+    check_unique("pools", "seat label", (seat.label for seat in stock.seats))
     return stock
 
 

@@ -23,7 +23,7 @@ class Seat(Struct, frozen=True, gc=False):
     label: str
     pool: int
     row: str
-    place: int | None
+    number_in_row: int | None
     x: float | None
     y: float | None
     blocked: bool
@@ -133,6 +133,6 @@ class Layout:
 
 
 def _are_neighbours(left: Seat, right: Seat) -> bool:
-    if left.pool != right.pool or left.row != right.row or left.place is None or right.place is None:
+    if left.number_in_row is None or (left.pool, left.row) != (right.pool, right.row):
         return False
-    return right.place - left.place == 1
+    return right.number_in_row == left.number_in_row + 1

@@ -28,10 +28,10 @@ async def fill_demo(connection: Connection) -> list[str]:
     await create_org(connection, ORG, "Holdfast Demo")
     database = Database(connection)
     org: bytes = await database.shared.fetchval(sql.credentials.org_by_slug, ORG)
-    existing = {
-        row.title: row.id
-        for row in await database.org(org).rows(_DemoEventRow, sql.reads.events, org, False, None, None, 200)
-    }
+    rows = await database.org(org).rows(
+        _DemoEventRow, *sql.reads.events(org=org, only_published=False, status=None, after=None, limit=200)
+    )
+    existing = {row.title: row.id for row in rows}
     lines = []
     for new in _new_events(datetime.now(UTC)):
         event = existing.get(new.title) or await _publish(connection, org, new)

@@ -9,9 +9,10 @@ from holdfast import sql
 from holdfast.core.event_schemas import (
     EventChange,
     EventNew,
+    NumberedStock,
+    NumberedTariff,
     PoolChange,
     PoolNew,
-    StockRows,
     TariffNew,
     check_end,
     invalid_field,
@@ -185,12 +186,13 @@ async def _change_tariffs(connection: Connection, event: bytes, pool: int, chang
     number = len(known)
     for tariff in changes:
         if row := known.get(tariff.code):
+            name = tariff.name or row["name"]
             await connection.execute(
-                sql.events.set_tariff, event, pool, row["number"], tariff.name or row["name"], tariff.price
+                *sql.events.set_tariff(event=event, pool=pool, number=row["number"], name=name, price=tariff.price)
             )
         else:
-            added = (pool, number, tariff.code, tariff.name or tariff.code, tariff.price)
-            await connection.execute(sql.events.insert_tariffs, event, *([value] for value in added))
+            added = NumberedTariff(pool, number, tariff.code, tariff.name or tariff.code, tariff.price)
+            await connection.execute(sql.events.insert_tariffs, event, document([added]))
             number += 1
 
 
@@ -213,15 +215,15 @@ async def _change_seats(
     return {row["label"]: state for row in changing}
 
 
-async def _insert_stock(connection: Connection, event: bytes, stock: StockRows) -> None:
-    await connection.execute(sql.events.insert_pools, event, *_columns(stock.pools))
-    await connection.execute(sql.events.insert_tariffs, event, *_columns(stock.tariffs))
+async def _insert_stock(connection: Connection, event: bytes, stock: NumberedStock) -> None:
+    await connection.execute(sql.events.insert_pools, event, document(stock.pools))
+    await connection.execute(sql.events.insert_tariffs, event, document(stock.tariffs))
     if stock.seats:
-        await connection.execute(sql.events.insert_seats, event, *_columns(stock.seats))
+        await connection.execute(sql.events.insert_seats, event, document(stock.seats))
 
 
-async def _refuse_used_labels(connection: Connection, event: bytes, stock: StockRows) -> None:
-    used = await connection.fetch(sql.events.labels_in_use, event, [seat[2] for seat in stock.seats])
+async def _refuse_used_labels(connection: Connection, event: bytes, stock: NumberedStock) -> None:
+    used = await connection.fetch(sql.events.labels_in_use, event, [seat.label for seat in stock.seats])
     if used:
         raise invalid_field("pools", f"has the seat label {used[0]['label']} twice")
 
@@ -239,7 +241,3 @@ def _describe_change(change: EventChange) -> dict[str, Any]:
     if len(document(fields)) <= CHANGE_MAX:
         return fields
     return {"fields": sorted(name for name in fields if fields[name])}
-
-
-def _columns(rows: list[Any]) -> list[tuple[Any, ...]]:
-    return list(zip(*rows, strict=True))

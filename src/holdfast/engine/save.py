@@ -80,12 +80,13 @@ async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
             events.append(EventVersionRow(event, state.version - len(state.entries), state.version))
             entries += [JournalRow(event, e.number, e.kind, e.booking.id, e.actor, e.data) for e in state.entries]
     saved = await connection.fetchrow(
-        sql.engine.insert_bookings,
-        document(bookings),
-        document(shifts),
-        document(events),
-        document(entries),
-        loaded.now,
+        *sql.engine.insert_bookings(
+            bookings=document(bookings),
+            shifts=document(shifts),
+            events=document(events),
+            entries=document(entries),
+            now=loaded.now,
+        )
     )
     check_counts(
         "insert_bookings",

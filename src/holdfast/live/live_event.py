@@ -224,8 +224,8 @@ class LiveEvents:
 
 async def _load_snapshot(connection: Connection, event: bytes, version: int) -> SeatSnapshot:
     seats = [
-        SeatView(label=label, pool=pool, row=row, number=place, x=x, y=y, state=state)
-        for label, pool, row, place, x, y, state in await connection.fetch(sql.reads.seats, event)
+        SeatView(label=label, pool=pool, row=row, number=number, x=x, y=y, state=state)
+        for label, pool, row, number, x, y, state in await connection.fetch(sql.reads.seats, event)
     ]
     pools = {
         code: PoolState(capacity, held, sold, capacity - held - sold)

@@ -53,9 +53,9 @@ class DueTarget(Struct, frozen=True):
 
 
 class ClaimedDelivery(Delivery, frozen=True, kw_only=True):
-    """A row that was due, and is leased if it `leads` its stream. No retry follows the last attempt."""
+    """A row that was due. Only the first row of a stream is leased, and no retry follows the last attempt."""
 
-    leads: bool
+    is_first_in_stream: bool
     is_last: bool
 
 
@@ -133,8 +133,13 @@ class Relay:
     async def _serve_claim(self, target: str) -> bool:
         """Whether the target may have more due rows. After an unexpected failure the answer is no, because something
         other than the target is broken; the next pass claims again."""
-        rows = await self._queue.claim(self._database.all_events, target, STREAM_WAIT_SECONDS, RETRY_FOR_SECONDS)
-        worked = await self._queue.work_on([row for row in rows if row.leads], self._deliver)
+        rows = await self._queue.claim(
+            self._database.all_events,
+            target=target,
+            stream_wait_seconds=STREAM_WAIT_SECONDS,
+            retry_for_seconds=RETRY_FOR_SECONDS,
+        )
+        worked = await self._queue.work_on([row for row in rows if row.is_first_in_stream], self._deliver)
         if worked.failures:
             return False
         if worked.results:
@@ -185,21 +190,23 @@ class Relay:
 
     async def _finish(self, delivery: Delivery, status: str, detail: str | None) -> None:
         await self._database.event(delivery.event).execute(
-            sql.notifications.finish, delivery.event, delivery.number, delivery.target, status, detail
+            *sql.notifications.finish(
+                event=delivery.event, number=delivery.number, target=delivery.target, status=status, error=detail
+            )
         )
         self._finished += 1
 
     async def _postpone(self, delivery: Delivery, detail: str) -> None:
-        seconds = RETRIES.seconds_after(delivery.attempts)
         await self._database.event(delivery.event).execute(
-            sql.notifications.postpone,
-            delivery.event,
-            delivery.number,
-            delivery.target,
-            delivery.attempts,
-            seconds,
-            RETRY_FOR_SECONDS,
-            detail,
+            *sql.notifications.postpone(
+                event=delivery.event,
+                number=delivery.number,
+                target=delivery.target,
+                attempts=delivery.attempts,
+                seconds=RETRIES.seconds_after(delivery.attempts),
+                retry_for_seconds=RETRY_FOR_SECONDS,
+                error=detail,
+            )
         )
 
     async def _disable_endpoint(self, delivery: Delivery, detail: str) -> None:

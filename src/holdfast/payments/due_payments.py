@@ -31,7 +31,7 @@ class DuePayments:
 
     async def run_once(self, work: Callable[[DuePayment], Awaitable[None]]) -> int:
         """Returns how many payments were due."""
-        return (await self._queue.run_once(self._database.all_events, work, self._status)).rows
+        return (await self._queue.run_once(self._database.all_events, work, status=self._status)).rows
 
     async def postpone(self, payment: DuePayment, due_at: datetime) -> None:
         await self._database.event(payment.event_id).execute(

@@ -96,9 +96,19 @@ class Inbox:
 
     async def _store(self, provider: str, notice: Notice, body: bytes) -> StoredNotice | None:
         return await self._database.shared.row(
-            StoredNotice, sql.payments.insert_notice, provider, notice.id, body, notice.result, notice.ref,
-            notice.payment, notice.amount, notice.currency, LEASE_SECONDS,
-        )  # fmt: skip
+            StoredNotice,
+            *sql.payments.insert_notice(
+                provider=provider,
+                id=notice.id,
+                body=body,
+                result=notice.result,
+                provider_ref=notice.ref,
+                payment=notice.payment,
+                amount=notice.amount,
+                currency=notice.currency,
+                lease_seconds=LEASE_SECONDS,
+            ),
+        )
 
     async def _process(self, notice: StoredNotice) -> None:
         payment = await self._find_payment(notice)

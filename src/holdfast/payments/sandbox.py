@@ -157,14 +157,15 @@ class Sandbox:
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
         ref = f"sbx_{request.payment.rpartition('_')[2]}"
         await self._database.shared.execute(
-            sql.sandbox.insert_charge,
-            ref,
-            request.payment,
-            request.amount,
-            request.currency,
-            request.description,
-            request.return_url or None,
-            request.expires_at,
+            *sql.sandbox.insert_charge(
+                ref=ref,
+                payment=request.payment,
+                amount=request.amount,
+                currency=request.currency,
+                description=request.description,
+                return_url=request.return_url or None,
+                expires_at=request.expires_at,
+            )
         )
         return StartedCheckout(ref, f"{self._public_url}/sandbox/checkout/{ref}")
 

@@ -13,6 +13,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast.runtime.db import Row, Scope
+from holdfast.sql import NamedStatement
 
 log = structlog.get_logger()
 
@@ -31,22 +32,25 @@ class Worked(Struct, Generic[Result], frozen=True):
 
 
 class LeaseQueue(Struct, Generic[Row], frozen=True, kw_only=True):
-    """`claim_statement` takes the number of rows and the seconds of the lease as its first two parameters. `label`
-    names a row in the log. Rows with the same `order_key` are worked on one after another, all others at once."""
+    """`claim_statement` takes `:claim_max`, `:lease_seconds` and what the caller adds. `label` names a row in the log.
+    Rows with the same `order_key` are worked on one after another, all others at once."""
 
     name: str
     row_type: type[Row]
-    claim_statement: str
+    claim_statement: NamedStatement
     claim_max: int
     lease_seconds: float
     label: Callable[[Row], str]
     order_key: Callable[[Row], Hashable] | None = None
 
-    async def run_once(self, scope: Scope, work: Callable[[Row], Awaitable[Result]], *values: object) -> Worked[Result]:
-        return await self.work_on(await self.claim(scope, *values), work)
+    async def run_once(
+        self, scope: Scope, work: Callable[[Row], Awaitable[Result]], **values: object
+    ) -> Worked[Result]:
+        return await self.work_on(await self.claim(scope, **values), work)
 
-    async def claim(self, scope: Scope, *values: object) -> list[Row]:
-        return await scope.rows(self.row_type, self.claim_statement, self.claim_max, self.lease_seconds, *values)
+    async def claim(self, scope: Scope, **values: object) -> list[Row]:
+        statement = self.claim_statement(claim_max=self.claim_max, lease_seconds=self.lease_seconds, **values)
+        return await scope.rows(self.row_type, *statement)
 
     async def work_on(self, rows: Sequence[Row], work: Callable[[Row], Awaitable[Result]]) -> Worked[Result]:
         """One row that fails does not stop the others; it stays leased, and becomes due again."""

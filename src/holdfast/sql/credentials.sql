@@ -13,11 +13,11 @@ SELECT id, slug, name FROM org ORDER BY slug
 SELECT slug, name, colour, logo_hash, frame_origins FROM org WHERE id = $1
 
 -- name: change_org
--- $3 says whether to set the colour, because null is one of its values.
-UPDATE org SET name = coalesce($2, name),
-               colour = CASE WHEN $3 THEN lower($4) ELSE colour END,
-               frame_origins = coalesce($5, frame_origins)
-WHERE id = $1
+-- :has_colour says whether to set the colour, because null is one of its values.
+UPDATE org SET name = coalesce(:name, name),
+               colour = CASE WHEN :has_colour THEN lower(:colour) ELSE colour END,
+               frame_origins = coalesce(:frame_origins, frame_origins)
+WHERE id = :org
 
 -- name: logo
 SELECT logo, logo_type FROM org WHERE slug = $1 AND logo IS NOT NULL

@@ -203,7 +203,7 @@ FROM clock
 SELECT id, org_id, status, revision, currency, tax_bps, policy FROM event WHERE id = ANY ($1::uuid[])
 
 -- name: load_layout_seats
-SELECT event_id, number, label, pool, row, place, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
+SELECT event_id, number, label, pool, row, number_in_row, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
 
 -- name: update_bookings
 -- Changed bookings; `was` is the status they were loaded with. The lines of bookings that no longer claim units are no
@@ -248,7 +248,7 @@ SELECT (SELECT count(*) FROM reclaimed) AS reclaimed_lines
 -- entries. An event's version is the number of its last entry.
 WITH new AS MATERIALIZED (
     SELECT holdfast_uuid(booking.event) AS event_id, holdfast_uuid(booking.id) AS booking_id, booking.*
-    FROM json_to_recordset($1::json) AS booking (
+    FROM json_to_recordset(:bookings::json) AS booking (
         id text, event text, org text, "user" text, status text, lines json, subtotal bigint, tax bigint, total bigint,
         currency text, created_at timestamptz, expires_at timestamptz, max_expires_at timestamptz, request_key text,
         fingerprint text, cart_hash text, details text, email text, language text, reason text, generation integer,
@@ -272,19 +272,19 @@ WITH new AS MATERIALIZED (
     RETURNING 1
 ), pools AS (
     UPDATE pool SET held = pool.held + shift.held, sold = pool.sold + shift.sold
-    FROM json_to_recordset($2::json) AS shift (event text, pool integer, held integer, sold integer)
+    FROM json_to_recordset(:shifts::json) AS shift (event text, pool integer, held integer, sold integer)
     WHERE pool.event_id = holdfast_uuid(shift.event) AND pool.number = shift.pool
     RETURNING 1
 ), events AS (
     UPDATE event SET version = changed.version
-    FROM json_to_recordset($3::json) AS changed (event text, was bigint, version bigint)
+    FROM json_to_recordset(:events::json) AS changed (event text, was bigint, version bigint)
     WHERE event.id = holdfast_uuid(changed.event) AND event.version = changed.was
     RETURNING 1
 ), entries AS (
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-    SELECT holdfast_uuid(entry.event), entry.number, $5::timestamptz, entry.kind, holdfast_uuid(entry.booking),
+    SELECT holdfast_uuid(entry.event), entry.number, :now::timestamptz, entry.kind, holdfast_uuid(entry.booking),
            entry.actor, entry.data
-    FROM json_to_recordset($4::json) AS entry (
+    FROM json_to_recordset(:entries::json) AS entry (
         event text, number bigint, kind text, booking text, actor text, data json
     )
     RETURNING 1

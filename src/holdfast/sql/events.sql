@@ -7,15 +7,19 @@ VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone,
 
 -- name: insert_pools
 INSERT INTO pool (event_id, number, code, name, seated, capacity)
-SELECT $1, * FROM unnest($2::integer[], $3::text[], $4::text[], $5::boolean[], $6::integer[])
+SELECT $1, * FROM json_to_recordset($2::json) AS pool (
+    number integer, code text, name text, seated boolean, capacity integer
+)
 
 -- name: insert_tariffs
 INSERT INTO tariff (event_id, pool, number, code, name, price)
-SELECT $1, * FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[], $6::bigint[])
+SELECT $1, * FROM json_to_recordset($2::json) AS tariff (pool integer, number integer, code text, name text, price bigint)
 
 -- name: insert_seats
-INSERT INTO seat (event_id, number, pool, label, row, place, x, y)
-SELECT $1, * FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
+INSERT INTO seat (event_id, number, pool, label, row, number_in_row, x, y)
+SELECT $1, * FROM json_to_recordset($2::json) AS seat (
+    number integer, pool integer, label text, row text, number_in_row integer, x float8, y float8
+)
 
 -- name: lock
 SELECT id, status, title, starts_at, ends_at, timezone, tax_bps, policy, details
@@ -62,7 +66,7 @@ SELECT number, code, name FROM tariff WHERE event_id = $1 AND pool = $2
 UPDATE pool SET name = $3, capacity = $4 WHERE event_id = $1 AND number = $2
 
 -- name: set_tariff
-UPDATE tariff SET name = $4, price = $5 WHERE event_id = $1 AND pool = $2 AND number = $3
+UPDATE tariff SET name = :name, price = :price WHERE event_id = :event AND pool = :pool AND number = :number
 
 -- name: count_seats
 SELECT count(*) FROM seat WHERE event_id = $1

@@ -18,20 +18,20 @@ WITH RECURSIVE seen AS (
 SELECT target, due_at <= holdfast_now() AS due FROM seen
 
 -- name: claim
--- Takes up to $1 due rows of target $3. A row `leads` if no earlier row of its stream waits, and is leased for $2 seconds.
--- The others step aside, so that the relay does not read them again and again: until the first row of their stream is
--- due, or for $4 seconds if a relay may be sending that one now. `finish` makes the next row of a stream due.
--- `is_last` says that $5 seconds have passed since the row was written: there is no retry after this attempt.
+-- Takes due rows of one target. It leases a row that `is_first_in_stream`: no earlier row of its stream waits. It postpones
+-- the others, so that the relay does not read them again and again: until the first row of their stream is due, or for
+-- :stream_wait_seconds if a relay may be sending that one now. `finish` makes the next row of a stream due. No retry follows
+-- an attempt that `is_last`, because :retry_for_seconds have passed since the row was written.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT event_id, number, stream FROM delivery
-    WHERE target = $3 AND status = 'waiting' AND due_at <= (SELECT at FROM clock)
-    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    WHERE target = :target AND status = 'waiting' AND due_at <= (SELECT at FROM clock)
+    ORDER BY due_at LIMIT :claim_max FOR UPDATE SKIP LOCKED
 ),
 candidate AS MATERIALIZED (
     SELECT due.event_id, due.number, first.due_at AS first_due_at FROM due LEFT JOIN LATERAL (
         SELECT earlier.due_at FROM delivery AS earlier
-        WHERE earlier.stream = due.stream AND earlier.target = $3 AND earlier.status = 'waiting'
+        WHERE earlier.stream = due.stream AND earlier.target = :target AND earlier.status = 'waiting'
           AND earlier.number < due.number
         ORDER BY earlier.number LIMIT 1
     ) AS first ON true
@@ -39,41 +39,43 @@ candidate AS MATERIALIZED (
 UPDATE delivery SET
     attempts = attempts + (candidate.first_due_at IS NULL)::integer,
     due_at = CASE
-        WHEN candidate.first_due_at IS NULL THEN clock.at + make_interval(secs => $2)
-        WHEN candidate.first_due_at > clock.at + make_interval(secs => $2) THEN candidate.first_due_at
-        ELSE clock.at + make_interval(secs => $4)
+        WHEN candidate.first_due_at IS NULL THEN clock.at + make_interval(secs => :lease_seconds)
+        WHEN candidate.first_due_at > clock.at + make_interval(secs => :lease_seconds) THEN candidate.first_due_at
+        ELSE clock.at + make_interval(secs => :stream_wait_seconds)
     END
 FROM candidate CROSS JOIN clock
-WHERE delivery.event_id = candidate.event_id AND delivery.number = candidate.number AND delivery.target || '' = $3
+WHERE delivery.event_id = candidate.event_id AND delivery.number = candidate.number AND delivery.target || '' = :target
 RETURNING delivery.event_id AS event, delivery.number, delivery.target, delivery.channel, delivery.org_id AS org,
     delivery.stream, delivery.kind, delivery.body, delivery.created_at, delivery.attempts,
-    candidate.first_due_at IS NULL AS leads,
-    clock.at >= delivery.created_at + make_interval(secs => $5) AS is_last
+    candidate.first_due_at IS NULL AS is_first_in_stream,
+    clock.at >= delivery.created_at + make_interval(secs => :retry_for_seconds) AS is_last
 
 -- name: finish
--- Ends a row with status $4, and makes the next row of its stream due.
+-- Ends a row, and makes the next row of its stream due.
 WITH done AS (
-    UPDATE delivery SET status = $4, last_error = $5, done_at = holdfast_now()
-    WHERE event_id = $1 AND number = $2 AND target || '' = $3 AND status || '' = 'waiting'
+    UPDATE delivery SET status = :status, last_error = :error, done_at = holdfast_now()
+    WHERE event_id = :event AND number = :number AND target || '' = :target AND status || '' = 'waiting'
     RETURNING stream
 ),
 following AS MATERIALIZED (
     SELECT next.event_id, next.number FROM done CROSS JOIN LATERAL (
         SELECT event_id, number FROM delivery
-        WHERE stream = done.stream AND target = $3 AND status = 'waiting' AND number > $2
+        WHERE stream = done.stream AND target = :target AND status = 'waiting' AND number > :number
         ORDER BY number LIMIT 1
     ) AS next
 )
 UPDATE delivery SET due_at = least(due_at, holdfast_now()) FROM following
-WHERE delivery.event_id = following.event_id AND delivery.number = following.number AND delivery.target || '' = $3
+WHERE delivery.event_id = following.event_id AND delivery.number = following.number AND delivery.target || '' = :target
 
 -- name: postpone
--- Makes a row due again in about $5 seconds, but no later than $6 seconds after it was written. If the lease has ended
--- and another relay has claimed the row, its attempts are no longer $4, and the row is left to that relay.
-UPDATE delivery SET last_error = $7, due_at = least(
-    holdfast_now() + make_interval(secs => $5 * (0.9 + 0.2 * random())), created_at + make_interval(secs => $6)
+-- Makes a row due again after about :seconds, but no later than :retry_for_seconds after it was written. If the lease has
+-- ended and another relay has claimed the row, its attempts are no longer :attempts, and the row is left to that relay.
+UPDATE delivery SET last_error = :error, due_at = least(
+    holdfast_now() + make_interval(secs => :seconds * (0.9 + 0.2 * random())),
+    created_at + make_interval(secs => :retry_for_seconds)
 )
-WHERE event_id = $1 AND number = $2 AND target || '' = $3 AND status || '' = 'waiting' AND attempts = $4
+WHERE event_id = :event AND number = :number AND target || '' = :target AND status || '' = 'waiting'
+  AND attempts = :attempts
 
 -- name: disable_endpoint
 UPDATE webhook_endpoint SET enabled = false, disabled_reason = $2

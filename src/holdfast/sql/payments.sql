@@ -5,7 +5,7 @@
 SELECT event_id, id, org_id, booking_id, provider, provider_ref, status FROM payment WHERE event_id = $1 AND id = $2
 
 -- name: payment_at_provider
-SELECT event_id, id, org_id, booking_id, provider, provider_ref, status FROM payment
+SELECT event_id, id, org_id, booking_id, provider, provider_ref FROM payment
 WHERE provider = $1 AND provider_ref = $2
 
 -- name: payment_view
@@ -22,29 +22,29 @@ UPDATE payment SET provider_ref = $3, checkout_url = $4 WHERE event_id = $1 AND 
 RETURNING id
 
 -- name: set_reference
--- Stores the provider's reference when it arrives by another path than the answer to `start`.
+-- Stores the provider's reference when it arrives in a notice, because the response to `start` was lost.
 UPDATE payment SET provider_ref = $3 WHERE event_id = $1 AND id = $2 AND provider_ref IS NULL
 
 -- name: event_title
 SELECT title FROM event WHERE id = $1
 
 -- name: insert_notice
--- $9: the seconds of the lease of the process that stores it.
+-- The process that stores a notice with a result has it to itself for :lease_seconds.
 INSERT INTO payment_notice (provider, id, body, result, provider_ref, payment, amount, currency, due_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $4::text IS NULL THEN NULL ELSE holdfast_now() + make_interval(secs => $9) END)
+VALUES (:provider, :id, :body, :result, :provider_ref, :payment, :amount, :currency,
+        CASE WHEN :result::text IS NOT NULL THEN holdfast_now() + make_interval(secs => :lease_seconds) END)
 ON CONFLICT (provider, id) DO NOTHING
 RETURNING provider, id, result, provider_ref, payment, amount, currency, attempts, received_at
 
 -- name: claim_notices
--- Up to $1 stored notices that had no effect yet, for a lease of $2 seconds: the process that stored one died or failed,
--- or no payment matches it yet.
+-- Stored notices that had no effect yet: the process that stored one died or failed, or no payment matches it yet.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT provider, id FROM payment_notice WHERE due_at <= (SELECT at FROM clock)
-    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    ORDER BY due_at LIMIT :claim_max FOR UPDATE SKIP LOCKED
 )
 UPDATE payment_notice AS notice
-SET due_at = clock.at + make_interval(secs => $2), attempts = notice.attempts + 1
+SET due_at = clock.at + make_interval(secs => :lease_seconds), attempts = notice.attempts + 1
 FROM clock, due WHERE notice.provider = due.provider AND notice.id = due.id
 RETURNING notice.provider, notice.id, notice.result, notice.provider_ref, notice.payment, notice.amount,
           notice.currency, notice.attempts, notice.received_at, clock.at - notice.received_at AS age
@@ -58,14 +58,14 @@ UPDATE payment_notice SET due_at = holdfast_now() + make_interval(secs => $3)
 WHERE provider = $1 AND id = $2 AND due_at IS NOT NULL
 
 -- name: claim_payments
--- Up to $1 due payments in status $3, for a lease of $2 seconds, with the deadline of their booking. `attempts` sets the
--- pace of retries, so it does not count the regular polls during the hold.
+-- Due payments in one status, with the deadline of their booking. `attempts` sets the pace of retries, so it does not
+-- count the regular polls during the hold.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
-    SELECT event_id, id, booking_id FROM payment WHERE due_at <= (SELECT at FROM clock) AND status = $3
-    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    SELECT event_id, id, booking_id FROM payment WHERE due_at <= (SELECT at FROM clock) AND status = :status
+    ORDER BY due_at LIMIT :claim_max FOR UPDATE SKIP LOCKED
 )
-UPDATE payment SET due_at = clock.at + make_interval(secs => $2),
+UPDATE payment SET due_at = clock.at + make_interval(secs => :lease_seconds),
                    attempts = payment.attempts + (payment.status = 'refund_due' OR NOT hold.held)::integer
 FROM clock, due JOIN booking ON booking.event_id = due.event_id AND booking.id = due.booking_id
      CROSS JOIN LATERAL (SELECT booking.status IN ({{payable}}) AND booking.expires_at > clock.at AS held) AS hold
@@ -79,7 +79,7 @@ UPDATE payment SET due_at = $4 WHERE event_id = $1 AND id = $2 AND status = $3
 
 -- name: receipts
 -- The receipts of a booking, each with the org's other bookings for which somebody submitted the same one.
-SELECT receipt.event_id, receipt.id, receipt.at, receipt.content_type, receipt.size, receipt.file_ref, receipt.message_ref,
+SELECT receipt.id, receipt.at, receipt.content_type, receipt.size, receipt.file_ref, receipt.message_ref,
        ARRAY(
            SELECT 'bk_' || replace(other.event_id::text || other.booking_id::text, '-', '') FROM receipt AS other
            WHERE other.org_id = receipt.org_id AND other.hash = receipt.hash AND other.booking_id <> receipt.booking_id
@@ -89,22 +89,22 @@ FROM receipt WHERE receipt.booking_id = $2 AND receipt.event_id = $1 AND receipt
 ORDER BY receipt.at, receipt.id
 
 -- name: receipt
-SELECT org_id, hash, content_type, file_ref FROM receipt WHERE event_id = $1 AND id = $2 AND org_id = $3
+SELECT org_id, hash, content_type FROM receipt WHERE event_id = $1 AND id = $2 AND org_id = $3
 
--- name: reviewable
--- Whether the booking of this org and user takes a receipt now. No row: there is no such booking.
+-- name: receipt_access
+-- Whether the booking of this org and user accepts a receipt now. No row: there is no such booking.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.policy ->> 'review' = 'manual' AND booking.status IN ({{submittable}})
        AND booking.expires_at + make_interval(secs => (event.policy ->> 'late_grace_seconds')::integer) >= clock.at
-       AS takes
+       AS accepts_receipts
 FROM clock CROSS JOIN booking JOIN event ON event.id = booking.event_id
 WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: count_receipts
 SELECT count(*) FROM receipt WHERE receipt.booking_id = $2 AND receipt.event_id = $1 AND receipt.hash <> $3
 
--- name: known_booking
--- What a transfer has to know about a booking of this org and user.
+-- name: booking_access
+-- What a caller has to know about a booking of this org and user before acting on it.
 SELECT generation, EXISTS (
     SELECT FROM checkin WHERE checkin.event_id = $1 AND checkin.booking_id = $2
 ) AS checked_in

@@ -5,12 +5,12 @@ SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currenc
 FROM event WHERE id = $1
 
 -- name: events
--- $1 org or null for all, $2 only published, $3 status or null for any, $4 the id before the page, $5 limit; newest first.
+-- Newest first, after the event :after. Null means any.
 SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
 FROM event
-WHERE ($1::uuid IS NULL OR org_id = $1) AND (NOT $2 OR published_at IS NOT NULL) AND ($3::text IS NULL OR status = $3)
-  AND ($4::uuid IS NULL OR id < $4)
-ORDER BY id DESC LIMIT $5
+WHERE (:org::uuid IS NULL OR org_id = :org) AND (NOT :only_published OR published_at IS NOT NULL)
+  AND (:status::text IS NULL OR status = :status) AND (:after::uuid IS NULL OR id < :after)
+ORDER BY id DESC LIMIT :limit
 
 -- name: pools_of
 SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
@@ -87,7 +87,7 @@ taken AS MATERIALIZED (
     WHERE line.event_id = $1 AND line.live AND line.seat IS NOT NULL
       AND NOT (booking.status IN ({{timed}}) AND booking.expires_at <= clock.at)
 )
-SELECT seat.label, pool.code AS pool, seat.row, seat.place, seat.x, seat.y,
+SELECT seat.label, pool.code AS pool, seat.row, seat.number_in_row AS number, seat.x, seat.y,
        CASE WHEN seat.blocked THEN 'blocked' ELSE coalesce(taken.state, 'free') END AS state
 FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
      LEFT JOIN taken ON taken.seat = seat.number
@@ -100,21 +100,21 @@ WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2 AND booking.or
   AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: bookings
--- $1 org, $2 event, $3 user, $4 status as it reads now, $5 the id before the page, $6 limit, $7 the last ten digits of the
--- id; newest first. Null means any.
+-- Newest first, after the booking :after. Null means any; :status is the status as it reads now, and :reference the last ten
+-- digits of the id.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page AS MATERIALIZED (
     SELECT booking.*
     FROM clock CROSS JOIN booking
-    WHERE booking.org_id = $1
-      AND ($2::uuid IS NULL OR booking.event_id = $2)
-      AND ($3::text IS NULL OR booking.user_id = $3)
-      AND ($4::text IS NULL OR $4 = CASE
+    WHERE booking.org_id = :org
+      AND (:event::uuid IS NULL OR booking.event_id = :event)
+      AND (:user::text IS NULL OR booking.user_id = :user)
+      AND (:status::text IS NULL OR :status = CASE
             WHEN booking.status IN ({{timed}}) AND booking.expires_at <= clock.at THEN 'expired'
             ELSE booking.status END)
-      AND ($5::uuid IS NULL OR booking.id < $5)
-      AND ($7::text IS NULL OR right(booking.id::text, 10) = $7)
-    ORDER BY booking.id DESC LIMIT $6
+      AND (:after::uuid IS NULL OR booking.id < :after)
+      AND (:reference::text IS NULL OR right(booking.id::text, 10) = :reference)
+    ORDER BY booking.id DESC LIMIT :limit
 )
 SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(fields) AS booking
 FROM clock CROSS JOIN page AS booking JOIN event ON event.id = booking.event_id

@@ -2,7 +2,7 @@
 
 -- name: insert_charge
 INSERT INTO sandbox_charge (ref, payment, amount, currency, description, return_url, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (ref) DO NOTHING
+VALUES (:ref, :payment, :amount, :currency, :description, :return_url, :expires_at) ON CONFLICT (ref) DO NOTHING
 
 -- name: charge
 -- A late payment is captured when its notice first becomes due, even if the charge was closed before. Claiming the notice
@@ -30,14 +30,13 @@ SELECT notice.id, charge.ref, $3, greatest(
 FROM clock CROSS JOIN sandbox_charge AS charge CROSS JOIN unnest($2::text[]) AS notice (id) WHERE charge.ref = $1
 
 -- name: claim_notices
--- Up to $1 due notices, for a lease of $2 seconds.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at), due AS MATERIALIZED (
     SELECT notice.id FROM clock CROSS JOIN sandbox_notice AS notice
     WHERE notice.sent_at IS NULL AND notice.due_at <= clock.at
-    ORDER BY notice.due_at LIMIT $1 FOR UPDATE OF notice SKIP LOCKED
+    ORDER BY notice.due_at LIMIT :claim_max FOR UPDATE OF notice SKIP LOCKED
 )
 UPDATE sandbox_notice AS notice
-SET due_at = clock.at + make_interval(secs => $2::double precision), attempts = notice.attempts + 1
+SET due_at = clock.at + make_interval(secs => :lease_seconds::double precision), attempts = notice.attempts + 1
 FROM due, clock, sandbox_charge AS charge WHERE notice.id = due.id AND charge.ref = notice.ref
 RETURNING notice.id, notice.type, notice.attempts, charge.ref, charge.payment, charge.amount, charge.currency
 

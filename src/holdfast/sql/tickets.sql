@@ -26,17 +26,17 @@ WHERE ticket_key.event_id = $1 AND ticket_key.number = $2 AND ticket_key.revoked
 -- Checks a ticket in, once, if its booking is valid. The lock keeps a refund from committing between the check and the
 -- insert. Returns the state of the booking, and `at` only if this call checked the ticket in.
 WITH found AS MATERIALIZED (
-    SELECT booking.status, booking.generation, event.status = 'cancelled' AS called_off
+    SELECT booking.status, booking.generation, event.status = 'cancelled' AS is_event_cancelled
     FROM booking JOIN event ON event.id = booking.event_id
-    WHERE booking.event_id = $1 AND booking.id = $2 FOR SHARE OF booking
+    WHERE booking.event_id = :event AND booking.id = :booking FOR SHARE OF booking
 ), admitted AS (
     INSERT INTO checkin (event_id, booking_id, line, unit, gate, nonce, actor)
-    SELECT $1, $2, $3, $4, $6, $7, $8 FROM found
-    WHERE found.status IN ({{sold}}) AND found.generation = $5 AND NOT found.called_off
+    SELECT :event, :booking, :line, :unit, :gate, :nonce, :actor FROM found
+    WHERE found.status IN ({{sold}}) AND found.generation = :generation AND NOT found.is_event_cancelled
     ON CONFLICT DO NOTHING
     RETURNING at
 )
-SELECT found.status, found.generation, found.called_off, admitted.at FROM found LEFT JOIN admitted ON true
+SELECT found.status, found.generation, found.is_event_cancelled, admitted.at FROM found LEFT JOIN admitted ON true
 
 -- name: checkin
 SELECT at, gate, nonce FROM checkin WHERE event_id = $1 AND booking_id = $2 AND line = $3 AND unit = $4

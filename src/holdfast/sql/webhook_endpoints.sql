@@ -6,7 +6,8 @@ SELECT FROM org WHERE id = $1 FOR NO KEY UPDATE
 
 -- name: insert
 INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret)
-SELECT $1, $2, $3, $4, $5 WHERE (SELECT count(*) FROM webhook_endpoint WHERE org_id = $2) < $6
+SELECT :id, :org, :url, :kinds, :secret
+WHERE (SELECT count(*) FROM webhook_endpoint WHERE org_id = :org) < :endpoints_max
 RETURNING id
 
 -- name: list
@@ -17,9 +18,10 @@ SELECT id, url, kinds, enabled, disabled_reason, created_at FROM webhook_endpoin
 
 -- name: change
 -- Null leaves a column as it is.
-UPDATE webhook_endpoint SET url = coalesce($3, url), kinds = coalesce($4, kinds), enabled = coalesce($5, enabled),
-       disabled_reason = CASE WHEN $5 THEN NULL WHEN NOT $5 THEN 'switched off' ELSE disabled_reason END
-WHERE id = $1 AND org_id = $2
+UPDATE webhook_endpoint
+SET url = coalesce(:url, url), kinds = coalesce(:kinds, kinds), enabled = coalesce(:enabled, enabled),
+    disabled_reason = CASE WHEN :enabled THEN NULL WHEN NOT :enabled THEN 'switched off' ELSE disabled_reason END
+WHERE id = :id AND org_id = :org
 
 -- name: rotate
 -- The old secret keeps signing for a while, so that receivers can switch to the new one.
@@ -31,9 +33,10 @@ WHERE id = $1 AND org_id = $2
 DELETE FROM webhook_endpoint WHERE id = $1 AND org_id = $2
 
 -- name: deliveries
--- $1 endpoint, $2 org, $3 status or null for any, $4 and $5 the delivery before the page, $6 limit; newest first.
+-- Newest first, after the delivery :after_event and :after_number. Null means any.
 SELECT event_id, number, kind, status, attempts, created_at, due_at, done_at, last_error FROM delivery
-WHERE target = $1 AND org_id = $2 AND ($3::text IS NULL OR status = $3)
-  AND ($4::uuid IS NULL OR (created_at, event_id, number) < (
-      SELECT created_at, event_id, number FROM delivery WHERE event_id = $4 AND number = $5 AND target = $1))
-ORDER BY created_at DESC, event_id DESC, number DESC LIMIT $6
+WHERE target = :endpoint AND org_id = :org AND (:status::text IS NULL OR status = :status)
+  AND (:after_event::uuid IS NULL OR (created_at, event_id, number) < (
+      SELECT created_at, event_id, number FROM delivery
+      WHERE event_id = :after_event AND number = :after_number AND target = :endpoint))
+ORDER BY created_at DESC, event_id DESC, number DESC LIMIT :limit
