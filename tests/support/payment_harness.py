@@ -18,7 +18,7 @@ from holdfast.engine.engine import Engine
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import CheckoutRequest, Notice, NoticeError, Provider, ProviderStatus, StartedCheckout
 from holdfast.payments.reconciler import Reconciler
-from holdfast.payments.refunds import Refunds
+from holdfast.payments.refunds import Refunder
 from holdfast.runtime import db, ids
 from tests.support import engine_helpers
 from tests.support.engine_helpers import ACTOR, EventHandle, lane_connection, new_event
@@ -121,7 +121,7 @@ class PaymentHarness:
     def connect_providers(self, providers: Mapping[str, Provider]) -> None:
         database = db.Database(self.pool)
         self.inbox = Inbox(database, self.engine, providers)
-        self.refunds = Refunds(database, self.engine, providers)
+        self.refunds = Refunder(database, self.engine, providers)
         self.reconciler = Reconciler(database, self.engine, providers)
 
     async def restart_engine(self) -> None:

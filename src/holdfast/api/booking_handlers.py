@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.api.booking_schemas import BookingList, BookingView, HoldNew, booking_view, hold_command
@@ -19,13 +19,12 @@ from holdfast.core.states import Verb
 from holdfast.runtime import ids
 
 
-class BookingDocumentRow(Struct, frozen=True):
-    """A booking as JSON, with the database's time and the revision of the event's layout."""
+class BookingRow(Struct, frozen=True):
+    """A booking, with the database's time and the revision of the event's layout."""
 
     now: datetime
-    event_id: bytes
     revision: int
-    booking: str
+    booking: Booking
 
 
 class BookingAccess(Struct, frozen=True):
@@ -101,7 +100,7 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
 async def get_booking(call: Call) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
     row = await call.services.database.event(event).row(
-        BookingDocumentRow, sql.reads.booking, event, booking, call.caller.org, call.caller.user
+        BookingRow, sql.reads.booking, event, booking, call.caller.org, call.caller.user
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
@@ -115,7 +114,7 @@ async def list_bookings(call: Call, query: BookingsQuery) -> ApiResponse[Booking
     return ApiResponse(BookingList(items=items, next=items[-1].id if len(rows) > query.limit else None))
 
 
-async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingDocumentRow]:
+async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
     """One more than the page holds, so that it shows whether there is a next page."""
     event = ids.parse_event_id(query.event) if query.event else None
     after = ids.parse_booking_id(query.after) if query.after else None
@@ -125,7 +124,7 @@ async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingDocume
     if query.user not in (None, user) or (query.event is not None and event is None):
         return []
     return await call.services.database.org(call.caller.org).rows(
-        BookingDocumentRow,
+        BookingRow,
         *sql.reads.bookings(
             org=call.caller.org,
             event=event,
@@ -195,7 +194,7 @@ def booking_response(outcome: Outcome, status: int = 200) -> ApiResponse[Booking
     return ApiResponse(booking_view(accepted.booking, accepted.layout, accepted.now), status, headers)
 
 
-async def _views(call: Call, rows: Sequence[BookingDocumentRow]) -> list[BookingView]:
-    revisions = {row.event_id: row.revision for row in rows}
+async def _views(call: Call, rows: Sequence[BookingRow]) -> list[BookingView]:
+    revisions = {row.booking.event: row.revision for row in rows}
     layouts = await call.services.engine.layouts(call.services.database, revisions)
-    return [booking_view(json.decode(row.booking, type=Booking), layouts[row.event_id], row.now) for row in rows]
+    return [booking_view(row.booking, layouts[row.booking.event], row.now) for row in rows]

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
@@ -48,8 +48,8 @@ class EventRow(Struct, frozen=True):
     timezone: str
     currency: str
     tax_bps: int
-    policy: str
-    details: str
+    policy: Policy
+    details: dict[str, Any]
     created_at: datetime
 
 
@@ -76,7 +76,7 @@ class EntryRow(Struct, frozen=True):
     kind: str
     booking_id: bytes | None
     actor: str
-    data: str
+    data: EntryData
 
 
 class OwnerRow(Struct, frozen=True):
@@ -189,19 +189,20 @@ def _matches_etag(call: Call, etag: bytes) -> bool:
 async def list_changes(call: Call, query: JournalQuery) -> ApiResponse[ChangeList]:
     entries = await _read_entries(call, await require_event(call), query)
     changes = [
-        Change(seq=row.number, kind=feed_kind(row.kind), at=row.at, seats=data.seats, pools=data.pools)
-        for row, data in entries
+        Change(seq=row.number, kind=feed_kind(row.kind), at=row.at, seats=row.data.seats, pools=row.data.pools)
+        for row in entries
     ]
     return ApiResponse(ChangeList(changes=changes, next=changes[-1].seq if changes else query.after))
 
 
 async def list_journal(call: Call, query: JournalQuery) -> ApiResponse[JournalList]:
     event = await require_event(call)
-    items = [_journal_entry_view(event, row, data) for row, data in await _read_entries(call, event, query)]
+    items = [_journal_entry_view(event, row) for row in await _read_entries(call, event, query)]
     return ApiResponse(JournalList(items=items, next=items[-1].seq if len(items) == query.limit else None))
 
 
-def _journal_entry_view(event: bytes, row: EntryRow, data: EntryData) -> JournalEntryView:
+def _journal_entry_view(event: bytes, row: EntryRow) -> JournalEntryView:
+    data = row.data
     return JournalEntryView(
         seq=row.number,
         at=row.at,
@@ -216,9 +217,8 @@ def _journal_entry_view(event: bytes, row: EntryRow, data: EntryData) -> Journal
     )
 
 
-async def _read_entries(call: Call, event: bytes, query: JournalQuery) -> list[tuple[EntryRow, EntryData]]:
-    rows = await call.services.database.event(event).rows(EntryRow, sql.reads.entries, event, query.after, query.limit)
-    return [(row, json.decode(row.data, type=EntryData)) for row in rows]
+async def _read_entries(call: Call, event: bytes, query: JournalQuery) -> list[EntryRow]:
+    return await call.services.database.event(event).rows(EntryRow, sql.reads.entries, event, query.after, query.limit)
 
 
 async def require_event(call: Call) -> bytes:
@@ -308,8 +308,8 @@ def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
         timezone=row.timezone,
         currency=row.currency,
         tax_bps=row.tax_bps,
-        policy=json.decode(row.policy, type=Policy),
-        details=json.decode(row.details),
+        policy=row.policy,
+        details=row.details,
         pools=pools,
         version=row.version,
         created_at=row.created_at,

@@ -3,7 +3,7 @@
 import hashlib
 from contextlib import suppress
 
-from msgspec import Struct, json, structs
+from msgspec import json, structs
 
 from holdfast import sql
 from holdfast.api.booking_handlers import request_key, require_accepted, require_booking
@@ -14,17 +14,9 @@ from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment, StartPayment
 from holdfast.core.payment import RECEIPT, Payment, PaymentResult, PaymentStatus
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.payments.payment_rows import PaymentRow
 from holdfast.payments.provider import CheckoutRequest, NoticeError, Provider, ProviderError, ProviderRefusedError
 from holdfast.runtime import ids
-
-
-class PaymentDocumentRow(Struct, frozen=True):
-    """A payment as JSON, and where it belongs."""
-
-    id: bytes
-    event_id: bytes
-    booking_id: bytes
-    payment: str
 
 
 async def start_payment(call: Call, body: PaymentNew) -> ApiResponse[PaymentView]:
@@ -58,20 +50,19 @@ async def start_payment(call: Call, body: PaymentNew) -> ApiResponse[PaymentView
 
 
 async def get_payment(call: Call) -> ApiResponse[PaymentView]:
-    row = await _require_payment(call)
-    payment = json.decode(row.payment, type=Payment)
-    return ApiResponse(payment_view(row.event_id, row.booking_id, payment))
+    found = await _require_payment(call)
+    return ApiResponse(payment_view(found.event, found.booking, found.payment))
 
 
 async def refund_payment(call: Call, body: PaymentRefund) -> ApiResponse[PaymentView]:
-    row = await _require_payment(call)
+    found = await _require_payment(call)
     accepted = require_accepted(
         await call.services.engine.submit(
             ResolvePayment(
-                event=row.event_id,
-                org=call.caller.org,
-                booking=row.booking_id,
-                payment=row.id,
+                event=found.event,
+                org=found.org,
+                booking=found.booking,
+                payment=found.payment.id,
                 remedy=Remedy.BY_HAND if body.by_hand else Remedy.REFUND,
                 actor=call.caller.actor,
                 reason=body.reason,
@@ -79,7 +70,7 @@ async def refund_payment(call: Call, body: PaymentRefund) -> ApiResponse[Payment
         )
     )
     assert accepted.payment is not None
-    return ApiResponse(payment_view(row.event_id, row.booking_id, accepted.payment))
+    return ApiResponse(payment_view(found.event, found.booking, accepted.payment))
 
 
 async def receive_notice(call: Call, body: bytes) -> ApiResponse[NoticeView]:
@@ -139,13 +130,13 @@ async def _reconcile_ended(call: Call, provider: Provider, accepted: Accepted, r
     event, payment = accepted.booking.event, accepted.payment
     database = call.services.database.event(event)
     await database.execute(sql.payments.set_reference, event, payment.id, ref)
-    row = await database.fetchrow(sql.payments.payment, event, payment.id)
-    assert row is not None
-    if row["status"] == PaymentStatus.FAILED:
+    ended = await database.row(PaymentRow, sql.payments.payment, event, payment.id)
+    assert ended is not None
+    if ended.payment.status is PaymentStatus.FAILED:
         with suppress(ProviderError, ProviderRefusedError):
             await provider.close(ref)
         raise RefusedError(Refusal.HOLD_EXPIRED)
-    return structs.replace(payment, provider_ref=ref, status=PaymentStatus(row["status"]))
+    return ended.payment
 
 
 def _fail_payment(booking: Booking, payment: Payment, actor: str) -> SettlePayment:
@@ -159,10 +150,10 @@ def _fail_payment(booking: Booking, payment: Payment, actor: str) -> SettlePayme
     )
 
 
-async def _require_payment(call: Call) -> PaymentDocumentRow:
+async def _require_payment(call: Call) -> PaymentRow:
     event, payment = call.path_id(ids.parse_payment_id)
     row = await call.services.database.event(event).row(
-        PaymentDocumentRow, sql.payments.payment_view, event, payment, call.caller.org, call.caller.user
+        PaymentRow, sql.payments.payment_access, event, payment, call.caller.org, call.caller.user
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)

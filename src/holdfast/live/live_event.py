@@ -48,18 +48,17 @@ class _VersionRow(Struct, frozen=True):
     at: datetime
     version: int
     due: int
-    entries: str
+    entries: list[FeedEntry]
 
 
 class _DueRow(Struct, frozen=True):
     version: int
     due: int
     seats: list[str]
-    pools: str
+    pools: dict[str, PoolState]
 
 
 _decode_entries: Final = json.Decoder(list[FeedEntry]).decode
-_decode_pools: Final = json.Decoder(dict[str, PoolState]).decode
 
 
 class LiveEvent:
@@ -119,7 +118,7 @@ class LiveEvent:
     async def _catch_up(self, snapshot: SeatSnapshot) -> None:
         row = await self._database.row(_VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
         assert row is not None, "events are never deleted"
-        current, entries, due = EventVersion(row.version, row.due), _decode_entries(row.entries), None
+        current, entries, due = EventVersion(row.version, row.due), row.entries, None
         if current.due and current != self.event_version:
             due = await self._database.row(_DueRow, sql.reads.due, self.event)
             assert due is not None
@@ -131,7 +130,7 @@ class LiveEvent:
         for entry in entries:
             snapshot.apply(entry.number, entry.data.seats, entry.data.pools)
         if due is not None:
-            snapshot.apply(current.version, dict.fromkeys(due.seats, "free"), _decode_pools(due.pools))
+            snapshot.apply(current.version, dict.fromkeys(due.seats, "free"), due.pools)
         self._collect(entries)
         self.event_version, self.read_at = current, row.at
 

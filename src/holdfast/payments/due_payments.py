@@ -16,7 +16,7 @@ CLAIM_MAX: Final = 20
 LEASE_SECONDS: Final = 60
 
 
-class DuePayments:
+class DuePaymentQueue:
     def __init__(self, name: str, database: Database, status: PaymentStatus) -> None:
         self._database = database
         self._status = status
@@ -26,14 +26,14 @@ class DuePayments:
             claim_statement=sql.payments.claim_payments,
             claim_max=CLAIM_MAX,
             lease_seconds=LEASE_SECONDS,
-            label=lambda payment: payment.public_id,
+            label=lambda due: due.public_id,
         )
 
     async def run_once(self, work: Callable[[DuePayment], Awaitable[None]]) -> int:
         """Returns how many payments were due."""
         return (await self._queue.run_once(self._database.all_events, work, status=self._status)).rows
 
-    async def postpone(self, payment: DuePayment, due_at: datetime) -> None:
-        await self._database.event(payment.event_id).execute(
-            sql.payments.postpone_payment, payment.event_id, payment.id, self._status, due_at
+    async def postpone(self, due: DuePayment, due_at: datetime) -> None:
+        await self._database.event(due.event).execute(
+            sql.payments.postpone_payment, due.event, due.payment.id, self._status, due_at
         )

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.commands import Accepted
-from holdfast.core.payment import PaymentResult
+from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.refusals import Refusal
 from holdfast.engine.engine import Engine
 from holdfast.payments.payment_rows import PaymentRow
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 # How long the process that stored or claimed a notice has it to itself.
 LEASE_SECONDS: Final = 5
-# How long the provider waits for its answer so that the effect is visible when it gets it.
+# How long we wait for the effect before we answer the provider.
 EFFECT_SECONDS: Final = 2
 CLAIM_MAX: Final = 100
 RETRIES: Final = Backoff.exponential(1, 60)
@@ -50,7 +50,7 @@ class StoredNotice(Struct, frozen=True, kw_only=True):
     received_at: datetime
     age: timedelta = timedelta(0)
 
-    def names(self, payment: PaymentRow) -> bool:
+    def matches(self, payment: Payment) -> bool:
         """Whether the provider and its reference, as far as both sides know it, are those of the payment."""
         is_same_ref = None in (payment.provider_ref, self.provider_ref) or payment.provider_ref == self.provider_ref
         return payment.provider == self.provider and is_same_ref
@@ -111,9 +111,9 @@ class Inbox:
         )
 
     async def _process(self, notice: StoredNotice) -> None:
-        payment = await self._find_payment(notice)
-        if payment is not None:
-            await self._settle(notice, payment)
+        found = await self._find_payment(notice)
+        if found is not None:
+            await self._settle(notice, found)
         elif notice.age < MATCH_TIMEOUT:
             await self._postpone(notice)
         else:
@@ -127,18 +127,18 @@ class Inbox:
             return await self._database.all_events.row(
                 PaymentRow, sql.payments.payment_at_provider, notice.provider, notice.provider_ref
             )
-        payment = await self._database.event(named[0]).row(PaymentRow, sql.payments.payment, *named)
-        return payment if payment is not None and notice.names(payment) else None
+        found = await self._database.event(named[0]).row(PaymentRow, sql.payments.payment, *named)
+        return found if found is not None and notice.matches(found.payment) else None
 
-    async def _settle(self, notice: StoredNotice, payment: PaymentRow) -> None:
-        if payment.provider_ref is None and notice.provider_ref is not None:
+    async def _settle(self, notice: StoredNotice, found: PaymentRow) -> None:
+        if found.payment.provider_ref is None and notice.provider_ref is not None:
             # The provider's answer to `start` was lost, and a refund needs the reference.
-            await self._database.event(payment.event_id).execute(
-                sql.payments.set_reference, payment.event_id, payment.id, notice.provider_ref
+            await self._database.event(found.event).execute(
+                sql.payments.set_reference, found.event, found.payment.id, notice.provider_ref
             )
         assert notice.result is not None, "only notices with a result are ever due"
         actor = f"provider:{notice.provider}"
-        outcome = await self._engine.submit(payment.settle(actor, notice.result, notice.amount, notice.currency))
+        outcome = await self._engine.submit(found.settle_command(actor, notice.result, notice.amount, notice.currency))
         if isinstance(outcome, Accepted):
             assert outcome.payment is not None
             await self._finish(notice, outcome.payment.status)

@@ -11,7 +11,7 @@ from holdfast.core.payment import PaymentResult, PaymentStatus
 from holdfast.core.reasons import Reason
 from holdfast.engine.engine import Engine
 from holdfast.engine.save_payments import CHECK_SECONDS
-from holdfast.payments.due_payments import DuePayments
+from holdfast.payments.due_payments import DuePaymentQueue
 from holdfast.payments.payment_rows import DuePayment
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, ProviderStatus, find_provider
 from holdfast.runtime.backoff import Backoff
@@ -32,41 +32,42 @@ class Reconciler:
     def __init__(self, database: Database, engine: Engine, providers: Mapping[str, Provider]) -> None:
         self._engine = engine
         self._providers = providers
-        self._due = DuePayments(ACTOR, database, PaymentStatus.STARTED)
+        self._queue = DuePaymentQueue(ACTOR, database, PaymentStatus.STARTED)
 
     async def run_once(self) -> int:
         """Returns how many payments were due."""
-        return await self._due.run_once(self._reconcile)
+        return await self._queue.run_once(self._reconcile)
 
-    async def _reconcile(self, payment: DuePayment) -> None:
+    async def _reconcile(self, due: DuePayment) -> None:
         try:
-            status = await self._poll(payment)
+            status = await self._poll(due)
         except (ProviderError, ProviderRefusedError) as error:
-            log.warning("provider_poll_failed", provider=payment.provider, error=type(error).__name__)
+            log.warning("provider_poll_failed", provider=due.payment.provider, error=type(error).__name__)
             status = ProviderStatus(None)
         if status.result is None:
-            await self._poll_later(payment)
+            await self._poll_later(due)
         else:
-            await self._engine.submit(payment.settle(ACTOR, status.result, status.amount, status.currency))
+            await self._engine.submit(due.settle_command(ACTOR, status.result, status.amount, status.currency))
 
-    async def _poll(self, payment: DuePayment) -> ProviderStatus:
+    async def _poll(self, due: DuePayment) -> ProviderStatus:
         """Without a reference the buyer never got a checkout to pay at, so the payment fails when the hold ends."""
+        payment = due.payment
         if payment.provider_ref is None:
-            is_starting = payment.now - payment.created_at < START_TIMEOUT
-            return ProviderStatus(None if payment.held or is_starting else PaymentResult.FAILED)
+            is_starting = due.now - payment.created_at < START_TIMEOUT
+            return ProviderStatus(None if due.held or is_starting else PaymentResult.FAILED)
         provider = find_provider(self._providers, payment.provider)
-        return await (provider.look_up if payment.held else provider.close)(payment.provider_ref)
+        return await (provider.look_up if due.held else provider.close)(payment.provider_ref)
 
-    async def _poll_later(self, payment: DuePayment) -> None:
-        ended_at = max(payment.created_at, payment.expires_at or payment.created_at)
-        if payment.now - ended_at > SILENCE_MAX:
-            await self._escalate_to_review(payment)
+    async def _poll_later(self, due: DuePayment) -> None:
+        ended_at = max(due.payment.created_at, due.expires_at or due.payment.created_at)
+        if due.now - ended_at > SILENCE_MAX:
+            await self._escalate_to_review(due)
         else:
-            await self._due.postpone(payment, _next_poll_at(payment.now, ended_at, payment.attempts))
+            await self._queue.postpone(due, _next_poll_at(due.now, ended_at, due.attempts))
 
-    async def _escalate_to_review(self, payment: DuePayment) -> None:
-        log.error("payment_needs_a_person", payment=payment.public_id, reason=Reason.PROVIDER_SILENT)
-        await self._engine.submit(payment.escalate_to_review(ACTOR, Reason.PROVIDER_SILENT))
+    async def _escalate_to_review(self, due: DuePayment) -> None:
+        log.error("payment_needs_a_person", payment=due.public_id, reason=Reason.PROVIDER_SILENT)
+        await self._engine.submit(due.review_command(ACTOR, Reason.PROVIDER_SILENT))
 
 
 def _next_poll_at(now: datetime, ended_at: datetime, attempts: int) -> datetime:

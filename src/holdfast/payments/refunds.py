@@ -9,7 +9,7 @@ import structlog
 from holdfast.core.payment import RECEIPT, PaymentResult, PaymentStatus
 from holdfast.core.reasons import Reason
 from holdfast.engine.engine import Engine
-from holdfast.payments.due_payments import DuePayments
+from holdfast.payments.due_payments import DuePaymentQueue
 from holdfast.payments.payment_rows import DuePayment
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, find_provider
 from holdfast.runtime.backoff import Backoff
@@ -23,45 +23,46 @@ ACTOR: Final = "refunds"
 RETRIES: Final = Backoff((2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800, 28_800))
 
 
-class Refunds:
+class Refunder:
     def __init__(self, database: Database, engine: Engine, providers: Mapping[str, Provider]) -> None:
         self._engine = engine
         self._providers = providers
-        self._due = DuePayments(ACTOR, database, PaymentStatus.REFUND_DUE)
+        self._queue = DuePaymentQueue(ACTOR, database, PaymentStatus.REFUND_DUE)
 
     async def run_once(self) -> int:
         """Returns how many refunds were due."""
-        return await self._due.run_once(self._refund)
+        return await self._queue.run_once(self._refund)
 
-    async def _refund(self, payment: DuePayment) -> None:
+    async def _refund(self, due: DuePayment) -> None:
+        payment = due.payment
         if payment.amount > 0 and (payment.provider == RECEIPT or payment.provider_ref is None):
-            await self._escalate_to_review(payment, Reason.REFUND_BY_HAND)
+            await self._escalate_to_review(due, Reason.REFUND_BY_HAND)
             return
         try:
             if payment.amount > 0:
-                await self._refund_at_provider(payment)
+                await self._refund_at_provider(due)
         except ProviderRefusedError as error:
-            await self._escalate_to_review(payment, Reason.REFUND_REFUSED, str(error))
+            await self._escalate_to_review(due, Reason.REFUND_REFUSED, str(error))
         except ProviderError as error:
-            await self._retry_later(payment, error)
+            await self._retry_later(due, error)
         else:
-            await self._engine.submit(payment.settle(ACTOR, PaymentResult.REFUNDED))
+            await self._engine.submit(due.settle_command(ACTOR, PaymentResult.REFUNDED))
 
-    async def _refund_at_provider(self, payment: DuePayment) -> None:
-        assert payment.provider_ref is not None
-        provider = find_provider(self._providers, payment.provider)
-        await provider.refund(payment.provider_ref, f"refund:{payment.public_id}")
+    async def _refund_at_provider(self, due: DuePayment) -> None:
+        assert due.payment.provider_ref is not None
+        provider = find_provider(self._providers, due.payment.provider)
+        await provider.refund(due.payment.provider_ref, f"refund:{due.public_id}")
 
-    async def _retry_later(self, payment: DuePayment, error: ProviderError) -> None:
-        if RETRIES.is_exhausted(payment.attempts):
-            await self._escalate_to_review(payment, Reason.PROVIDER_UNREACHABLE, str(error))
+    async def _retry_later(self, due: DuePayment, error: ProviderError) -> None:
+        if RETRIES.is_exhausted(due.attempts):
+            await self._escalate_to_review(due, Reason.PROVIDER_UNREACHABLE, str(error))
             return
         log.warning(
-            "refund_postponed", provider=payment.provider, attempts=payment.attempts, error=type(error).__name__
+            "refund_postponed", provider=due.payment.provider, attempts=due.attempts, error=type(error).__name__
         )
-        await self._due.postpone(payment, payment.now + timedelta(seconds=RETRIES.seconds_after(payment.attempts)))
+        await self._queue.postpone(due, due.now + timedelta(seconds=RETRIES.seconds_after(due.attempts)))
 
-    async def _escalate_to_review(self, payment: DuePayment, reason: str, detail: str | None = None) -> None:
+    async def _escalate_to_review(self, due: DuePayment, reason: str, detail: str | None = None) -> None:
         """`detail` is what the provider says. It names no buyer, and only the log has it."""
-        log.error("refund_needs_a_person", payment=payment.public_id, reason=reason, detail=detail)
-        await self._engine.submit(payment.escalate_to_review(ACTOR, reason))
+        log.error("refund_needs_a_person", payment=due.public_id, reason=reason, detail=detail)
+        await self._engine.submit(due.review_command(ACTOR, reason))

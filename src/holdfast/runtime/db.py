@@ -8,10 +8,11 @@ spread over several servers, this is the one place that decides where a statemen
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 import asyncpg
-from msgspec import Struct, convert
+from msgspec import Struct, convert, inspect, json, structs
 
 from holdfast import sql
 
@@ -144,7 +145,25 @@ class Database:
 
 
 def read_row(kind: type[Row], record: Record) -> Row:
-    return convert(dict(record), kind)
+    """The record as a struct. A JSON column is decoded into the type of its field."""
+    values = dict(record)
+    for name, decoder in _json_decoders(kind).items():
+        if isinstance(values.get(name), str):
+            values[name] = decoder.decode(values[name])
+    return convert(values, kind)
+
+
+@cache
+def _json_decoders(kind: type[Struct]) -> "dict[str, json.Decoder[Any]]":
+    """A decoder for each field that a JSON column fills: one that is no text but a struct, a dictionary or a list."""
+    hints = get_type_hints(kind)
+    return {field.name: json.Decoder(hints[field.name]) for field in structs.fields(kind) if _is_document(field.type)}
+
+
+def _is_document(kind: Any) -> bool:
+    info = inspect.type_info(kind)
+    members = info.types if isinstance(info, inspect.UnionType) else (info,)
+    return any(isinstance(m, inspect.StructType | inspect.DictType | inspect.ListType) for m in members)
 
 
 class SchemaError(RuntimeError):

@@ -62,6 +62,11 @@ payment.return_url,
 payment.captured_at,
 payment.reason
 
+-- fragment: payment_row
+-- The row `payment` as payments.payment_rows.PaymentRow: the payment, and the event, org and booking that it belongs to.
+payment.event_id AS event, payment.org_id AS org, payment.booking_id AS booking,
+(SELECT to_json(fields) FROM (SELECT {{payment_fields}}) AS fields) AS payment
+
 -- name: lock
 -- The only lock. Sorting by id keeps two batches from deadlocking.
 SELECT event.id, event.version, event.revision

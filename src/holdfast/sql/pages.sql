@@ -36,7 +36,7 @@ due AS MATERIALIZED (
 SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
        found.timezone, found.currency, found.tax_bps, found.policy, found.details, found.created_at,
        org.id AS org_id, org.slug, org.name AS org_name, org.colour, org.logo_hash, org.frame_origins,
-       stock.pools
+       stock.pools, stock.pools AS availability
 FROM found JOIN org ON org.id = found.org_id CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
         'code', pool.code, 'name', pool.name, 'capacity', pool.capacity, 'seated', pool.seated,

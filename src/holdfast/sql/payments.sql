@@ -2,17 +2,15 @@
 -- a payment's status.
 
 -- name: payment
-SELECT event_id, id, org_id, booking_id, provider, provider_ref, status FROM payment WHERE event_id = $1 AND id = $2
+SELECT {{payment_row}} FROM payment WHERE payment.event_id = $1 AND payment.id = $2
 
 -- name: payment_at_provider
-SELECT event_id, id, org_id, booking_id, provider, provider_ref FROM payment
-WHERE provider = $1 AND provider_ref = $2
+SELECT {{payment_row}} FROM payment WHERE payment.provider = $1 AND payment.provider_ref = $2
 
--- name: payment_view
--- $4: the user who must own the payment, or null.
-SELECT payment.id, payment.event_id, payment.booking_id, to_json(fields) AS payment
+-- name: payment_access
+-- The payment, if it belongs to the org $3 and, unless null, to the user $4.
+SELECT {{payment_row}}
 FROM payment JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
-     CROSS JOIN LATERAL (SELECT {{payment_fields}}) AS fields
 WHERE payment.event_id = $1 AND payment.id = $2 AND payment.org_id = $3 AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: set_started
@@ -70,9 +68,7 @@ UPDATE payment SET due_at = clock.at + make_interval(secs => :lease_seconds),
 FROM clock, due JOIN booking ON booking.event_id = due.event_id AND booking.id = due.booking_id
      CROSS JOIN LATERAL (SELECT booking.status IN ({{payable}}) AND booking.expires_at > clock.at AS held) AS hold
 WHERE payment.event_id = due.event_id AND payment.id = due.id
-RETURNING payment.event_id, payment.id, payment.org_id, payment.booking_id, payment.provider, payment.provider_ref,
-          payment.amount, payment.currency, payment.attempts, payment.created_at, clock.at AS now, booking.expires_at,
-          hold.held
+RETURNING {{payment_row}}, payment.attempts, clock.at AS now, booking.expires_at, hold.held
 
 -- name: postpone_payment
 UPDATE payment SET due_at = $4 WHERE event_id = $1 AND id = $2 AND status = $3

@@ -94,7 +94,7 @@ FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
 WHERE seat.event_id = $1 ORDER BY seat.number
 
 -- name: booking
-SELECT holdfast_now() AS now, event.id AS event_id, event.revision, to_json(fields) AS booking
+SELECT holdfast_now() AS now, event.revision, to_json(fields) AS booking
 FROM event JOIN booking ON booking.event_id = event.id CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
 WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
   AND ($4::text IS NULL OR booking.user_id = $4)
@@ -116,7 +116,7 @@ page AS MATERIALIZED (
       AND (:reference::text IS NULL OR right(booking.id::text, 10) = :reference)
     ORDER BY booking.id DESC LIMIT :limit
 )
-SELECT clock.at AS now, event.id AS event_id, event.revision, to_json(fields) AS booking
+SELECT clock.at AS now, event.revision, to_json(fields) AS booking
 FROM clock CROSS JOIN page AS booking JOIN event ON event.id = booking.event_id
      CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
 ORDER BY booking.id DESC

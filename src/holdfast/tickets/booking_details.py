@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.booking import Booking
@@ -23,8 +23,6 @@ class BookingDetails(Struct, frozen=True, kw_only=True):
 
 
 class _DetailsRow(Struct, frozen=True):
-    """`booking` is JSON."""
-
     title: str
     starts_at: datetime
     ends_at: datetime | None
@@ -32,7 +30,7 @@ class _DetailsRow(Struct, frozen=True):
     address: str | None
     revision: int
     org_name: str
-    booking: str
+    booking: Booking
 
 
 async def load_booking_details(
@@ -43,7 +41,7 @@ async def load_booking_details(
         return None
     layouts = await engine.layouts(database, {event: row.revision})
     return BookingDetails(
-        booking=json.decode(row.booking, type=Booking),
+        booking=row.booking,
         layout=layouts[event],
         title=row.title,
         starts_at=row.starts_at,

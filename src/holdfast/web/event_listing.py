@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.api.event_handlers import EventRow, event_view
@@ -67,7 +67,8 @@ class _ListingRow(EventRow, frozen=True):
     colour: str | None
     logo_hash: str | None
     frame_origins: list[str]
-    pools: str
+    pools: list[PoolView]
+    availability: list[PoolAvailability]
 
 
 async def load_listings(scope: Scope, events: Sequence[bytes]) -> dict[bytes, EventListing]:
@@ -77,5 +78,4 @@ async def load_listings(scope: Scope, events: Sequence[bytes]) -> dict[bytes, Ev
 
 def _listing(row: _ListingRow) -> EventListing:
     org = Org(row.org_id, row.slug, row.org_name, row.colour, row.logo_hash, row.frame_origins)
-    pools = json.decode(row.pools, type=list[PoolView])
-    return EventListing(event_view(row, pools), org, row.revision, json.decode(row.pools, type=list[PoolAvailability]))
+    return EventListing(event_view(row, row.pools), org, row.revision, row.availability)

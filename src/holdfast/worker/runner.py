@@ -17,7 +17,7 @@ from holdfast.notifications.smtp import Smtp
 from holdfast.notifications.webhook_channel import WebhookChannel
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.reconciler import Reconciler
-from holdfast.payments.refunds import Refunds
+from holdfast.payments.refunds import Refunder
 from holdfast.payments.registry import make_providers
 from holdfast.payments.sandbox import Sandbox
 from holdfast.runtime import db
@@ -106,7 +106,7 @@ def _make_payment_jobs(
         resources.push_async_callback(provider.aclose)
     runs = {
         "inbox": Inbox(database, engine, providers).run_once,
-        "refunds": Refunds(database, engine, providers).run_once,
+        "refunds": Refunder(database, engine, providers).run_once,
         "reconciler": Reconciler(database, engine, providers).run_once,
     }
     jobs = [Job(name=name, run=run, interval_seconds=PAYMENTS_SECONDS) for name, run in runs.items()]
