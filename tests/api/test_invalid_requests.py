@@ -885,6 +885,7 @@ def test_a_body_that_will_be_too_large_is_refused_before_it_is_sent(
     )
     assert answer is not None
     expect_error(answer, 413, "payload_too_large")
+    assert answer.headers["connection"] == "close"
 
 
 def sized(bytes_: int) -> bytes:

@@ -350,6 +350,18 @@ ATTACKS: Final[dict[str, Attack]] = {
 }
 
 
+def test_only_a_form_that_is_refused_unread_ends_its_connection(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, example_event())
+    with new_visitor(server) as client:
+        form = get_page(client, f"/e/{event}").form("/hold")
+        for headers, token, connection in (
+            ({"Origin": "https://evil.example"}, form.fields["form_token"], "close"),
+            (same_origin_headers(client), "a wrong token", None),
+        ):
+            answer = client.post(form.action, data={**form.fields, "form_token": token}, headers=headers)
+            assert (answer.status_code, answer.headers.get("connection")) == (403, connection)
+
+
 @pytest.mark.parametrize("path", POSTS)
 def test_a_form_that_no_page_of_this_browser_has_sent_does_nothing(
     tls: Server, org: Org, admin: httpx.Client, path: str

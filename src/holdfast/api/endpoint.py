@@ -6,13 +6,13 @@ from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 import structlog
-from msgspec import DecodeError, Struct, ValidationError, convert, json
+from msgspec import DecodeError, Struct, ValidationError, convert, json, structs
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.api.access import Access
 from holdfast.api.auth import Caller
 from holdfast.api.call import BODY_BYTES_MAX, ApiResponse, Call, Handler, Operation, Services
-from holdfast.api.problems import problem
+from holdfast.api.problems import CLOSE, problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
 from holdfast.core.event_schemas import Request
@@ -74,6 +74,9 @@ class Endpoint:
             response = await self._respond(scope, receive)
         except RefusedError as error:
             response = problem(error.refused)
+            if self._operation.body_content and _is_large(dict(scope["headers"])):
+                # The upload may be unread.
+                response = structs.replace(response, headers=(*response.headers, CLOSE))
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
             log.error("request_without_database", operation=self._operation.name, error=type(error).__name__)
             response = problem(Refused(Refusal.BUSY))

@@ -33,6 +33,13 @@ async def read_form(request: Request, bytes_max: int, *, files_max: int = 0, fie
         raise PageError(PageProblem(413, "payload_too_large"))
     try:
         async with asyncio.timeout(READ_SECONDS):
-            return await request.form(max_files=files_max, max_fields=fields_max, max_part_size=FORM_BYTES_MAX)
+            form = await request.form(max_files=files_max, max_fields=fields_max, max_part_size=FORM_BYTES_MAX)
     except (MultiPartException, HTTPException, FormParserError, ClientDisconnect, TimeoutError):
         raise PageError(PageProblem(422, "invalid_request")) from None
+    request.state.has_read_form = True
+    return form
+
+
+def has_unread_form(request: Request) -> bool:
+    """Whether the browser has sent a form that was refused before its end."""
+    return request.method == "POST" and not getattr(request.state, "has_read_form", False)

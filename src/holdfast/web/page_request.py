@@ -13,7 +13,7 @@ from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.web.assets import accepts_gzip
 from holdfast.web.customer_api import CustomerApi
 from holdfast.web.event_listing import EventListing, Org, load_listings
-from holdfast.web.forms import read_fields, read_form
+from holdfast.web.forms import has_unread_form, read_fields, read_form
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem
 from holdfast.web.rendering import render
 from holdfast.web.security import content_security_policy, form_token, is_form_token, security_headers
@@ -138,7 +138,10 @@ class PageRequest:
         return RedirectResponse(path, 303)
 
     def finish(self, response: Response) -> None:
-        """Add security headers and the cookie. A response that caches may share carries no cookie."""
+        """Add security headers and the cookie. A response that caches may share carries no cookie. The server drops a
+        connection with an unread form, so the browser must not reuse it."""
+        if has_unread_form(self.request):
+            response.headers["connection"] = "close"
         for name, value in self._headers().items():
             response.headers.setdefault(name, value)
         is_private = response.headers["cache-control"] == "no-store"
