@@ -89,8 +89,8 @@ async def _measure_costs(url: str, large: int) -> dict[str, Any]:
 async def _create_filled_event(connection: Any, org: bytes, size: int) -> bytes:
     pool = PoolNew(code="places", capacity=10_000_000, tariffs=[TariffNew(code="full", price=100)])
     new = EventNew(title="Benchmark", starts_at=datetime(2030, 1, 1, tzinfo=UTC), currency="EUR", pools=[pool])
-    event = await create_event(connection, org, new, "bench")
-    await set_status(connection, org, event, EventStatus.ACTIVE, "bench")
+    event = await create_event(db.Database(connection), org, new, "bench")
+    await set_status(db.Database(connection), org, event, EventStatus.ACTIVE, "bench")
     async with connection.transaction():
         await connection.execute(_FILL_BOOKINGS, event, org, size)
         await connection.execute(_FILL_LINES, event, size)

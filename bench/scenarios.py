@@ -83,9 +83,9 @@ class BenchServer:
         await server.close()
         await db.migrate(self.database_url)
         connection = await db.connect(self.database_url)
-        org = await create_org(connection, "bench")
+        org = await create_org(db.Database(connection), "bench")
         assert org is not None
-        key = await create_key(connection, org, Role.ADMIN)
+        key = await create_key(db.Database(connection), org, Role.ADMIN)
         await connection.close()
         return key
 

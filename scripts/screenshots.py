@@ -19,7 +19,7 @@ from holdfast import sql
 from holdfast.demo.data import ORG, fill_demo
 from holdfast.runtime import embedded
 from holdfast.runtime.credentials import Role, create_key
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Connection, Database
 
 FOLDER = Path(__file__).parent.parent / "docs" / "screenshots"
 DESKTOP = {"viewport": {"width": 1280, "height": 860}}
@@ -48,14 +48,14 @@ def demo() -> Iterator[tuple[Server, httpx.Client]]:
         postgres = embedded.start(Path(folder))
         make_template(postgres)
         with fresh_database(postgres) as url, running_server(url, worker=True, HOLDFAST_DEMO="true") as server:
-            run_with_connection(fill_demo, url)
+            run_with_connection(lambda connection: fill_demo(Database(connection)), url)
             with server.client({"Authorization": f"Bearer {run_with_connection(sales_key, url)}"}) as sales:
                 yield server, sales
 
 
 async def sales_key(connection: Connection) -> str:
     org = await connection.fetchval(sql.credentials.org_by_slug, ORG)
-    return await create_key(connection, org, Role.SALES)
+    return await create_key(Database(connection), org, Role.SALES)
 
 
 def crowd(sales: httpx.Client, event: str) -> None:

@@ -403,7 +403,7 @@ def is_refused(client: httpx.Client) -> bool:
 
 def test_a_revoked_key_is_refused(server: Server, stage: Stage) -> None:
     async def make(connection: db.Connection) -> list[str]:
-        return [await create_key(connection, stage.org.id, Role.ADMIN) for _ in range(2)]
+        return [await create_key(db.Database(connection), stage.org.id, Role.ADMIN) for _ in range(2)]
 
     def revoke(key: str) -> None:
         query(server.database_url, statements.credentials.revoke_key, stage.org.id, key[:12])

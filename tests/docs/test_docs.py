@@ -18,7 +18,7 @@ from holdfast.runtime.cli import app
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.settings import Settings
-from holdfast.web.api_docs import docs_page
+from holdfast.web.api_docs import render_api_docs
 from tests.support.harness import Server, query, running_server
 
 ROOT = Path(__file__).parents[2]
@@ -78,12 +78,12 @@ def test_every_setting_is_described(name: str) -> None:
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
 def test_every_refusal_is_described_where_its_type_points(refusal: Refusal) -> None:
-    assert f'id="{refusal.code}"' in docs_page(OPERATIONS).decode()
+    assert f'id="{refusal.code}"' in render_api_docs(OPERATIONS).decode()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_every_operation_is_described(operation: Operation) -> None:
-    assert f'id="{operation.name}"' in docs_page(OPERATIONS).decode()
+    assert f'id="{operation.name}"' in render_api_docs(OPERATIONS).decode()
 
 
 @pytest.mark.parametrize("group", [app, orgs, keys])

@@ -154,7 +154,7 @@ class Life(RuleBasedStateMachine):
         self.watcher = await db.connect(self.url)
         self.locker = await db.connect(self.url)
         await self._set_clock()
-        org = await create_org(self.watcher, f"org-{secrets.token_hex(8)}")
+        org = await create_org(db.Database(self.watcher), f"org-{secrets.token_hex(8)}")
         assert org is not None
         self.org = org
         tariffs = [TariffNew(code=code, price=price) for code, price in PRICES.items()]
@@ -173,7 +173,7 @@ class Life(RuleBasedStateMachine):
                 PoolNew(code="floor", capacity=FLOOR_CAPACITY, tariffs=tariffs),
             ],
         )
-        self.event = await event_editor.create_event(self.watcher, org, offer, "the org")
+        self.event = await event_editor.create_event(db.Database(self.watcher), org, offer, "the org")
         await self._start_desk()
 
     async def _start_desk(self) -> None:
@@ -383,7 +383,7 @@ class Life(RuleBasedStateMachine):
         self._set_status(EventStatus.CANCELLED, allowed={"draft", "active", "cancelled"})
 
     def _set_status(self, status: EventStatus, allowed: set[str]) -> None:
-        said = self.attempt(event_editor.set_status(self.watcher, self.org, self.event, status, "the org"))
+        said = self.attempt(event_editor.set_status(db.Database(self.watcher), self.org, self.event, status, "the org"))
         no = Refusal.EVENT_NOT_ON_SALE if self.model.event == "draft" else Refusal.EVENT_ENDED
         assert said is (None if self.model.event in allowed else no)
         if said is None and self.model.event != status:
@@ -416,7 +416,8 @@ class Life(RuleBasedStateMachine):
             self.model.blocked.clear()
 
     def _change(self, change: EventChange, objection: Refusal | bool) -> None:
-        said = self.attempt(event_editor.change_event(self.watcher, self.org, self.event, change, "the org"))
+        database = db.Database(self.watcher)
+        said = self.attempt(event_editor.change_event(database, self.org, self.event, change, "the org"))
         expected = (objection or None) if self.model.event in ("draft", "active") else Refusal.EVENT_ENDED
         assert said is expected
         self.model.entries += said is None
@@ -489,7 +490,7 @@ class Life(RuleBasedStateMachine):
     async def _end(self) -> None:
         await self.engine.close()
         await self.wire.close()
-        findings, _ = await audit_event(self.watcher, self.event)
+        findings, _ = await audit_event(db.Database(self.watcher), self.event)
         await self.watcher.close()
         await self.locker.close()
         assert findings == []

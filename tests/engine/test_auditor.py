@@ -66,7 +66,7 @@ async def _busy_event(connection: db.Connection) -> Busy:
         ],
     )
     await run_commands(connection, [act_command(event, placed["refunded"].booking, Verb.REFUND)])
-    await change_event(connection, event.org, event.id, EventChange(block_seats=["B-10"]), ACTOR)
+    await change_event(db.Database(connection), event.org, event.id, EventChange(block_seats=["B-10"]), ACTOR)
     return Busy(event, expired=left.booking, **{name: command.booking for name, command in placed.items()})
 
 
@@ -76,7 +76,7 @@ async def test_a_busy_event_has_nothing_wrong_with_it(database: str) -> None:
         busy = await _busy_event(connection)
         statuses = await connection.fetch("SELECT DISTINCT status FROM booking ORDER BY status")
         assert [row["status"] for row in statuses] == ["cancelled", "confirmed", "expired", "held", "refunded"]
-        assert await audit_event(connection, busy.event.id) == (
+        assert await audit_event(db.Database(connection), busy.event.id) == (
             [],
             await connection.fetchval("SELECT version FROM event"),
         )
@@ -87,10 +87,10 @@ async def test_a_busy_event_has_nothing_wrong_with_it(database: str) -> None:
 async def test_an_event_that_has_ended_has_nothing_wrong_with_it(database: str, status: EventStatus) -> None:
     async with lane_connection(database) as connection:
         event = (await _busy_event(connection)).event
-        await set_status(connection, event.org, event.id, status, ACTOR)
+        await set_status(db.Database(connection), event.org, event.id, status, ACTOR)
         while await sweep(connection, LayoutCache(), event.id):
             pass
-        assert (await audit_event(connection, event.id))[0] == []
+        assert (await audit_event(db.Database(connection), event.id))[0] == []
 
 
 # What is planted, and the one finding it has to lead to: its name, and the pool, seat or booking it names.
@@ -189,7 +189,7 @@ async def test_the_auditor_finds(database: str, corruption: str) -> None:
         busy = await _busy_event(connection)
         bookings = {name: getattr(busy, name) for name in ("held", "confirmed", "expired", "cancelled", "refunded")}
         await connection.execute(statements.format(**{name: id_.hex() for name, id_ in bookings.items()}))
-        findings, version = await audit_event(connection, busy.event.id)
+        findings, version = await audit_event(db.Database(connection), busy.event.id)
         named = {name: ids.format_booking_id(busy.event.id, id_) for name, id_ in bookings.items()}
         assert [(finding.what, finding.subject) for finding in findings] == [
             (what, subject.format(version=version, **named))
@@ -213,11 +213,11 @@ def test_the_audit_command_prints_json_and_exits_with_1_only_if_something_is_wro
 def test_readyz_reports_the_last_findings_of_the_auditor(database: str) -> None:
     async def plant_and_audit(connection: db.Connection) -> int:
         busy = await _busy_event(connection)
-        assert await auditor.run_once(connection) == []
+        assert await auditor.run_once(db.Database(connection)) == []
         await connection.execute("UPDATE pool SET held = held + 1 WHERE code = 'places'")
-        assert await auditor.run_once(connection) == [], "nothing has happened since"
+        assert await auditor.run_once(db.Database(connection)) == [], "nothing has happened since"
         await run_commands(connection, [place_command(busy.event)])
-        return len(await auditor.run_once(connection))
+        return len(await auditor.run_once(db.Database(connection)))
 
     with running_server(database, workers=1) as server, server.client() as client:
         assert client.get("/readyz").json()["audit"] == {"events": 0, "findings": 0, "last_at": None}
@@ -236,6 +236,6 @@ async def test_an_audit_pass_is_bounded_and_the_next_one_continues(database: str
             await new_event(connection, org, pools=one_pool(1))
         audited = []
         for _ in range(3):
-            await auditor.run_once(connection)
+            await auditor.run_once(db.Database(connection))
             audited.append(await connection.fetchval("SELECT count(*) FROM audit"))
         assert audited == [auditor.EVENTS_MAX, auditor.EVENTS_MAX + more, auditor.EVENTS_MAX + more]

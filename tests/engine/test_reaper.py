@@ -54,7 +54,7 @@ async def _taken(connection: db.Connection, event: EventHandle) -> tuple[int, in
 
 
 async def _check_nothing_is_wrong(connection: db.Connection) -> None:
-    _, findings = await audit_all(connection)
+    _, findings = await audit_all(db.Database(connection))
     assert findings == []
 
 
@@ -136,7 +136,7 @@ async def test_an_event_with_more_bookings_than_one_batch_takes_is_wound_up_over
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(count, price), policy={"confirm_at_once": True})
         await hold_many(connection, event, count)
-        await set_status(connection, event.org, event.id, over, ACTOR)
+        await set_status(db.Database(connection), event.org, event.id, over, ACTOR)
         reaper = Reaper()
         passes = [await reaper.run_once(connection) for _ in range(4)]
         assert passes == [ENDINGS_MAX, ENDINGS_MAX, 100, 0]
@@ -152,7 +152,7 @@ async def test_reapers_that_run_at_once_wind_up_a_cancelled_event_exactly_once(d
         connections = [await stack.enter_async_context(lane_connection(database)) for _ in range(REAPERS)]
         event = await new_event(connections[0], pools=one_pool(count), policy={"confirm_at_once": True})
         await hold_many(connections[0], event, count)
-        await set_status(connections[0], event.org, event.id, EventStatus.CANCELLED, ACTOR)
+        await set_status(db.Database(connections[0]), event.org, event.id, EventStatus.CANCELLED, ACTOR)
         ended = await asyncio.gather(*(_reap_all(connection) for connection in connections))
         assert sum(ended) == count
         assert await _statuses(connections[0], event) == {"refunded": count}
@@ -164,7 +164,7 @@ async def test_holds_of_a_completed_event_end_when_they_are_due(database: str) -
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(10))
         await hold_many(connection, event, 5)
-        await set_status(connection, event.org, event.id, EventStatus.COMPLETED, ACTOR)
+        await set_status(db.Database(connection), event.org, event.id, EventStatus.COMPLETED, ACTOR)
         assert await Reaper().run_once(connection) == 0
         await shift_clock(connection, HOUR)
         assert await Reaper().run_once(connection) == 5

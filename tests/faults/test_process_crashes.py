@@ -428,7 +428,7 @@ async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken
         rows = await connection.fetch("SELECT id, status FROM booking")
         assert {row["id"]: row["status"] for row in rows} == {o.booking.id: o.booking.status for o in done}
         assert await connection.fetchval("SELECT count(*) FROM journal WHERE kind = 'confirmed'") == 1
-        assert (await audit_all(connection))[1] == []
+        assert (await audit_all(db.Database(connection)))[1] == []
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison
         assert [entry["log_level"] for entry in logs if entry["event"] == "command_failed"] == ["error"]
         assert sum(isinstance(outcome, Accepted) for outcome in outcomes) == 50
         assert await connection.fetchval("SELECT held FROM pool") == 50
-        assert (await audit_all(connection))[1] == []
+        assert (await audit_all(db.Database(connection)))[1] == []
 
 
 @async_test
@@ -500,7 +500,7 @@ async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str)
         assert _refusals(outcomes) == [Refusal.BUSY] * 5
         assert all(isinstance(outcome, Refused) for outcome in outcomes[:5])
         assert _refusals(await _submit(lane, commands)) == []
-        assert (await audit_all(other))[1] == []
+        assert (await audit_all(db.Database(other)))[1] == []
 
 
 @async_test

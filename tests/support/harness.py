@@ -111,10 +111,10 @@ class Org:
         slug = self.slug = slug or f"org-{secrets.token_hex(4)}"
 
         async def make(connection: db.Connection) -> tuple[bytes, dict[str, str]]:
-            org = await create_org(connection, slug)
+            org = await create_org(db.Database(connection), slug)
             assert org is not None
             roles = (Role.ADMIN, Role.SALES, Role.REVIEW, Role.DOOR)
-            return org, {role.value: await create_key(connection, org, role) for role in roles}
+            return org, {role.value: await create_key(db.Database(connection), org, role) for role in roles}
 
         self.id, self.keys = run_with_connection(make, url)
 

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.api.branding import DARK_SURFACES, LIGHT_SURFACES, Palette, contrast, logo_path, palette, stylesheet
+from holdfast.api.branding import logo_path
+from holdfast.web.brand_colours import DARK_SURFACES, LIGHT_SURFACES, Palette, contrast, palette, stylesheet
 
 STYLE = Path(holdfast.__file__).parent / "web" / "static" / "holdfast.css"
 # What WCAG 2 asks for text of any size.

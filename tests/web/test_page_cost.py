@@ -21,7 +21,7 @@ from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
 from holdfast.engine.engine import Engine
 from holdfast.engine.event_editor import change_event
 from holdfast.runtime import db
-from holdfast.runtime.application import create_pages
+from holdfast.runtime.asgi import create_pages
 from holdfast.runtime.credentials import Role
 from holdfast.runtime.settings import Settings
 from holdfast.web import event_pages
@@ -132,7 +132,7 @@ async def test_a_pool_that_is_added_while_the_seats_are_read_waits_for_the_next_
 
         async def add_a_pool_first(*arguments: Any) -> Any:
             change = EventChange(pools=[PoolChange(code="box", seats=SeatGrid(rows=["Z"], numbers=1))])
-            await change_event(connection, event.org, event.id, change, "test")
+            await change_event(db.Database(connection), event.org, event.id, change, "test")
             return await get_seats(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:

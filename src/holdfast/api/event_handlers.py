@@ -31,6 +31,7 @@ from holdfast.live.live_event import LiveEvent
 from holdfast.live.messages import feed_kind
 from holdfast.live.snapshot import Availability, SeatSnapshot
 from holdfast.runtime import ids
+from holdfast.runtime.db import Scope
 
 # A change waits until every due hold has expired. The worker ends most bookings of an event that was cancelled.
 SWEEPS_BEFORE_CHANGE_MAX: Final = 100
@@ -94,8 +95,7 @@ class ProgressRow(Struct, frozen=True):
 
 
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
-    async with call.services.database.org(call.caller.org).connection() as connection:
-        event = await event_editor.create_event(connection, call.caller.org, body, call.caller.actor)
+    event = await event_editor.create_event(call.services.database, call.caller.org, body, call.caller.actor)
     location = f"/v1/events/{ids.format_event_id(event)}".encode()
     return ApiResponse(await _view(call, event), 201, ((b"location", location),))
 
@@ -107,7 +107,8 @@ async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
         org = await call.services.database.shared.fetchval(sql.credentials.org_by_slug, query.org)
         if org is None:
             return ApiResponse(EventList(items=[], next=None))
-    rows = await call.services.database.all_events.rows(
+    scope = call.services.database.all_events
+    rows = await scope.rows(
         EventRow,
         *sql.reads.events(
             org=org,
@@ -117,7 +118,7 @@ async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
             limit=query.limit + 1,
         ),
     )
-    items = await _views(call, rows[: query.limit])
+    items = await _views(scope, rows[: query.limit])
     return ApiResponse(EventList(items=items, next=items[-1].id if len(rows) > query.limit else None))
 
 
@@ -128,8 +129,7 @@ async def get_event(call: Call) -> ApiResponse[EventView]:
 async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
     event = await require_event(call)
     await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
-    async with call.services.database.event(event).connection() as connection:
-        await event_editor.change_event(connection, call.caller.org, event, body, call.caller.actor)
+    await event_editor.change_event(call.services.database, call.caller.org, event, body, call.caller.actor)
     return ApiResponse(await _view(call, event))
 
 
@@ -259,8 +259,7 @@ def _parse_cursor(after: str | None) -> bytes | None:
 
 async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]:
     event = call.path_id(ids.parse_event_id)
-    async with call.services.database.event(event).connection() as connection:
-        await event_editor.set_status(connection, call.caller.org, event, status, call.caller.actor)
+    await event_editor.set_status(call.services.database, call.caller.org, event, status, call.caller.actor)
     if status is not EventStatus.ACTIVE:
         await _sweep(call, event, SWEEPS_AT_END_MAX)
     return ApiResponse(await _view(call, event))
@@ -274,21 +273,21 @@ async def _sweep(call: Call, event: bytes, batches_max: int) -> None:
 
 
 async def _view(call: Call, event: bytes) -> EventView:
-    row = await call.services.database.event(event).row(EventRow, sql.reads.event, event)
+    scope = call.services.database.event(event)
+    row = await scope.row(EventRow, sql.reads.event, event)
     assert row is not None
-    (view,) = await _views(call, [row])
+    (view,) = await _views(scope, [row])
     return view
 
 
-async def _views(call: Call, rows: Sequence[EventRow]) -> list[EventView]:
+async def _views(scope: Scope, rows: Sequence[EventRow]) -> list[EventView]:
     events = [row.id for row in rows]
-    database = call.services.database.all_events
     tariffs: dict[tuple[bytes, int], list[TariffView]] = {}
-    for tariff in await database.rows(TariffRow, sql.reads.tariffs_of, events):
+    for tariff in await scope.rows(TariffRow, sql.reads.tariffs_of, events):
         view = TariffView(code=tariff.code, name=tariff.name, price=tariff.price)
         tariffs.setdefault((tariff.event_id, tariff.pool), []).append(view)
     pools: dict[bytes, list[PoolView]] = {event: [] for event in events}
-    for pool in await database.rows(PoolRow, sql.reads.pools_of, events):
+    for pool in await scope.rows(PoolRow, sql.reads.pools_of, events):
         pools[pool.event_id].append(_pool_view(pool, tariffs[pool.event_id, pool.number]))
     return [event_view(row, pools[row.id]) for row in rows]
 

@@ -128,9 +128,9 @@ async def _reconcile_ended(call: Call, provider: Provider, accepted: Accepted, r
     nobody may pay any more."""
     assert accepted.payment is not None
     event, payment = accepted.booking.event, accepted.payment
-    database = call.services.database.event(event)
-    await database.execute(sql.payments.set_reference, event, payment.id, ref)
-    ended = await database.row(PaymentRow, sql.payments.payment, event, payment.id)
+    scope = call.services.database.event(event)
+    await scope.execute(sql.payments.set_reference, event, payment.id, ref)
+    ended = await scope.row(PaymentRow, sql.payments.payment, event, payment.id)
     assert ended is not None
     if ended.payment.status is PaymentStatus.FAILED:
         with suppress(ProviderError, ProviderRefusedError):

@@ -20,7 +20,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.settlement import RECEIPTS_MAX
 from holdfast.payments.receipt_files import FILE_BYTES_MAX, TooLargeError, UploadError, uploaded_file
 from holdfast.runtime import ids
-from holdfast.runtime.file_types import CONTENT_TYPES, content_type
+from holdfast.runtime.file_types import CONTENT_TYPES, SAFE_HEADERS, content_type
 from holdfast.runtime.storage import StorageError
 
 log = structlog.get_logger()
@@ -28,11 +28,9 @@ log = structlog.get_logger()
 # The largest file, with room for the multipart headers around it.
 UPLOAD_BYTES_MAX: Final = FILE_BYTES_MAX + 64 * 1024
 
-# A browser shows the file as the type we detected, and runs no script in it.
-SAFE_HEADERS: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; sandbox"),
+_FILE_HEADERS: Final = (
     (b"cache-control", b"private, no-store"),
+    *((name.encode(), value.encode()) for name, value in SAFE_HEADERS.items()),
 )
 
 _reference_decoder: Final = json.Decoder(ReceiptRef)
@@ -129,7 +127,7 @@ async def get_receipt(call: Call) -> ApiResponse[bytes]:
         raise RefusedError(Refusal.BUSY, "The receipt cannot be read right now. Try again in a moment.") from None
     if file is None:
         raise RefusedError(Refusal.NOT_FOUND, "The file is no longer in storage.")
-    return ApiResponse(file, headers=SAFE_HEADERS, content_type=row.content_type.encode())
+    return ApiResponse(file, headers=_FILE_HEADERS, content_type=row.content_type.encode())
 
 
 def _read_receipt(call: Call, body: bytes) -> tuple[Receipt, bytes | None]:

@@ -93,8 +93,8 @@ async def rotate_ticket_key(call: Call, body: KeyRotation) -> ApiResponse[Ticket
 
 async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
     ref = await _verify_code(call, body.code)
-    database = call.services.database.event(ref.event)
-    attempt = await database.row(
+    scope = call.services.database.event(ref.event)
+    attempt = await scope.row(
         CheckinAttemptRow,
         *sql.tickets.check_in(
             event=ref.event,
@@ -114,7 +114,7 @@ async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
     _check_valid(attempt, ref)
     if attempt.at is not None:
         return _admission(ref, ticket, attempt.at, body.gate)
-    earlier = await database.row(CheckinRow, sql.tickets.checkin, ref.event, ref.booking, ref.line, ref.unit)
+    earlier = await scope.row(CheckinRow, sql.tickets.checkin, ref.event, ref.booking, ref.line, ref.unit)
     assert earlier is not None
     if body.nonce is not None and earlier.nonce == body.nonce:
         return _admission(ref, ticket, earlier.at, earlier.gate)

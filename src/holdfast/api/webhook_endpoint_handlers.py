@@ -72,9 +72,9 @@ class LoggedDeliveryRow(Struct, frozen=True):
 async def create_endpoint(call: Call, body: EndpointNew) -> ApiResponse[EndpointView]:
     _check(call, body.url, body.kinds)
     org, secret = call.caller.org, new_secret()
-    async with call.services.database.org(org).transaction() as connection:
-        await connection.execute(sql.webhook_endpoints.lock_org, org)
-        endpoint = await connection.fetchval(
+    async with call.services.database.org(org).transaction() as scope:
+        await scope.execute(sql.webhook_endpoints.lock_org, org)
+        endpoint = await scope.fetchval(
             *sql.webhook_endpoints.insert(
                 id=ids.new_id(),
                 org=org,

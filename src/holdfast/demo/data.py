@@ -11,7 +11,7 @@ from holdfast.core.states import EventStatus
 from holdfast.engine.event_editor import create_event, set_status
 from holdfast.runtime import ids
 from holdfast.runtime.credentials import create_org
-from holdfast.runtime.db import Connection, Database
+from holdfast.runtime.db import Database
 
 ORG: Final = "demo"
 ACTOR: Final = "demo"
@@ -23,10 +23,9 @@ class _DemoEventRow(Struct, frozen=True):
     title: str
 
 
-async def fill_demo(connection: Connection) -> list[str]:
+async def fill_demo(database: Database) -> list[str]:
     """Create the missing events. Returns one line per event: its id, preset and title."""
-    await create_org(connection, ORG, "Holdfast Demo")
-    database = Database(connection)
+    await create_org(database, ORG, "Holdfast Demo")
     org: bytes = await database.shared.fetchval(sql.credentials.org_by_slug, ORG)
     rows = await database.org(org).rows(
         _DemoEventRow, *sql.reads.events(org=org, only_published=False, status=None, after=None, limit=200)
@@ -34,14 +33,14 @@ async def fill_demo(connection: Connection) -> list[str]:
     existing = {row.title: row.id for row in rows}
     lines = []
     for new in _new_events(datetime.now(UTC)):
-        event = existing.get(new.title) or await _publish(connection, org, new)
+        event = existing.get(new.title) or await _publish(database, org, new)
         lines.append(f"{ids.format_event_id(event)}  {new.preset:<12}  {new.title}")
     return lines
 
 
-async def _publish(connection: Connection, org: bytes, new: EventNew) -> bytes:
-    event = await create_event(connection, org, new, ACTOR)
-    await set_status(connection, org, event, EventStatus.ACTIVE, ACTOR)
+async def _publish(database: Database, org: bytes, new: EventNew) -> bytes:
+    event = await create_event(database, org, new, ACTOR)
+    await set_status(database, org, event, EventStatus.ACTIVE, ACTOR)
     return event
 
 

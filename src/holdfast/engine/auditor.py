@@ -4,7 +4,7 @@ The auditor shares only the table of states with the engine. It derives in SQL w
 be, from live lines and from the journal.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -13,7 +13,7 @@ from holdfast import sql
 from holdfast.core.states import edges
 from holdfast.engine.rows import document
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Database, Record
 
 log = structlog.get_logger()
 
@@ -29,12 +29,13 @@ class Finding(Struct, frozen=True):
     detail: str
 
 
-async def run_once(connection: Connection) -> list[Finding]:
+async def run_once(database: Database) -> list[Finding]:
     """Audit up to `EVENTS_MAX` events whose journal has grown since their last audit, and store the findings."""
     findings: list[Finding] = []
-    for row in await connection.fetch(sql.worker.events_to_audit, EVENTS_MAX):
-        event_findings, version = await audit_event(connection, row["id"])
-        await connection.execute(sql.worker.save_audit, row["id"], version, document(event_findings))
+    for row in await database.all_events.fetch(sql.worker.events_to_audit, EVENTS_MAX):
+        event: bytes = row["id"]
+        event_findings, version = await audit_event(database, event)
+        await database.event(event).execute(sql.worker.save_audit, event, version, document(event_findings))
         findings += event_findings
     for finding in findings:
         log.error(
@@ -47,29 +48,29 @@ async def run_once(connection: Connection) -> list[Finding]:
     return findings
 
 
-async def audit_all(connection: Connection) -> tuple[int, list[Finding]]:
+async def audit_all(database: Database) -> tuple[int, list[Finding]]:
     """The number of events, and all findings."""
-    events = [row["id"] for row in await connection.fetch(sql.worker.all_events)]
+    events = [row["id"] for row in await database.all_events.fetch(sql.worker.all_events)]
     findings: list[Finding] = []
     for event in events:
-        findings += (await audit_event(connection, event))[0]
+        findings += (await audit_event(database, event))[0]
     return len(events), findings
 
 
-async def audit_event(connection: Connection, event: bytes) -> tuple[list[Finding], int]:
+async def audit_event(database: Database, event: bytes) -> tuple[list[Finding], int]:
     """The findings in one snapshot of the event, and its version in that snapshot."""
     allowed = edges()
     sources = ["" if source is None else source.value for source, _, _ in allowed]
     targets = [target.value for _, target, _ in allowed]
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
-        version: int = await connection.fetchval(sql.worker.audit_version, event)
-        pools = await connection.fetch(sql.worker.audit_pools, event)
-        seats = await connection.fetch(sql.worker.audit_seats, event)
-        lines = await connection.fetch(sql.worker.audit_lines, event)
-        strays = await connection.fetch(sql.worker.audit_strays, event)
-        money = await connection.fetch(sql.worker.audit_money, event)
-        journal = await connection.fetch(sql.worker.audit_journal, event)
-        transitions = await connection.fetch(sql.worker.audit_transitions, event, sources, targets)
+    async with database.event(event).transaction("repeatable_read", readonly=True) as scope:
+        version: int = await scope.fetchval(sql.worker.audit_version, event)
+        pools = await scope.fetch(sql.worker.audit_pools, event)
+        seats = await scope.fetch(sql.worker.audit_seats, event)
+        lines = await scope.fetch(sql.worker.audit_lines, event)
+        strays = await scope.fetch(sql.worker.audit_strays, event)
+        money = await scope.fetch(sql.worker.audit_money, event)
+        journal = await scope.fetch(sql.worker.audit_journal, event)
+        transitions = await scope.fetch(sql.worker.audit_transitions, event, sources, targets)
     findings = [
         *(_finding(event, "pool_counts", row["code"], row) for row in pools),
         *(_finding(event, "seat_lines", row["label"], row) for row in seats),
@@ -82,6 +83,6 @@ async def audit_event(connection: Connection, event: bytes) -> tuple[list[Findin
     return findings, version
 
 
-def _finding(event: bytes, what: str, subject: str, row: Any) -> Finding:
+def _finding(event: bytes, what: str, subject: str, row: Record) -> Finding:
     detail = ", ".join(f"{name} {value}" for name, value in row.items() if not isinstance(value, bytes))
     return Finding(ids.format_event_id(event), what, subject, detail)

@@ -41,5 +41,6 @@ class Engine:
             return await sweep(self._sweeper, self._layouts, event)
 
     async def layouts(self, database: db.Database, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
-        async with database.all_events.connection() as connection:
-            return await self._layouts.get(connection, revisions)
+        """The layouts of these events. Those that the cache lacks are read from the database."""
+        scope = database.event(*revisions) if len(revisions) == 1 else database.all_events
+        return await self._layouts.get(scope, revisions)

@@ -1,9 +1,10 @@
 """Creating and changing events. This is rare, so each change has its own transaction, under the event's lock."""
 
 from collections import Counter
+from datetime import datetime
 from typing import Any, Final
 
-from msgspec import UNSET, json, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 
 from holdfast import sql
 from holdfast.core.event_schemas import (
@@ -34,7 +35,7 @@ from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.engine.rows import document
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Database, Scope
 from holdfast.runtime.ids import format_event_id, new_id
 
 CHANGE_MAX: Final = 2_000
@@ -45,13 +46,52 @@ ENTRY_KINDS: Final = {
 }
 
 
-async def create_event(connection: Connection, org: bytes, new: EventNew, actor: str) -> bytes:
+class _LockedEvent(Struct, frozen=True):
+    status: EventStatus
+    title: str
+    starts_at: datetime
+    ends_at: datetime | None
+    timezone: str
+    tax_bps: int
+    policy: Policy
+    details: dict[str, Any]
+
+
+class _PoolCounts(Struct, frozen=True):
+    number: int
+    code: str
+    name: str
+    seated: bool
+    capacity: int
+    held: int
+    sold: int
+
+    @property
+    def taken(self) -> int:
+        return self.held + self.sold
+
+
+class _KnownTariff(Struct, frozen=True):
+    number: int
+    code: str
+    name: str
+
+
+class _NamedSeat(Struct, frozen=True):
+    number: int
+    label: str
+    pool: int
+    blocked: bool
+    taken: bool
+
+
+async def create_event(database: Database, org: bytes, new: EventNew, actor: str) -> bytes:
     """Create a draft. Buyers see it after somebody publishes it."""
     policy = merge_policy(PRESETS[new.preset] if new.preset else Policy(), new.policy)
     stock = number_stock(new.pools)
     event = new_id()
-    async with connection.transaction():
-        await connection.execute(
+    async with database.event(event).transaction() as scope:
+        await scope.execute(
             *sql.events.insert_event(
                 id=event,
                 org=org,
@@ -66,41 +106,41 @@ async def create_event(connection: Connection, org: bytes, new: EventNew, actor:
                 details=document(new.details),
             )
         )
-        await connection.execute(sql.events.insert_first_entry, event, actor)
-        await _insert_stock(connection, event, stock)
+        await scope.execute(sql.events.insert_first_entry, event, actor)
+        await _insert_stock(scope, event, stock)
     return event
 
 
-async def change_event(connection: Connection, org: bytes, event: bytes, change: EventChange, actor: str) -> None:
-    async with connection.transaction():
-        row = await _lock_event(connection, org, event)
-        if row["status"] in ENDINGS:
+async def change_event(database: Database, org: bytes, event: bytes, change: EventChange, actor: str) -> None:
+    async with database.event(event).transaction() as scope:
+        locked = await _lock_event(scope, org, event)
+        if locked.status in ENDINGS:
             raise RefusedError(Refusal.EVENT_ENDED)
-        await _change_event_row(connection, row, change)
-        await _change_pools(connection, event, change.pools)
-        seats = await _change_seats(connection, event, change.block_seats, blocked=True)
-        seats |= await _change_seats(connection, event, change.unblock_seats, blocked=False)
-        pools = await _pool_states(connection, event) if change.pools or seats else {}
+        await _change_event_row(scope, event, locked, change)
+        await _change_pools(scope, event, change.pools)
+        seats = await _change_seats(scope, event, change.block_seats, blocked=True)
+        seats |= await _change_seats(scope, event, change.unblock_seats, blocked=False)
+        pools = await _pool_states(scope, event) if change.pools or seats else {}
         data = EntryData(seats, pools, change=_describe_change(change))
-        await _insert_revision(connection, event, EVENT_CHANGED, actor, data)
+        await _insert_revision(scope, event, EVENT_CHANGED, actor, data)
 
 
-async def set_status(connection: Connection, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
+async def set_status(database: Database, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
     """Publish, complete or cancel an event. Repeating a change has no effect, and an ended event stays ended."""
-    async with connection.transaction():
-        row = await _lock_event(connection, org, event)
-        if row["status"] == status:
+    async with database.event(event).transaction() as scope:
+        locked = await _lock_event(scope, org, event)
+        if locked.status is status:
             return
-        if row["status"] in ENDINGS:
-            raise RefusedError(Refusal.EVENT_ENDED, f"The event is {row['status']}.")
-        if row["status"] == EventStatus.DRAFT and status is EventStatus.COMPLETED:
+        if locked.status in ENDINGS:
+            raise RefusedError(Refusal.EVENT_ENDED, f"The event is {locked.status}.")
+        if locked.status is EventStatus.DRAFT and status is EventStatus.COMPLETED:
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
-        await connection.execute(sql.events.set_status, event, status)
-        await _insert_revision(connection, event, ENTRY_KINDS[status], actor, NO_CHANGE)
+        await scope.execute(sql.events.set_status, event, status)
+        await _insert_revision(scope, event, ENTRY_KINDS[status], actor, NO_CHANGE)
 
 
-async def _insert_revision(connection: Connection, event: bytes, kind: str, actor: str, data: EntryData) -> None:
-    await connection.execute(
+async def _insert_revision(scope: Scope, event: bytes, kind: str, actor: str, data: EntryData) -> None:
+    await scope.execute(
         *sql.events.insert_revision(
             event=event,
             kind=kind,
@@ -112,44 +152,43 @@ async def _insert_revision(connection: Connection, event: bytes, kind: str, acto
     )
 
 
-async def _lock_event(connection: Connection, org: bytes, event: bytes) -> Any:
-    row = await connection.fetchrow(sql.events.lock, event, org)
-    if row is None:
+async def _lock_event(scope: Scope, org: bytes, event: bytes) -> _LockedEvent:
+    locked = await scope.row(_LockedEvent, sql.events.lock, event, org)
+    if locked is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    return row
+    return locked
 
 
-async def _change_event_row(connection: Connection, row: Any, change: EventChange) -> None:
-    policy = merge_policy(json.decode(row["policy"], type=Policy), change.policy)
-    starts_at = row["starts_at"] if change.starts_at is UNSET else change.starts_at
-    ends_at = row["ends_at"] if change.ends_at is UNSET else change.ends_at
+async def _change_event_row(scope: Scope, event: bytes, locked: _LockedEvent, change: EventChange) -> None:
+    starts_at = locked.starts_at if change.starts_at is UNSET else change.starts_at
+    ends_at = locked.ends_at if change.ends_at is UNSET else change.ends_at
     check_end(starts_at, ends_at)
-    await connection.execute(
+    await scope.execute(
         *sql.events.set_event(
-            id=row["id"],
-            title=row["title"] if change.title is UNSET else change.title,
+            id=event,
+            title=locked.title if change.title is UNSET else change.title,
             starts_at=starts_at,
             ends_at=ends_at,
-            timezone=row["timezone"] if change.timezone is UNSET else change.timezone,
-            tax_bps=row["tax_bps"] if change.tax_bps is UNSET else change.tax_bps,
-            policy=document(policy),
-            details=row["details"] if change.details is UNSET else document(change.details),
+            timezone=locked.timezone if change.timezone is UNSET else change.timezone,
+            tax_bps=locked.tax_bps if change.tax_bps is UNSET else change.tax_bps,
+            policy=document(merge_policy(locked.policy, change.policy)),
+            details=document(locked.details if change.details is UNSET else change.details),
         )
     )
 
 
-async def _change_pools(connection: Connection, event: bytes, changes: list[PoolChange]) -> None:
+async def _change_pools(scope: Scope, event: bytes, changes: list[PoolChange]) -> None:
     if not changes:
         return
-    pools = {row["code"]: row for row in await connection.fetch(sql.events.pools, event)}
+    pools = {pool.code: pool for pool in await scope.rows(_PoolCounts, sql.events.pools, event)}
     added = [_new_pool(change) for change in changes if change.code not in pools]
     for change in changes:
         if change.code in pools:
-            await _change_pool(connection, event, pools[change.code], change)
+            await _change_pool(scope, event, pools[change.code], change)
     if added:
-        stock = number_stock(added, len(pools), await connection.fetchval(sql.events.count_seats, event))
-        await _refuse_used_labels(connection, event, stock)
-        await _insert_stock(connection, event, stock)
+        stock = number_stock(added, len(pools), await scope.fetchval(sql.events.count_seats, event))
+        await _refuse_used_labels(scope, event, stock)
+        await _insert_stock(scope, event, stock)
 
 
 def _new_pool(change: PoolChange) -> PoolNew:
@@ -162,77 +201,72 @@ def _new_pool(change: PoolChange) -> PoolNew:
     )
 
 
-async def _change_pool(connection: Connection, event: bytes, pool: Any, change: PoolChange) -> None:
+async def _change_pool(scope: Scope, event: bytes, pool: _PoolCounts, change: PoolChange) -> None:
     if change.seats is not UNSET:
         raise invalid_field(f"pools.{change.code}.seats", "cannot change; add a pool, or block seats")
-    capacity = pool["capacity"] if change.capacity is UNSET else change.capacity
-    if pool["seated"] and capacity != pool["capacity"]:
+    capacity = pool.capacity if change.capacity is UNSET else change.capacity
+    if pool.seated and capacity != pool.capacity:
         raise invalid_field(f"pools.{change.code}.capacity", "is the number of seats; block or unblock seats instead")
-    if capacity < pool["held"] + pool["sold"]:
+    if capacity < pool.taken:
         raise RefusedError(
-            Refusal.CAPACITY_IN_USE,
-            f"{pool['held'] + pool['sold']} units of {change.code} are taken.",
-            conflicts=(change.code,),
+            Refusal.CAPACITY_IN_USE, f"{pool.taken} units of {change.code} are taken.", conflicts=(change.code,)
         )
-    name = pool["name"] if change.name is UNSET else change.name
-    await connection.execute(sql.events.set_pool, event, pool["number"], name, capacity)
+    name = pool.name if change.name is UNSET else change.name
+    await scope.execute(sql.events.set_pool, event, pool.number, name, capacity)
     if change.tariffs is not UNSET:
-        await _change_tariffs(connection, event, pool["number"], change.tariffs)
+        await _change_tariffs(scope, event, pool.number, change.tariffs)
 
 
-async def _change_tariffs(connection: Connection, event: bytes, pool: int, changes: list[TariffNew]) -> None:
+async def _change_tariffs(scope: Scope, event: bytes, pool: int, changes: list[TariffNew]) -> None:
     """Update tariffs with a known code, and add the others."""
-    known = {row["code"]: row for row in await connection.fetch(sql.events.tariffs_of_pool, event, pool)}
+    rows = await scope.rows(_KnownTariff, sql.events.tariffs_of_pool, event, pool)
+    known = {row.code: row for row in rows}
     number = len(known)
     for tariff in changes:
         if row := known.get(tariff.code):
-            name = tariff.name or row["name"]
-            await connection.execute(
-                *sql.events.set_tariff(event=event, pool=pool, number=row["number"], name=name, price=tariff.price)
+            name = tariff.name or row.name
+            await scope.execute(
+                *sql.events.set_tariff(event=event, pool=pool, number=row.number, name=name, price=tariff.price)
             )
         else:
             added = NumberedTariff(pool, number, tariff.code, tariff.name or tariff.code, tariff.price)
-            await connection.execute(sql.events.insert_tariffs, event, document([added]))
+            await scope.execute(sql.events.insert_tariffs, event, document([added]))
             number += 1
 
 
-async def _change_seats(
-    connection: Connection, event: bytes, labels: list[str], *, blocked: bool
-) -> dict[str, SeatState]:
+async def _change_seats(scope: Scope, event: bytes, labels: list[str], *, blocked: bool) -> dict[str, SeatState]:
     """Block seats, or put them back on sale. Only free seats can be blocked."""
-    rows = await connection.fetch(sql.events.seats_by_label, event, labels) if labels else []
-    unknown = tuple(sorted(set(labels) - {row["label"] for row in rows}))
+    seats = await scope.rows(_NamedSeat, sql.events.seats_by_label, event, labels) if labels else []
+    unknown = tuple(sorted(set(labels) - {seat.label for seat in seats}))
     if unknown:
         raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {', '.join(unknown)}.", conflicts=unknown)
-    taken = tuple(row["label"] for row in rows if row["taken"])
+    taken = tuple(seat.label for seat in seats if seat.taken)
     if blocked and taken:
         raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
-    changing = [row for row in rows if row["blocked"] is not blocked]
-    await connection.execute(sql.events.set_blocked, event, [row["number"] for row in changing], blocked)
-    for pool, count in Counter(row["pool"] for row in changing).items():
-        await connection.execute(sql.events.shift_capacity, event, pool, -count if blocked else count)
+    changing = [seat for seat in seats if seat.blocked is not blocked]
+    await scope.execute(sql.events.set_blocked, event, [seat.number for seat in changing], blocked)
+    for pool, count in Counter(seat.pool for seat in changing).items():
+        await scope.execute(sql.events.shift_capacity, event, pool, -count if blocked else count)
     state: SeatState = "blocked" if blocked else "free"
-    return {row["label"]: state for row in changing}
+    return {seat.label: state for seat in changing}
 
 
-async def _insert_stock(connection: Connection, event: bytes, stock: NumberedStock) -> None:
-    await connection.execute(sql.events.insert_pools, event, document(stock.pools))
-    await connection.execute(sql.events.insert_tariffs, event, document(stock.tariffs))
+async def _insert_stock(scope: Scope, event: bytes, stock: NumberedStock) -> None:
+    await scope.execute(sql.events.insert_pools, event, document(stock.pools))
+    await scope.execute(sql.events.insert_tariffs, event, document(stock.tariffs))
     if stock.seats:
-        await connection.execute(sql.events.insert_seats, event, document(stock.seats))
+        await scope.execute(sql.events.insert_seats, event, document(stock.seats))
 
 
-async def _refuse_used_labels(connection: Connection, event: bytes, stock: NumberedStock) -> None:
-    used = await connection.fetch(sql.events.labels_in_use, event, [seat.label for seat in stock.seats])
+async def _refuse_used_labels(scope: Scope, event: bytes, stock: NumberedStock) -> None:
+    used = await scope.fetch(sql.events.labels_in_use, event, [seat.label for seat in stock.seats])
     if used:
         raise invalid_field("pools", f"has the seat label {used[0]['label']} twice")
 
 
-async def _pool_states(connection: Connection, event: bytes) -> dict[str, PoolState]:
-    rows = await connection.fetch(sql.events.pools, event)
-    return {
-        r["code"]: PoolState(r["capacity"], r["held"], r["sold"], r["capacity"] - r["held"] - r["sold"]) for r in rows
-    }
+async def _pool_states(scope: Scope, event: bytes) -> dict[str, PoolState]:
+    pools = await scope.rows(_PoolCounts, sql.events.pools, event)
+    return {pool.code: PoolState(pool.capacity, pool.held, pool.sold, pool.capacity - pool.taken) for pool in pools}
 
 
 def _describe_change(change: EventChange) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from holdfast import sql
 from holdfast.core.layout import Layout, Pool, Seat, Tariff
 from holdfast.core.policy import Policy
 from holdfast.core.states import EventStatus
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Connection, Scope
 
 SEATS_MAX: Final = 1_000_000
 EVENTS_MAX: Final = 10_000
@@ -23,7 +23,7 @@ class LayoutCache:
         self._layouts: OrderedDict[bytes, Layout] = OrderedDict()
         self._seat_count = 0
 
-    async def get(self, connection: Connection, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
+    async def get(self, source: Connection | Scope, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         found = {event: layout for event in revisions if (layout := self._layouts.get(event))}
         for event in found:
             self._layouts.move_to_end(event)
@@ -31,7 +31,7 @@ class LayoutCache:
             event for event, revision in revisions.items() if event not in found or found[event].revision != revision
         ]
         if missing:
-            for layout in await load_layouts(connection, missing):
+            for layout in await load_layouts(source, missing):
                 self._add(layout)
                 found[layout.event] = layout
             self._evict_oldest()
@@ -52,16 +52,16 @@ class LayoutCache:
             self._remove(next(iter(self._layouts)))
 
 
-async def load_layouts(connection: Connection, events: list[bytes]) -> list[Layout]:
-    """Without the lock, a later statement may see newer rows. Pools come before their tariffs and seats, so that every
-    pool has all of its own."""
-    heads = await connection.fetch(sql.engine.load_events, events)
-    pool_rows = await connection.fetch(sql.reads.pools_of, events)
+async def load_layouts(source: Connection | Scope, events: list[bytes]) -> list[Layout]:
+    """Read pools first: without the lock, later statements may see newer rows, and in this order no tariff or seat of a
+    pool is missed."""
+    heads = await source.fetch(sql.engine.load_events, events)
+    pool_rows = await source.fetch(sql.reads.pools_of, events)
     tariffs = defaultdict(list)
-    for row in await connection.fetch(sql.reads.tariffs_of, events):
+    for row in await source.fetch(sql.reads.tariffs_of, events):
         tariffs[row["event_id"], row["pool"]].append(Tariff(row["number"], row["code"], row["name"], row["price"]))
     seats = defaultdict(list)
-    for event, *seat in await connection.fetch(sql.engine.load_layout_seats, events):
+    for event, *seat in await source.fetch(sql.engine.load_layout_seats, events):
         seats[event].append(Seat(*seat))
     spans = _spans(seats)
     pools = defaultdict(list)

@@ -17,7 +17,7 @@ from holdfast.core.journal import EntryData, PoolState
 from holdfast.live.messages import MESSAGES_MAX, RecentChanges, change_message
 from holdfast.live.snapshot import SeatSnapshot, SeatView
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection, Database, read_row
+from holdfast.runtime.db import Database, Scope
 
 # A seat takes about half a kilobyte.
 EVENTS_MAX: Final = 1_000
@@ -65,7 +65,7 @@ class LiveEvent:
     """One event. A refresh reads everything first and applies it without awaiting, so readers never see half of it."""
 
     def __init__(self, database: Database, event: bytes) -> None:
-        self._database = database.event(event)
+        self._scope = database.event(event)
         self._reading: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
         self._wanted_after: int | None = None
@@ -116,11 +116,11 @@ class LiveEvent:
             await self._load_recent(after)
 
     async def _catch_up(self, snapshot: SeatSnapshot) -> None:
-        row = await self._database.row(_VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
+        row = await self._scope.row(_VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
         assert row is not None, "events are never deleted"
         current, entries, due = EventVersion(row.version, row.due), row.entries, None
         if current.due and current != self.event_version:
-            due = await self._database.row(_DueRow, sql.reads.due, self.event)
+            due = await self._scope.row(_DueRow, sql.reads.due, self.event)
             assert due is not None
             entries += await self._entries(current.version, due.version)
             current = EventVersion(due.version, due.due)
@@ -135,12 +135,11 @@ class LiveEvent:
         self.event_version, self.read_at = current, row.at
 
     async def _load(self) -> None:
-        async with self._database.transaction("repeatable_read", readonly=True) as connection:
-            record = await connection.fetchrow(sql.reads.event_version, self.event, 0, 0)
-            if record is None:
+        async with self._scope.transaction("repeatable_read", readonly=True) as scope:
+            row = await scope.row(_VersionRow, sql.reads.event_version, self.event, 0, 0)
+            if row is None:
                 return
-            row = read_row(_VersionRow, record)
-            snapshot = await _load_snapshot(connection, self.event, row.version)
+            snapshot = await _load_snapshot(scope, self.event, row.version)
         if self.snapshot is None or row.version - self.version > ENTRIES_MAX:
             self._recent.clear()
         else:
@@ -151,7 +150,7 @@ class LiveEvent:
     async def _entries(self, after: int, until: int) -> list[FeedEntry]:
         if after >= until:
             return []
-        return _decode_entries(await self._database.fetchval(sql.reads.entries_until, self.event, after, until))
+        return _decode_entries(await self._scope.fetchval(sql.reads.entries_until, self.event, after, until))
 
     async def _load_recent(self, after: int) -> None:
         first = self.version - len(self._recent)
@@ -221,14 +220,14 @@ class LiveEvents:
                 self._drop(live_event)
 
 
-async def _load_snapshot(connection: Connection, event: bytes, version: int) -> SeatSnapshot:
+async def _load_snapshot(scope: Scope, event: bytes, version: int) -> SeatSnapshot:
     seats = [
         SeatView(label=label, pool=pool, row=row, number=number, x=x, y=y, state=state)
-        for label, pool, row, number, x, y, state in await connection.fetch(sql.reads.seats, event)
+        for label, pool, row, number, x, y, state in await scope.fetch(sql.reads.seats, event)
     ]
     pools = {
         code: PoolState(capacity, held, sold, capacity - held - sold)
-        for code, capacity, held, sold in await connection.fetch(sql.reads.availability, event)
+        for code, capacity, held, sold in await scope.fetch(sql.reads.availability, event)
     }
     return SeatSnapshot(ids.format_event_id(event), version, seats, pools)
 

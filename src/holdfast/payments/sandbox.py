@@ -208,8 +208,7 @@ class Sandbox:
         """Do what the buyer chose. A late payment is captured `delay_seconds` after the charge expires. Notices wait
         for `send_due`. Raises `ProviderRefusedError` if the charge takes no payment any more."""
         effect = _EFFECTS[action]
-        async with self._database.shared.transaction() as connection:
-            scope = Scope(connection)
+        async with self._database.shared.transaction() as scope:
             await scope.execute(sql.sandbox.lock_charge, ref)
             charge = await _load(scope, ref)
             if not charge.takes_payment:

@@ -19,7 +19,7 @@ from holdfast.runtime.cli_database import (
     open_database,
     read_settings,
     require_database,
-    run_with_connection,
+    run_with_database,
 )
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
@@ -101,7 +101,7 @@ def migrate(data: DataFolder = None) -> None:
 @app.command()
 def demo(data: DataFolder = None) -> None:
     """Create the org `demo` with one event per preset, and list the events. Existing events do not change."""
-    for line in run_with_connection(data, fill_demo):
+    for line in run_with_database(data, fill_demo):
         typer.echo(line)
 
 
@@ -109,7 +109,7 @@ def demo(data: DataFolder = None) -> None:
 def audit(data: DataFolder = None) -> None:
     """Recount all events and print the findings as JSON. Exits with 1 if there are any."""
     require_database(data)
-    events, findings = run_with_connection(data, audit_all)
+    events, findings = run_with_database(data, audit_all)
     typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not findings, "events": events, "findings": findings})))
     raise typer.Exit(1 if findings else 0)
 
@@ -146,7 +146,7 @@ def stampede(
     )
 
     def run(on_report: ReportListener) -> bool:
-        report = run_with_connection(data, lambda connection: run_stampede(connection, plan, on_report))
+        report = run_with_database(data, lambda database: run_stampede(database, plan, on_report))
         return report.verdict is not None and report.verdict.ok
 
     try:

@@ -57,13 +57,14 @@ def require_database(data: Path | None) -> None:
         fail(f"There is no database in the folder {folder}. Choose another one with --data or HOLDFAST_DATA_DIR.")
 
 
-def run_with_connection(data: Path | None, work: Callable[[db.Connection], Awaitable[T]]) -> T:
+def run_with_database(data: Path | None, work: Callable[[db.Database], Awaitable[T]]) -> T:
+    """Run a function of the database on one connection."""
     url = open_database(data)
 
     async def run() -> T:
         connection = await db.connect(url)
         try:
-            return await work(connection)
+            return await work(db.Database(connection))
         finally:
             await connection.close()
 

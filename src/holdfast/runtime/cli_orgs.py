@@ -8,13 +8,13 @@ import msgspec
 import typer
 
 from holdfast import sql
-from holdfast.api.branding import LOGO_BYTES_MAX
+from holdfast.api import branding
 from holdfast.api.requests import OrgChange
 from holdfast.api.validation import invalid_body
 from holdfast.core.refusals import RefusedError
-from holdfast.runtime.cli_database import DataFolder, fail, read_settings, run_with_connection
+from holdfast.runtime.cli_database import DataFolder, fail, read_settings, run_with_database
 from holdfast.runtime.credentials import create_org
-from holdfast.runtime.db import Connection, Database
+from holdfast.runtime.db import Database
 
 orgs = typer.Typer(no_args_is_help=True, help="Manage orgs, the tenants of this database.")
 
@@ -36,7 +36,7 @@ def create(
     """Create an org and print its slug."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", slug):
         fail("A slug has 1 to 63 lower-case letters, digits and hyphens, and starts with a letter or a digit.")
-    if run_with_connection(data, lambda connection: create_org(connection, slug, name)) is None:
+    if run_with_database(data, lambda database: create_org(database, slug, name)) is None:
         fail(f"The org {slug} already exists.")
     typer.echo(slug)
 
@@ -54,21 +54,20 @@ def set_(
     data: DataFolder = None,
 ) -> None:
     """Change how buyers see an org, and print the result. Options that you leave out keep their value."""
-    from holdfast.api.org_handlers import drop_logo, read_org, save_logo, save_org
 
-    async def save(connection: Connection) -> msgspec.Struct:
-        org, database = await find_org(connection, slug), Database(connection)
-        async with connection.transaction():
-            await save_org(database, org, change)
+    async def save(database: Database) -> msgspec.Struct:
+        org = await find_org(database, slug)
+        async with database.org(org).transaction() as scope:
+            await branding.change_org(scope, org, change)
             if logo_file is not None:
-                await save_logo(database, org, logo_file)
+                await branding.set_logo(scope, org, logo_file)
             elif logo is not None:
-                await drop_logo(database, org)
-        return await read_org(database, org, read_settings().public_url)
+                await branding.delete_logo(scope, org)
+            return await branding.get_org(scope, org, read_settings().public_url)
 
     try:
         change, logo_file = _read_change(name, colour, frame_origin), _read_logo(logo) if logo else None
-        saved = run_with_connection(data, save)
+        saved = run_with_database(data, save)
     except RefusedError as error:
         fail(str(error))
     typer.echo(msgspec.json.format(msgspec.json.encode(saved)))
@@ -78,15 +77,15 @@ def set_(
 def list_(data: DataFolder = None) -> None:
     """List all orgs: the slug and the name."""
 
-    async def read(connection: Connection) -> list[_OrgRow]:
-        return await Database(connection).shared.rows(_OrgRow, sql.credentials.orgs)
+    async def read(database: Database) -> list[_OrgRow]:
+        return await database.shared.rows(_OrgRow, sql.credentials.orgs)
 
-    for org in run_with_connection(data, read):
+    for org in run_with_database(data, read):
         typer.echo(f"{org.slug}\t{org.name}")
 
 
-async def find_org(connection: Connection, slug: str) -> bytes:
-    org = await Database(connection).shared.row(_OrgRow, sql.credentials.org_by_slug, slug)
+async def find_org(database: Database, slug: str) -> bytes:
+    org = await database.shared.row(_OrgRow, sql.credentials.org_by_slug, slug)
     if org is None:
         fail(f"There is no org {slug} in this database. Create it: holdfast orgs create {slug}")
     return org.id
@@ -112,6 +111,6 @@ def _read_change(name: str | None, colour: str | None, origins: list[str] | None
 def _read_logo(file: str) -> bytes:
     try:
         with Path(file).open("rb") as stream:
-            return stream.read(LOGO_BYTES_MAX + 1)
+            return stream.read(branding.LOGO_BYTES_MAX + 1)
     except OSError as error:
         fail(f"Cannot read the logo {file}: {error.strerror}.")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.states import FastStrEnum
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection, Database
+from holdfast.runtime.db import Database
 
 KEY_PREFIX: Final = "hf_sk_"
 # Holdfast accepts no other algorithm, even if the header of a token names one.
@@ -41,18 +41,18 @@ class Customer(Struct, frozen=True):
     expires_at: float
 
 
-async def create_org(connection: Connection, slug: str, name: str | None = None) -> bytes | None:
+async def create_org(database: Database, slug: str, name: str | None = None) -> bytes | None:
     """Returns the id of the new org, or None if the slug is taken."""
-    org: bytes | None = await connection.fetchval(
+    org: bytes | None = await database.shared.fetchval(
         sql.credentials.insert_org, ids.new_id(), slug, name or slug, secrets.token_bytes(32)
     )
     return org
 
 
-async def create_key(connection: Connection, org: bytes, role: Role) -> str:
+async def create_key(database: Database, org: bytes, role: Role) -> str:
     """Returns a new secret key. Nobody can read it again, because the database has only its hash."""
     key = KEY_PREFIX + secrets.token_urlsafe(32)
-    await connection.execute(sql.credentials.insert_key, hash_key(key), org, key[: len(KEY_PREFIX) + 6], role)
+    await database.org(org).execute(sql.credentials.insert_key, hash_key(key), org, key[: len(KEY_PREFIX) + 6], role)
     return key
 
 

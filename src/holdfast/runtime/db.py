@@ -1,8 +1,8 @@
 """Connections to PostgreSQL, and the schema's migrations.
 
-Everything outside the lanes runs its statements through a `Database`, which asks what each statement is about: one
-event, one org, all events, or tables that all orgs share. Today every scope leads to the same pool. When events are
-spread over several servers, this is the one place that decides where a statement goes.
+Everything outside the lanes runs its statements in a scope of `Database`, which says what they are about: one event,
+one org, all events, or tables that all orgs share. Today every scope leads to the same pool. When events are spread
+over several servers, `Database` decides where a statement goes, as `Engine.submit` does for lanes.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ _MUTE_SECONDS: Final = 20
 
 
 class Scope:
-    """Runs statements that are all about the same thing."""
+    """Runs statements about one event, about one org, or about one of the other things that `Database` lists."""
 
     def __init__(self, executor: Connection | Pool) -> None:
         self._executor = executor
@@ -103,24 +103,24 @@ class Scope:
         return read_row(kind, record) if record is not None else None
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """One connection for several statements in a row."""
+    async def transaction(
+        self, isolation: Literal["read_committed", "repeatable_read"] = "read_committed", *, readonly: bool = False
+    ) -> AsyncIterator["Scope"]:
+        """The same scope, on one connection and in one transaction."""
+        async with self._connection() as connection, connection.transaction(isolation=isolation, readonly=readonly):
+            yield Scope(connection)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
         if isinstance(self._executor, asyncpg.Pool):
             async with self._executor.acquire() as connection:
                 yield connection
         else:
             yield self._executor
 
-    @asynccontextmanager
-    async def transaction(
-        self, isolation: Literal["read_committed", "repeatable_read"] = "read_committed", *, readonly: bool = False
-    ) -> AsyncIterator[Connection]:
-        async with self.connection() as connection, connection.transaction(isolation=isolation, readonly=readonly):
-            yield connection
-
 
 class Database:
-    """The door to PostgreSQL. To run a statement, say what it is about."""
+    """The entry point to PostgreSQL. Choose a scope, then run statements in it."""
 
     def __init__(self, executor: Connection | Pool) -> None:
         self._scope = Scope(executor)

@@ -37,7 +37,7 @@ def is_port_free(host: str, port: int) -> bool:
 
 
 def serve(
-    host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.runtime.application:create_app"
+    host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.runtime.asgi:create_app"
 ) -> None:
     """Serve until SIGINT or SIGTERM. Child processes read the settings from the environment."""
     set_parent_pid()

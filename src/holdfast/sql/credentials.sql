@@ -25,6 +25,9 @@ SELECT logo, logo_type FROM org WHERE slug = $1 AND logo IS NOT NULL
 -- name: set_logo
 UPDATE org SET logo = $2, logo_type = $3 WHERE id = $1
 
+-- name: delete_logo
+UPDATE org SET logo = NULL, logo_type = NULL WHERE id = $1
+
 -- name: token_secret
 SELECT token_secret FROM org WHERE id = $1
 

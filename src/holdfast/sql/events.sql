@@ -22,7 +22,7 @@ SELECT $1, * FROM json_to_recordset($2::json) AS seat (
 )
 
 -- name: lock
-SELECT id, status, title, starts_at, ends_at, timezone, tax_bps, policy, details
+SELECT status, title, starts_at, ends_at, timezone, tax_bps, policy, details
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event

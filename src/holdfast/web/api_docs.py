@@ -5,6 +5,9 @@ from typing import Any, Final
 
 import msgspec
 from markupsafe import Markup, escape
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
 
 from holdfast import __version__
 from holdfast.api.access import Access
@@ -13,8 +16,10 @@ from holdfast.api.openapi import refusals_of
 from holdfast.api.problems import HTTP_STATUS
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
-from holdfast.web.assets import ASSETS
+from holdfast.web.assets import ASSETS, asset_response, make_asset
 from holdfast.web.rendering import templates
+from holdfast.web.security import CSP_NONE, content_security_policy, security_headers
+from holdfast.web.site import Site
 
 Schema = dict[str, Any]
 
@@ -44,7 +49,21 @@ class Block(msgspec.Struct, frozen=True):
     fields: tuple[tuple[str, str], ...] = ()
 
 
-def docs_page(operations: Sequence[Operation]) -> bytes:
+def api_docs_route(site: Site, operations: Sequence[Operation]) -> Route:
+    """The page, with the same protection as every other page."""
+    asset = make_asset(render_api_docs(operations), "text/html; charset=utf-8")
+    policy = content_security_policy(CSP_NONE, has_scripts=False)
+    headers = security_headers(policy, is_https=site.is_https)
+
+    async def show(request: HttpRequest) -> Response:
+        response = asset_response(request, asset, headers["cache-control"])
+        response.headers.update(headers)
+        return response
+
+    return Route("/docs", show, methods=["GET"])
+
+
+def render_api_docs(operations: Sequence[Operation]) -> bytes:
     listed: set[type] = set()
     chapters = [(tag, [row for row in operations if row.tag is tag]) for tag in Tag]
     page = templates.get_template("api_docs.html").render(

@@ -9,15 +9,16 @@ from starlette.types import Scope
 
 from holdfast.api.call import Operation
 from holdfast.payments.sandbox import Sandbox
+from holdfast.web.api_docs import api_docs_route
 from holdfast.web.assets import asset_routes
 from holdfast.web.booking_pages import booking_routes
-from holdfast.web.docs_page import docs_route
-from holdfast.web.entry_pages import entry_routes
+from holdfast.web.branding_pages import branding_routes
 from holdfast.web.event_pages import event_routes
 from holdfast.web.page_problems import NOT_FOUND, PageError
 from holdfast.web.page_request import PageRequest
 from holdfast.web.paid_page import paid_route
 from holdfast.web.sandbox_pages import sandbox_routes
+from holdfast.web.sign_in_pages import sign_in_routes
 from holdfast.web.site import Site
 from holdfast.web.stampede_pages import stampede_routes
 
@@ -28,10 +29,11 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
     return [
         *event_routes(site),
         *booking_routes(site),
-        *entry_routes(site),
+        *sign_in_routes(site),
+        *branding_routes(site),
         *stampede_routes(site),
         *asset_routes(),
-        docs_route(site, operations),
+        api_docs_route(site, operations),
         paid_route(site),
         *(sandbox_routes(site, sandbox) if sandbox is not None else ()),
         NotFoundRoute("/{path:path}", site.page(show_not_found), methods=["GET"]),

@@ -17,7 +17,7 @@ from holdfast.web.forms import read_fields
 from holdfast.web.page_problems import PageError
 from holdfast.web.page_request import PageRequest
 from holdfast.web.rendering import page_money
-from holdfast.web.security import NOBODY, content_security_policy
+from holdfast.web.security import CSP_NONE, content_security_policy
 from holdfast.web.site import Site, is_plain_text
 
 PATH: Final = "/sandbox/checkout/{ref}"
@@ -98,7 +98,7 @@ def _checkout_page(page: PageRequest, charge: SandboxCharge, status: int = 200, 
 
 
 def _missing_page(page: PageRequest) -> Response:
-    return _protect(page.render("sandbox/missing.html", 404), NOBODY)
+    return _protect(page.render("sandbox/missing.html", 404), CSP_NONE)
 
 
 def _protect(response: Response, form_targets: str) -> Response:

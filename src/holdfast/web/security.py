@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.web.session import Session
 
-NOBODY: Final = "'none'"
+CSP_NONE: Final = "'none'"
 _TOKEN_BYTES: Final = 16
 
 
@@ -29,7 +29,7 @@ def content_security_policy(form_targets: str, frame_ancestors: Sequence[str] = 
     scripts = "script-src 'self'; connect-src 'self'; " if has_scripts else ""
     return (
         f"default-src 'none'; {scripts}style-src 'self'; img-src 'self' blob: data:; manifest-src 'self'; "
-        f"form-action {form_targets}; base-uri 'none'; frame-ancestors {' '.join(frame_ancestors) or NOBODY}"
+        f"form-action {form_targets}; base-uri 'none'; frame-ancestors {' '.join(frame_ancestors) or CSP_NONE}"
     )
 
 

@@ -40,9 +40,9 @@ class Site:
     async def session_secret(self) -> bytes:
         """The key that signs sessions, the same in all processes."""
         if self._session_secret is None:
-            shared = self.database.shared
-            await shared.execute(sql.pages.create_secret, SECRET_NAME, secrets.token_bytes(32))
-            self._session_secret = await shared.fetchval(sql.pages.secret, SECRET_NAME)
+            scope = self.database.shared
+            await scope.execute(sql.pages.create_secret, SECRET_NAME, secrets.token_bytes(32))
+            self._session_secret = await scope.fetchval(sql.pages.secret, SECRET_NAME)
         assert self._session_secret
         return self._session_secret
 

@@ -10,7 +10,7 @@ from holdfast.core.refusals import RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.engine.event_editor import set_status
 from holdfast.runtime import ids
-from holdfast.runtime.db import Connection, Database
+from holdfast.runtime.db import Database
 
 log = structlog.get_logger()
 
@@ -23,12 +23,12 @@ class EndedEvent(Struct, frozen=True):
     org_id: bytes
 
 
-async def run_once(connection: Connection) -> int:
+async def run_once(database: Database) -> int:
     """Returns how many events have ended. The reaper then completes their bookings."""
-    events = await Database(connection).all_events.rows(EndedEvent, sql.worker.events_to_complete, EVENTS_MAX)
+    events = await database.all_events.rows(EndedEvent, sql.worker.events_to_complete, EVENTS_MAX)
     for event in events:
         try:
-            await set_status(connection, event.org_id, event.id, EventStatus.COMPLETED, ACTOR)
+            await set_status(database, event.org_id, event.id, EventStatus.COMPLETED, ACTOR)
         except RefusedError:
             log.info("event_ended_already", subject=ids.format_event_id(event.id))
     return len(events)

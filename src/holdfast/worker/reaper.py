@@ -11,7 +11,7 @@ from holdfast import sql
 from holdfast.engine.batch import sweep
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import ids
-from holdfast.runtime.db import LOST_ERRORS, Connection
+from holdfast.runtime.db import LOST_ERRORS, Connection, Database
 
 log = structlog.get_logger()
 
@@ -28,7 +28,8 @@ class Reaper:
 
     async def run_once(self, connection: Connection) -> int:
         """Returns how many bookings ended. A pass is bounded, and the next one continues after its last event."""
-        events = [row["id"] for row in await connection.fetch(sql.worker.events_to_sweep, EVENTS_MAX, self._after)]
+        rows = await Database(connection).all_events.fetch(sql.worker.events_to_sweep, EVENTS_MAX, self._after)
+        events = [row["id"] for row in rows]
         self._after = events[-1] if len(events) == EVENTS_MAX else FIRST
         ended = sum([await self._sweep(connection, event) for event in events])
         if events:

@@ -86,7 +86,7 @@ def _make_channels(
 def _make_connected_jobs(url: str, resources: AsyncExitStack) -> list[Job]:
     lane, plain = partial(db.connect_lane, url), partial(db.connect, url)
     reap = ConnectedRun(lane, Reaper().run_once)
-    complete = ConnectedRun(plain, completer.run_once)
+    complete = ConnectedRun(plain, lambda connection: completer.run_once(db.Database(connection)))
     audit = ConnectedRun(plain, _audit)
     for run in (reap, complete, audit):
         resources.push_async_callback(run.close)
@@ -142,4 +142,4 @@ class ConnectedRun:
 
 
 async def _audit(connection: db.Connection) -> int:
-    return len(await auditor.run_once(connection))
+    return len(await auditor.run_once(db.Database(connection)))

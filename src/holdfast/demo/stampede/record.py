@@ -17,15 +17,15 @@ class StampedeError(Exception):
 
 
 class _LatestRow(Struct, frozen=True):
-    report: str
+    report: Report
     is_silent: bool
 
 
 async def create_record(database: Database, event: bytes, stampede: bytes, report: Report) -> None:
-    async with database.event(event).transaction() as connection:
-        await connection.execute(sql.stampede.lock_event, event)
+    async with database.event(event).transaction() as scope:
+        await scope.execute(sql.stampede.lock_event, event)
         values = (event, stampede, json.encode(report).decode(), SILENT_SECONDS)
-        if await connection.fetchval(sql.stampede.insert_record, *values) is None:
+        if await scope.fetchval(sql.stampede.insert_record, *values) is None:
             raise StampedeError("Another stampede is running on this event. Wait until it ends.")
 
 
@@ -41,7 +41,6 @@ async def read_latest_report(database: Database, event: bytes) -> Report | None:
     row = await database.event(event).row(_LatestRow, sql.stampede.latest_report, event, SILENT_SECONDS)
     if row is None:
         return None
-    report = json.decode(row.report, type=Report)
     if row.is_silent:
-        return structs.replace(report, state=State.FAILED, failure="The stampede was killed.")
-    return report
+        return structs.replace(row.report, state=State.FAILED, failure="The stampede was killed.")
+    return row.report

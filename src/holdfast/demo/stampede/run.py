@@ -21,7 +21,7 @@ from holdfast.demo.stampede.verdict import reach_verdict, recount
 from holdfast.engine.auditor import audit_event
 from holdfast.runtime import ids
 from holdfast.runtime.credentials import sign_customer_token
-from holdfast.runtime.db import Connection, Database
+from holdfast.runtime.db import Database
 from holdfast.runtime.process_lifetime import end_with_parent, set_parent_pid
 
 # Per load generator. Further buyers wait for a free connection.
@@ -45,11 +45,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     id: bytes | None = None
 
 
-async def run_stampede(connection: Connection, plan: Plan, on_report: ReportListener) -> Report:
+async def run_stampede(database: Database, plan: Plan, on_report: ReportListener) -> Report:
     """Returns the last report, which has the verdict. SIGINT and SIGTERM stop the stampede and mark it as failed."""
     if plan.id is not None:
         end_with_parent()
-    stampede = Stampede(connection, plan, on_report)
+    stampede = Stampede(database, plan, on_report)
     running = asyncio.create_task(stampede.run())
     _cancel_on_signal(running)
     try:
@@ -76,9 +76,8 @@ def _cancel_on_signal(running: "asyncio.Task[Report]") -> None:
 
 
 class Stampede:
-    def __init__(self, connection: Connection, plan: Plan, on_report: ReportListener) -> None:
-        self._connection = connection
-        self._database = Database(connection)
+    def __init__(self, database: Database, plan: Plan, on_report: ReportListener) -> None:
+        self._database = database
         self._plan = plan
         self._on_report = on_report
         self._id = plan.id or ids.new_id()
@@ -209,5 +208,5 @@ class Stampede:
         unanswered = {name for generator in self._generators for name in generator.unanswered}
         failures = [generator.failure for generator in self._generators if generator.failure]
         recounted = await recount(self._database, self._plan.event, self._name_prefix)
-        audit_findings, _ = await audit_event(self._connection, self._plan.event)
+        audit_findings, _ = await audit_event(self._database, self._plan.event)
         return reach_verdict(granted, recounted, audit_findings, unanswered, failures)

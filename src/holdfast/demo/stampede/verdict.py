@@ -15,7 +15,7 @@ from holdfast import sql
 from holdfast.demo.stampede.report import GrantedHold, GrantedItem, Verdict
 from holdfast.engine.auditor import Finding
 from holdfast.runtime import ids
-from holdfast.runtime.db import Database, read_row
+from holdfast.runtime.db import Database
 
 # A verdict is for people. `holdfast audit` prints all findings.
 FINDINGS_MAX: Final = 20
@@ -54,15 +54,11 @@ class _ClaimRow(Struct, frozen=True):
 
 async def recount(database: Database, event: bytes, name_prefix: str) -> Recount:
     """Count the pools of the event, and the claims of buyers whose names start with the prefix."""
-    async with database.event(event).transaction("repeatable_read", readonly=True) as connection:
-        at = await connection.fetchval(sql.stampede.now)
-        pools = await connection.fetch(sql.stampede.pool_counts, event)
-        claims = await connection.fetch(sql.stampede.claims, event, name_prefix)
-    return Recount(
-        at,
-        tuple(read_row(PoolCount, record) for record in pools),
-        tuple(_read_claim(event, read_row(_ClaimRow, record)) for record in claims),
-    )
+    async with database.event(event).transaction("repeatable_read", readonly=True) as scope:
+        at = await scope.fetchval(sql.stampede.now)
+        pools = await scope.rows(PoolCount, sql.stampede.pool_counts, event)
+        claims = await scope.rows(_ClaimRow, sql.stampede.claims, event, name_prefix)
+    return Recount(at, tuple(pools), tuple(_read_claim(event, claim) for claim in claims))
 
 
 def _read_claim(event: bytes, row: _ClaimRow) -> ClaimedItem:
