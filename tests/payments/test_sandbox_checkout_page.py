@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.core.payment import PaymentResult
+from holdfast.i18n.texts import section
 from holdfast.payments.provider import ProviderError, ProviderStatus
 from holdfast.payments.sandbox import Action, ChargeStatus, Sandbox
 from holdfast.runtime import db
 from holdfast.runtime.settings import Settings
 from holdfast.web.assets import asset_routes
-from holdfast.web.page_texts import page_text
 from holdfast.web.sandbox_pages import sandbox_routes
 from holdfast.web.site import Site
 from tests.support.browser import chromium
@@ -393,4 +393,4 @@ def test_a_checkout_without_its_database_asks_the_buyer_to_wait(place: Place) ->
 
     answer = place.run(ask_for_it())
     assert answer.status_code == 503
-    assert page_text("en", "sorry.busy") in answer.text
+    assert section("en", "page")["sorry.busy"] in answer.text

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.payments.receipt_files import FILE_BYTES_MAX
+from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, open_storage
 from tests.support.engine_helpers import async_test
 from tests.support.harness import free_port

@@ -236,17 +236,17 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def calendar(
     title: str = "Concert",
     address: str | None = "Madrid",
-    description: str = "Bring your ticket.",
     ends_at: datetime | None = None,
 ) -> bytes:
     return calendar_file(
-        uid="ev_1@tickets.example",
+        booking="bk_1",
+        reference="0A1B2C3D4E",
+        language="en",
         title=title,
         starts_at=STARTS_AT,
         ends_at=ends_at,
         timezone="Europe/Madrid",
         address=address,
-        description=description,
         now=NOW,
     )
 
@@ -268,8 +268,8 @@ def test_a_calendar_gets_the_event() -> None:
         "DTSTART:20260307T200000Z",
         "DTEND:20260307T220000Z",
         "DTSTAMP:20260102T030405Z",
-        "UID:ev_1@tickets.example",
-        "DESCRIPTION:Bring your ticket.",
+        "UID:bk_1@holdfast",
+        "DESCRIPTION:Booking 0A1B2C3D4E",
         "LOCATION:Madrid",
         "END:VEVENT",
         "END:VCALENDAR",
@@ -285,7 +285,7 @@ def test_a_calendar_file_leaves_out_a_missing_end_and_place() -> None:
 @settings(deadline=None)
 @given(texts)
 def test_no_text_gets_out_of_its_line_in_a_calendar(text: str) -> None:
-    file = calendar(title=text, address=text, description=text)
+    file = calendar(title=text, address=text)
     assert [line.partition(":")[0] for line in lines_of(file)] == [
         line.partition(":")[0] for line in lines_of(calendar())
     ]

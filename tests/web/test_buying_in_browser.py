@@ -10,7 +10,7 @@ import zxingcpp
 from PIL import Image
 from playwright.sync_api import Browser, FilePayload, WebSocketRoute, expect
 
-from holdfast.payments.receipt_files import FILE_BYTES_MAX
+from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from tests.support.browser import chromium
 from tests.support.browser_buyer import PHONE, WAIT_MS, browser_buyer, foreign_site
 from tests.support.harness import (

@@ -16,11 +16,13 @@ from holdfast.api.auth import CALLERS_MAX, Caller, Callers
 from holdfast.api.endpoint import Limits
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.operations import OPERATIONS
+from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted
 from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
+from holdfast.core.states import Verb
 from holdfast.engine.engine import Engine
 from holdfast.engine.event_editor import change_event
-from holdfast.runtime import db
+from holdfast.runtime import db, ids
 from holdfast.runtime.asgi import create_pages
 from holdfast.runtime.credentials import Role
 from holdfast.runtime.settings import Settings
@@ -30,6 +32,7 @@ from holdfast.web.session import COOKIE, read_cookie
 from holdfast.web.site import SECRET_NAME
 from tests.support.engine_helpers import (
     EventHandle,
+    act_command,
     async_test,
     lane_connection,
     new_event,
@@ -39,6 +42,9 @@ from tests.support.engine_helpers import (
 )
 
 EVENT_PAGE_STATEMENTS_MAX = 2
+HELD_PAGE_STATEMENTS_MAX = 2
+STATE_STATEMENTS_MAX = 2
+TICKETS_PAGE_STATEMENTS_MAX = 5
 START_PAGE_STATEMENTS_MAX = 3
 
 
@@ -87,7 +93,7 @@ async def shop_at(url: str, **settings: Any) -> AsyncIterator[Shop]:
     await engine.close()
 
 
-async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHandle) -> None:
+async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHandle) -> Booking:
     """The guest of this browser gets a hold, so that the page has a booking to show."""
     await shop.look(f"/e/{event.text}")
     secret = await connection.fetchval("SELECT value FROM secret WHERE name = $1", SECRET_NAME)
@@ -95,6 +101,21 @@ async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHand
     assert session is not None
     (outcome,) = await run_commands(connection, [place_command(event, "A-1", user=session.user(event.org))])
     assert isinstance(outcome, Accepted)
+    return outcome.booking
+
+
+@async_test
+async def test_booking_pages_cost_few_statements(database: str) -> None:
+    async with lane_connection(database) as connection, shop_at(database) as shop:
+        event = await new_event(connection)
+        booking = await _hold_as_guest(connection, shop, event)
+        path = f"/b/{ids.format_booking_id(event.id, booking.id)}"
+        assert await shop.cost(path) <= HELD_PAGE_STATEMENTS_MAX, shop.statements
+        assert await shop.cost(f"{path}/state") <= STATE_STATEMENTS_MAX, shop.statements
+        assert not [statement for statement in shop.statements if "FROM tariff" in statement]
+        await run_commands(connection, [act_command(event, booking.id, Verb.CONFIRM)])
+        assert await shop.cost(path) <= TICKETS_PAGE_STATEMENTS_MAX, shop.statements
+        assert "/qr.svg" in await shop.look(path)
 
 
 @async_test

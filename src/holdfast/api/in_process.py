@@ -43,14 +43,15 @@ class InProcessApi:
         caller: Caller | None,
         address: str,
         *,
-        id: str = "",  # noqa: A002 (the path parameter of every operation)
+        id: str = "",  # noqa: A002 (of what the operation is about, as in the path)
         query: Request | None = None,
         body: Struct | bytes | None = None,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> ApiResponse[Any]:
         operation = self._operations[name]
         self.spend(address)
-        call = Call(self._services, caller, {"id": id}, headers or {})
+        path = {operation.path_parameter: id} if operation.path_parameter else {}
+        call = Call(self._services, caller, path, headers or {})
         try:
             return await operation.run(call, query, body)
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
@@ -62,6 +63,7 @@ class _InProcessOperation:
     """An operation with the types of its input, which are looked up once."""
 
     def __init__(self, operation: Operation) -> None:
+        self.path_parameter = operation.path_parameter
         self._operation = operation
         self._query_type = operation.query_type
         self._takes_body = operation.body_type is not None

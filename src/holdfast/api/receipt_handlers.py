@@ -12,13 +12,13 @@ from holdfast.api.booking_handlers import booking_response, require_booking
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.endpoint import decode_json
+from holdfast.api.receipt_upload import FILE_BYTES_MAX, TooLargeError, UploadError, read_uploaded_file
 from holdfast.api.requests import ReceiptRef
 from holdfast.api.responses import ReceiptList, ReceiptView
 from holdfast.core.commands import Receipt, SubmitReceipt
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.settlement import RECEIPTS_MAX
-from holdfast.payments.receipt_files import FILE_BYTES_MAX, TooLargeError, UploadError, uploaded_file
 from holdfast.runtime import ids
 from holdfast.runtime.file_types import CONTENT_TYPES, SAFE_HEADERS, content_type
 from holdfast.runtime.storage import StorageError
@@ -139,7 +139,7 @@ def _read_receipt(call: Call, body: bytes) -> tuple[Receipt, bytes | None]:
 
 def _read_file(header: str, body: bytes) -> tuple[Receipt, bytes]:
     try:
-        file = uploaded_file(header, body)
+        file = read_uploaded_file(header, body)
     except TooLargeError as error:
         raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, str(error)) from None
     except UploadError as error:

@@ -71,9 +71,10 @@ class EmailChannel:
         tickets = tickets_of(details.booking, details.layout)
         issued = await issue_tickets(self._database, details.booking, tickets, body.generation)
         pdf = await print_tickets(details, issued, body.language or "en")
+        calendar = event_calendar(details, language_of(body.language), datetime.now(UTC))
         return (
             Attachment("tickets.pdf", "application/pdf", pdf),
-            Attachment("event.ics", "text/calendar; charset=utf-8", event_calendar(details, datetime.now(UTC))),
+            Attachment("event.ics", "text/calendar; charset=utf-8", calendar),
         )
 
 

@@ -9,6 +9,11 @@ SELECT value FROM secret WHERE name = $1
 -- name: org
 SELECT id, slug, name, colour, logo_hash, frame_origins FROM org WHERE slug = $1
 
+-- name: org_of_event
+-- The org of a published event.
+SELECT org.id, org.slug, org.name, org.colour, org.logo_hash, org.frame_origins
+FROM event JOIN org ON org.id = event.org_id WHERE event.id = $1 AND event.published_at IS NOT NULL
+
 -- name: orgs_on_sale
 -- Two rows are enough to know that several orgs sell here.
 SELECT id, slug, name, colour, logo_hash, frame_origins FROM org

@@ -1,30 +1,33 @@
-"""An event as an iCalendar file."""
+"""The event of a booking as an iCalendar file."""
 
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
+
+from holdfast.i18n.texts import translate
 
 PRODID: Final = "-//Holdfast//Tickets//EN"
 
 
 def calendar_file(
     *,
-    uid: str,
+    booking: str,
+    reference: str,
+    language: str,
     title: str,
     starts_at: datetime,
     ends_at: datetime | None,
     timezone: str,
     address: str | None,
-    description: str,
     now: datetime,
 ) -> bytes:
-    """A later file with the same `uid` replaces the calendar's entry. Times are in UTC, which every calendar reads
+    """A later file for the same booking replaces the calendar's entry. Times are in UTC, which every calendar reads
     correctly; the time zone only says where the event takes place."""
     # Slow to import, and most processes never need it.
     from icalendar import Calendar, Event
 
     event = Event()
-    event.add("uid", uid)
+    event.add("uid", f"{booking}@holdfast")
     event.add("dtstamp", now.astimezone(UTC))
     event.add("dtstart", starts_at.astimezone(UTC))
     if ends_at is not None:
@@ -32,7 +35,7 @@ def calendar_file(
     event.add("summary", _printable(title))
     if address is not None:
         event.add("location", _printable(address))
-    event.add("description", _printable(description))
+    event.add("description", translate(language, "ticket.calendar", reference=reference))
 
     calendar = Calendar()
     calendar.add("prodid", PRODID)

@@ -40,16 +40,16 @@ async def print_tickets(details: BookingDetails, issued: Sequence[IssuedTicket],
     return await asyncio.to_thread(tickets_pdf, printed, language)
 
 
-def event_calendar(details: BookingDetails, now: datetime) -> bytes:
-    booking = ids.format_booking_id(details.booking.event, details.booking.id)
+def event_calendar(details: BookingDetails, language: str, now: datetime) -> bytes:
     return calendar_file(
-        uid=f"{booking}@holdfast",
+        booking=ids.format_booking_id(details.booking.event, details.booking.id),
+        reference=ids.booking_reference(details.booking.id),
+        language=language,
         title=details.title,
         starts_at=details.starts_at,
         ends_at=details.ends_at,
         timezone=details.timezone,
         address=details.address,
-        description=details.org_name,
         now=now,
     )
 

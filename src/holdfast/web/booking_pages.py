@@ -1,6 +1,7 @@
 """Booking pages: the countdown of a hold, the ways to pay, and the tickets."""
 
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, get_args
 
 from msgspec import Struct
@@ -10,19 +11,18 @@ from starlette.routing import Route
 
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
+from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import SOLD
 from holdfast.i18n.texts import section
-from holdfast.payments.receipt_files import FILE_BYTES_MAX
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
 from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment
-from holdfast.web.customer_api import TicketFile, idempotency_key
+from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing, load_listings
-from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of
+from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
-from holdfast.web.page_texts import page_text, refusal_text
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
 BOOKINGS_MAX: Final = 100
@@ -58,25 +58,23 @@ async def show_booking(page: PageRequest) -> Response:
 
 async def send_state(page: PageRequest) -> Response:
     """The page's script polls this, and reloads the page when anything changes."""
-    await _load_event(page)
+    await page.load_org_of(_event_id(page))
     return json_response(_state(await _load_booking(page)))
 
 
 async def extend(page: PageRequest) -> Response:
-    listing = await _load_event(page)
-    await page.read_fields()
-    try:
-        await page.customer.extend_booking(_booking_id(page))
-    except RefusedError as error:
-        return await _refused_page(page, listing, problem_of(error))
-    return page.redirect(_booking_path(page))
+    return await _act(page, CustomerApi.extend_booking)
 
 
 async def cancel(page: PageRequest) -> Response:
+    return await _act(page, CustomerApi.cancel_booking)
+
+
+async def _act(page: PageRequest, action: Callable[[CustomerApi, str], Awaitable[BookingView]]) -> Response:
     listing = await _load_event(page)
     await page.read_fields()
     try:
-        await page.customer.cancel_booking(_booking_id(page))
+        await action(page.customer, _booking_id(page))
     except RefusedError as error:
         return await _refused_page(page, listing, problem_of(error))
     return page.redirect(_booking_path(page))
@@ -120,13 +118,14 @@ async def send_calendar(page: PageRequest) -> Response:
     listing = await _load_event(page)
     booking, event = await _load_booking(page), listing.event
     content = calendar_file(
-        uid=f"{booking.id}@holdfast",
+        booking=booking.id,
+        reference=booking.reference,
+        language=page.language,
         title=event.title,
         starts_at=event.starts_at,
         ends_at=event.ends_at,
         timezone=event.timezone,
         address=listing.address,
-        description=page_text(page.language, "calendar.description", reference=booking.reference),
         now=booking.server_time,
     )
     headers = {"content-disposition": 'attachment; filename="event.ics"'}
@@ -137,7 +136,7 @@ async def send_ticket(page: PageRequest) -> Response:
     ticket, file = page.request.path_params["ticket"], page.request.path_params["file"]
     if file not in get_args(TicketFile) or ids.parse_ticket_id(ticket) is None:
         raise PageError(NOT_FOUND)
-    await _load_event(page)
+    await page.load_org_of(_event_id(page))
     content, content_type = await page.customer.get_ticket_file(ticket, file)
     return Response(content, media_type=content_type)
 
@@ -161,8 +160,12 @@ async def _load_entries(page: PageRequest) -> list[BookingEntry]:
 
 async def _load_event(page: PageRequest) -> EventListing:
     """The event of the booking that the address names, so that refusals of a form appear in the org's own page."""
-    booking = ids.parse_booking_id(page.request.path_params["booking"])
-    return await page.load_event(booking[0] if booking else None)
+    return await page.load_event(_event_id(page))
+
+
+def _event_id(page: PageRequest) -> bytes | None:
+    booking = ids.parse_booking_id(_booking_id(page))
+    return booking[0] if booking else None
 
 
 async def _load_booking(page: PageRequest) -> BookingView:

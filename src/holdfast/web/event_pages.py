@@ -22,9 +22,8 @@ from holdfast.web.assets import FOREVER, Asset, asset_response, make_asset
 from holdfast.web.booking_summary import is_live, seat_labels
 from holdfast.web.customer_api import get_seats, idempotency_key
 from holdfast.web.event_listing import EventListing, Org, load_listings
-from holdfast.web.page_problems import PageError, PageProblem, problem_of
+from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
-from holdfast.web.page_texts import refusal_text
 from holdfast.web.rendering import page_money
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
@@ -161,7 +160,7 @@ def event_data(page: PageRequest, listing: EventListing) -> dict[str, Any]:
         "currency": event.currency,
         "digits": minor_digits(event.currency),
         "taxBps": event.tax_bps,
-        "most": event.policy.max_units_per_user,
+        "limit": event.policy.max_units_per_user,
         "pools": [_pool_data(page, event, pool) for pool in event.pools],
         "texts": section(page.language, "script"),
         "map": section(page.language, "map"),
@@ -194,8 +193,8 @@ async def place_hold(page: PageRequest) -> Response:
 
 
 async def _refused_page(page: PageRequest, listing: EventListing, problem: PageProblem, *, is_best: bool) -> Response:
-    most = listing.event.policy.max_units_per_user
-    text = refusal_text(page.language, problem, most=most, of_best=is_best)
+    limit = listing.event.policy.max_units_per_user
+    text = refusal_text(page.language, problem, limit=limit, of_best=is_best)
     if page.wants_json:
         answer = {"code": problem.code, "text": text, "conflicts": problem.conflicts}
         return json_response(answer, problem.status)

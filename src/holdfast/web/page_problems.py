@@ -1,4 +1,4 @@
-"""Why a page cannot do what its reader asked."""
+"""Why a page cannot do what its reader asked, and what the reader sees then."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from holdfast.api.problems import HTTP_STATUS
 from holdfast.core.refusals import RefusedError
+from holdfast.i18n.texts import section, translate
 
 
 class PageProblem(Struct, frozen=True):
@@ -32,3 +33,14 @@ def problem_of(error: RefusedError | PageError) -> PageProblem:
         return error.problem
     refused = error.refused
     return PageProblem(HTTP_STATUS[refused.refusal], refused.refusal.code, refused.conflicts)
+
+
+def refusal_text(language: str, problem: PageProblem, *, limit: int | None = None, of_best: bool = False) -> str:
+    """`limit`: how many units of the event one buyer may have, if the buyer asked for units. `of_best`: the buyer asked
+    for the best seats available and named none."""
+    known = section(language, "refusal")
+    key = f"{problem.code}_best" if of_best and f"{problem.code}_best" in known else problem.code
+    # Limits of payments and receipts share the code and have no `limit`.
+    if key not in known or (key == "limit_reached" and limit is None):
+        key = "other"
+    return translate(language, f"refusal.{key}", conflicts=", ".join(problem.conflicts), limit=limit)

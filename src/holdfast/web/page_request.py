@@ -9,6 +9,7 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from holdfast import sql
 from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.web.assets import accepts_gzip
 from holdfast.web.customer_api import CustomerApi
@@ -86,15 +87,20 @@ class PageRequest:
         return CustomerApi(self.site.api, self.client_address, self.org.id, self.session.user(self.org.id))
 
     async def load_event(self, event: bytes | None) -> EventListing:
-        """A published event. The page becomes one of its org."""
+        """A published event. The page then has the branding of its org."""
         self.site.api.spend(self.client_address)
-        if event is None:
-            raise PageError(NOT_FOUND)
-        listing = (await load_listings(self.site.database.event(event), [event])).get(event)
+        listing = (await load_listings(self.site.database.event(event), [event])).get(event) if event else None
         if listing is None:
             raise PageError(NOT_FOUND)
         self.org = listing.org
         return listing
+
+    async def load_org_of(self, event: bytes | None) -> None:
+        """Set the org of a published event, for responses that show nothing else of it."""
+        self.site.api.spend(self.client_address)
+        self.org = await self.site.database.event(event).row(Org, sql.pages.org_of_event, event) if event else None
+        if self.org is None:
+            raise PageError(NOT_FOUND)
 
     async def read_fields(self) -> dict[str, str]:
         """The fields of a form, if a page of this browser has sent it."""

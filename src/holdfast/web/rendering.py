@@ -20,7 +20,6 @@ from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
 from holdfast.web.assets import ASSETS
 from holdfast.web.booking_summary import last_payment, seat_labels, unit_count
-from holdfast.web.page_texts import page_text
 
 if TYPE_CHECKING:
     from holdfast.web.page_request import PageRequest
@@ -74,7 +73,7 @@ def _number(value: float, language: str) -> str:
 def render(template: str, page: "PageRequest", /, **context: object) -> str:
     language = page.language
     return templates.get_template(template).render(
-        t=lambda key, **values: page_text(language, key, **values),
+        t=lambda key, **values: translate(language, f"page.{key}", **values),
         reason=lambda reason: reason_text(language, reason),
         money=lambda amount, currency: page_money(amount, currency, language),
         moment=lambda at, zone: _moment(at, zone, language),

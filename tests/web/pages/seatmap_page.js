@@ -7,7 +7,7 @@ const TEXTS = {
   help: "Arrow keys move from seat to seat, Enter chooses, plus and minus zoom, zero shows the whole hall.",
   free: "Free", held: "Being bought", sold: "Sold", blocked: "Not for sale", mine: "Yours", selected: "Your choice",
   seat: "Seat {label}", rowSeat: "Row {row}, seat {number}", row: "Row {row}", seats: "Seats",
-  freeCount: "{count} free", taken: "This seat cannot be chosen.", limit: "You can choose up to {max} seats.",
+  freeCount: "{count} free", taken: "This seat cannot be chosen.", limit: "You can choose up to {limit} seats.",
   zoomIn: "Zoom in", zoomOut: "Zoom out", reset: "Whole hall", showList: "Show as list", showMap: "Show as map",
   list: "Seats as a list", legend: "Legend",
 };

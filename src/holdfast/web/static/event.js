@@ -35,7 +35,7 @@ function connectMapAndOrder(order, layout) {
   const element = document.getElementById("map");
   order.setLayout(layout);
   order.addEventListener("remove", (event) => map.select(event.detail, false));
-  map.max = page.most;
+  map.max = page.limit;
   map.hold(page.mine);
   element.addEventListener("seats:change", (event) => order.setSeats(event.detail.selected));
   element.addEventListener("seats:refused", (event) => showRefusedSeat(event.detail));
@@ -61,7 +61,7 @@ function limit(input, remaining) {
 
 function showRefusedSeat({ label, reason }) {
   if (reason === "limit") {
-    showProblem(say("limit", { n: page.most }));
+    showProblem(say("limit", { limit: page.limit }));
   } else {
     showProblem(say("takenSeat", { seat: label }), [label]);
   }

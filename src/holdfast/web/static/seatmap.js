@@ -206,7 +206,7 @@ export class SeatMap {
     const reason = this.#seats.chosen.has(seat) ? null : this.#refusal(seat);
     if (reason) {
       const { limit, taken } = this.#texts;
-      this.#announce(reason === "limit" ? fill(limit, { max: this.max }) : `${this.#describe(seat)}. ${taken}`);
+      this.#announce(reason === "limit" ? fill(limit, { limit: this.max }) : `${this.#describe(seat)}. ${taken}`);
       this.#dispatch("refused", { label: this.#hall.labels[seat], state: LOOKS[this.#seats.state(seat)], reason });
       return false;
     }

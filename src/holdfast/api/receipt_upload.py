@@ -28,7 +28,7 @@ class TooLargeError(UploadError):
     """A file of more than `FILE_BYTES_MAX` bytes."""
 
 
-def uploaded_file(content_type_header: str, body: bytes) -> bytes:
+def read_uploaded_file(content_type_header: str, body: bytes) -> bytes:
     """The only part of a multipart/form-data body, named `file`."""
     boundary = _boundary(content_type_header)
     if body.count(b"--" + boundary) > BOUNDARIES_MAX:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from holdfast.payments.receipt_files import FILE_BYTES_MAX, UploadError, uploaded_file
+from holdfast.api.receipt_upload import FILE_BYTES_MAX, UploadError, read_uploaded_file
 from holdfast.runtime.file_types import CONTENT_TYPES, content_type
 from tests.support.sample_files import SAMPLES, box_file, image_file, pdf_file, zip_file
 
@@ -126,7 +126,7 @@ END = f"--{BOUNDARY}--\r\n".encode()
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_an_uploaded_file_arrives_as_it_was_sent(kind: str) -> None:
-    assert uploaded_file(*_sent(SAMPLES[kind])) == SAMPLES[kind]
+    assert read_uploaded_file(*_sent(SAMPLES[kind])) == SAMPLES[kind]
 
 
 @given(st.binary(min_size=1))
@@ -137,9 +137,9 @@ def test_an_uploaded_file_arrives_as_it_was_sent(kind: str) -> None:
 @example(b"\r\n--limit-\r\n--limit\r\r\n--limi")
 def test_any_content_arrives_as_it_was_sent(content: bytes) -> None:
     header, body = _sent(content)
-    assert uploaded_file(header, body) == content
+    assert read_uploaded_file(header, body) == content
     if b"--limit\r\n" not in content and b"--limit--" not in content:
-        assert uploaded_file(HEADER, _part(content) + END) == content
+        assert read_uploaded_file(HEADER, _part(content) + END) == content
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_any_content_arrives_as_it_was_sent(content: bytes) -> None:
     ["../../etc/passwd", "a;b.pdf", 'a"b.pdf', "квитанция.pdf", "a\r\nb.pdf", "x" * 255, "\\\\host\\share\\a.pdf"],
 )
 def test_the_name_of_the_file_does_not_matter(name: str) -> None:
-    assert uploaded_file(*_sent(b"content", name)) == b"content"
+    assert read_uploaded_file(*_sent(b"content", name)) == b"content"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_name_of_the_file_does_not_matter(name: str) -> None:
     ],
 )
 def test_requests_of_other_clients_are_understood(header: str, body: bytes) -> None:
-    assert uploaded_file(header, body) == b"content"
+    assert read_uploaded_file(header, body) == b"content"
 
 
 @pytest.mark.parametrize(
@@ -210,19 +210,19 @@ def test_requests_of_other_clients_are_understood(header: str, body: bytes) -> N
 )
 def test_an_upload_that_is_not_one_file_is_refused_in_plain_words(header: str, body: bytes, told: str) -> None:
     with pytest.raises(UploadError, match=told):
-        uploaded_file(header, body)
+        read_uploaded_file(header, body)
 
 
 def test_the_largest_file_is_taken_and_one_byte_more_is_not() -> None:
     largest = bytes(FILE_BYTES_MAX)
-    assert uploaded_file(HEADER, _part(largest) + END) == largest
+    assert read_uploaded_file(HEADER, _part(largest) + END) == largest
     with pytest.raises(UploadError, match="larger than 10 MiB"):
-        uploaded_file(HEADER, _part(largest + b"x") + END)
+        read_uploaded_file(HEADER, _part(largest + b"x") + END)
 
 
 def _outcome(header: str, body: bytes) -> bytes | None:
     try:
-        return uploaded_file(header, body)
+        return read_uploaded_file(header, body)
     except UploadError:
         return None
 
@@ -255,7 +255,7 @@ def test_no_mixture_of_what_uploads_are_made_of_breaks_the_reader(body: bytes) -
 def test_an_upload_that_is_cut_is_refused(data: st.DataObject) -> None:
     whole = _part(SAMPLES["image/png"]) + END.rstrip()
     with pytest.raises(UploadError):
-        uploaded_file(HEADER, whole[: data.draw(st.integers(0, len(whole) - 1))])
+        read_uploaded_file(HEADER, whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
 Hostile = Callable[[int], bytes]
