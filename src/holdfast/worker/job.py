@@ -1,7 +1,8 @@
 """Background jobs, and the one loop that runs them all.
 
-A job that fails is retried with a growing back-off and stops nobody else. A job whose task ends stops the worker, so
-that its supervisor restarts it: a job never dies unnoticed.
+A job that fails is retried with a growing backoff and does not stop the others. A job whose task ends stops the worker,
+so that its supervisor restarts it: a job never dies unnoticed. Once a minute the loop logs what each job has done, so
+that a job that hangs is noticed too.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from random import SystemRandom
 from typing import Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from holdfast.runtime.backoff import Backoff
 
@@ -20,6 +21,7 @@ log = structlog.get_logger()
 # Each wait is up to this much shorter or longer, so that workers started together drift apart.
 JITTER: Final = 0.2
 BACKOFF_MAX_SECONDS: Final = 15.0
+HEARTBEAT_SECONDS: Final = 60.0
 
 _random: Final = SystemRandom()
 
@@ -48,23 +50,18 @@ class JobStats(Struct, kw_only=True):
     items: int = 0
     errors: int = 0
     consecutive_failures: int = 0
-    last_started_at: datetime | None = None
-    last_finished_at: datetime | None = None
-    last_ok_at: datetime | None = None
-
-    def record_start(self) -> None:
-        self.runs += 1
-        self.last_started_at = datetime.now(UTC)
+    last_success_at: datetime | None = None
 
     def record_success(self, items: int) -> None:
+        self.runs += 1
         self.items += items
         self.consecutive_failures = 0
-        self.last_finished_at = self.last_ok_at = datetime.now(UTC)
+        self.last_success_at = datetime.now(UTC)
 
     def record_failure(self) -> None:
+        self.runs += 1
         self.errors += 1
         self.consecutive_failures += 1
-        self.last_finished_at = datetime.now(UTC)
 
 
 class JobDiedError(RuntimeError):
@@ -74,14 +71,16 @@ class JobDiedError(RuntimeError):
 class JobLoop:
     """Runs each job in a task of its own. `stats` has the heartbeat of every job by its name."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
         self._jobs = jobs
+        self._heartbeat_seconds = heartbeat_seconds
         self.stats: Mapping[str, JobStats] = {job.name: JobStats() for job in jobs}
         assert len(self.stats) == len(jobs), "two jobs have the same name"
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until asked to stop, then let every job finish its run. Raises `JobDiedError` if one dies."""
         tasks = {asyncio.create_task(self._repeat(job, stopping), name=job.name) for job in self._jobs}
+        tasks.add(asyncio.create_task(self._log_heartbeats(stopping), name="heartbeat"))
         try:
             while tasks:
                 ended, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -97,10 +96,16 @@ class JobLoop:
             seconds = await self._run_once(job)
             await _wait(seconds, stopping)
 
+    async def _log_heartbeats(self, stopping: asyncio.Event) -> None:
+        await _wait(self._heartbeat_seconds, stopping)
+        while not stopping.is_set():
+            for name, stats in self.stats.items():
+                log.info("job_heartbeat", job=name, **to_builtins(stats))
+            await _wait(self._heartbeat_seconds, stopping)
+
     async def _run_once(self, job: Job) -> float:
         """Returns how many seconds to wait before the next run."""
         stats = self.stats[job.name]
-        stats.record_start()
         try:
             items = await job.run()
         except Exception as error:
