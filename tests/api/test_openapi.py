@@ -8,6 +8,7 @@ from msgspec import json
 from holdfast.api.call import Operation, Tag
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
+from holdfast.api.webhook_endpoint_handlers import KINDS
 from holdfast.core.event_schemas import Request
 from holdfast.core.refusals import Refusal
 
@@ -33,6 +34,12 @@ def schema_of(path: str, method: str, media_type: str) -> Any:
 def test_the_server_is_the_public_url_unless_that_names_this_machine(public_url: str, server: str) -> None:
     document = json.decode(openapi_document(OPERATIONS, public_url))
     assert document["servers"] == [{"url": server}]
+
+
+def test_every_kind_of_webhook_is_described() -> None:
+    assert set(DOCUMENT["webhooks"]) == KINDS
+    names = [webhook["post"]["operationId"] for webhook in DOCUMENT["webhooks"].values()]
+    assert len({*names, *(operation["operationId"] for operation in DESCRIBED)}) == len(names) + len(DESCRIBED)
 
 
 def test_every_operation_has_one_tag_and_every_tag_is_described() -> None:

@@ -1,12 +1,16 @@
 """An org receives signed webhook events at its own URLs and can see the fate of every delivery."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 from standardwebhooks import Webhook
 
+from holdfast.api.openapi import openapi_document
+from holdfast.api.operations import OPERATIONS
 from tests.support.concurrent_requests import request, send_all_at_once
 from tests.support.harness import (
     Org,
@@ -23,6 +27,7 @@ from tests.support.resources import reviewed_event
 from tests.support.webhook_receiver import ReceivedWebhook, WebhookReceiver, running_webhook_receiver
 
 ARRIVES_SECONDS = 30
+DOCUMENT: Any = json.loads(openapi_document(OPERATIONS))
 ENDPOINTS_MAX = 20
 NOWHERE = "https://hooks.example.org/x"
 
@@ -174,6 +179,13 @@ def test_private_addresses_are_refused_unless_they_are_allowed(database: str, re
             assert receiver.received == []
 
 
+def is_documented(webhook: ReceivedWebhook) -> bool:
+    """Whether the webhook is as the OpenAPI document describes its kind."""
+    request = DOCUMENT["webhooks"][webhook.kind]["post"]["requestBody"]
+    schema = {**request["content"]["application/json"]["schema"], "components": DOCUMENT["components"]}
+    return jsonschema_rs.is_valid(schema, webhook.document, validate_formats=True)
+
+
 def test_a_receiver_gets_signed_webhook_events_in_order(admin: httpx.Client, receiver: WebhookReceiver) -> None:
     made = _create(admin, receiver.url)
     event = publish_event(admin, reviewed_event())
@@ -200,6 +212,8 @@ def test_a_receiver_gets_signed_webhook_events_in_order(admin: httpx.Client, rec
     assert [told.kind for told in of_event] == ["event.published", "event.changed", "event.cancelled"]
     assert all(told.is_signed_with(made["secret"]) for told in receiver.received)
     assert len({told.headers["webhook-id"] for told in receiver.received}) == len(receiver.received)
+    assert [told.kind for told in receiver.received if not is_documented(told)] == []
+    assert not is_documented(ReceivedWebhook({}, b'{"type": "booking.held", "timestamp": "now", "data": {}}'))
     assert [told.document["data"]["event"] for told in of_event] == [event] * 3
     assert of_event[1].document["data"]["title"] == "Saturday night"
     refunded = next(told.document for told in receiver.received if told.kind == "booking.refunded")

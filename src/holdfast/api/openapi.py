@@ -11,14 +11,19 @@ from holdfast import __version__
 from holdfast.api.access import Access
 from holdfast.api.call import Operation, Resource, Tag
 from holdfast.api.problems import HTTP_STATUS
-from holdfast.api.responses import Problem
+from holdfast.api.responses import BookingWebhook, EventWebhook, Problem
 from holdfast.core.event_schemas import Request
+from holdfast.core.notification_rules import BOOKING_WEBHOOK_KINDS, EVENT_WEBHOOK_KINDS
 from holdfast.core.refusals import Refusal
 
 Document = dict[str, Any]
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+WEBHOOKS: Final[dict[str, type]] = {
+    **dict.fromkeys(BOOKING_WEBHOOK_KINDS, BookingWebhook),
+    **dict.fromkeys(EVENT_WEBHOOK_KINDS, EventWebhook),
+}
 BINARY: Final[Document] = {"type": "string", "format": "binary"}
 
 _PARAMETERS: Final = {
@@ -49,6 +54,7 @@ def openapi_document(operations: Sequence[Operation], public_url: str = "http://
         "servers": [{"url": _server_url(public_url)}],
         "tags": [{"name": tag.title, "description": tag.description} for tag in Tag if tag in used],
         "paths": paths,
+        "webhooks": {kind: _webhook(kind, payload, schemas) for kind, payload in WEBHOOKS.items()},
         "components": {
             "schemas": schemas.components,
             "securitySchemes": {
@@ -90,7 +96,8 @@ class _Schemas:
     """The JSON Schemas of all types in requests and responses."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        types = list(dict.fromkeys([Problem, *(kind for operation in operations for kind in _types(operation))]))
+        used = (kind for operation in operations for kind in _types(operation))
+        types = list(dict.fromkeys([Problem, *used, *WEBHOOKS.values()]))
         references, self.components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
         self._references = dict(zip(types, references, strict=True))
 
@@ -116,6 +123,19 @@ def _operation(operation: Operation, schemas: _Schemas) -> Document:
     if operation.body_type is not None:
         document["requestBody"] = _request_body(operation.body_type, operation, schemas)
     return document
+
+
+def _webhook(kind: str, payload: type, schemas: _Schemas) -> Document:
+    """What Holdfast sends. `webhooks` of OpenAPI describes requests to the reader's own server."""
+    return {
+        "post": {
+            "operationId": f"receive_{kind.replace('.', '_')}",
+            "summary": f"Receive `{kind}`, if your webhook endpoint subscribes to it.",
+            "tags": [Tag.WEBHOOKS.title],
+            "requestBody": {"required": True, "content": schemas.content("application/json", payload)},
+            "responses": {"2XX": {"description": "Received. After any other status, Holdfast sends it again."}},
+        }
+    }
 
 
 def _request_body(kind: type, operation: Operation, schemas: _Schemas) -> Document:

@@ -16,9 +16,10 @@ from holdfast.api import webhook_endpoint_handlers as webhook_endpoints
 from holdfast.api.access import Access
 from holdfast.api.branding import LOGO_BYTES_MAX, LOGO_TYPES
 from holdfast.api.call import Operation, Resource, Tag
-from holdfast.api.requests import ProviderEvent, ReceiptRef, ReceiptUpload
+from holdfast.api.requests import ReceiptRef, ReceiptUpload
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import Verb, verb_refusals
+from holdfast.payments.sandbox import SandboxEvent
 from holdfast.runtime.file_types import CONTENT_TYPES
 
 # A path with an id implies `not_found`; `openapi.refusals_of` adds what else follows from an operation's form.
@@ -125,7 +126,7 @@ _PAYMENTS: Final = (
     Operation(
         "POST", "/v1/webhooks/{provider}", payments.receive_notice, Access.PUBLIC, Resource.PROVIDER,
         "Receive a webhook event from a payment provider, signed over the raw body.", is_rate_limited=False,
-        body_content={"application/json": ProviderEvent}, refusals=(Refusal.INVALID_SIGNATURE,),
+        body_content={"application/json": SandboxEvent}, refusals=(Refusal.INVALID_SIGNATURE,),
     ),
 )
 

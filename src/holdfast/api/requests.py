@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.event_schemas import (
     DAY_SECONDS,
@@ -75,19 +75,6 @@ class ReceiptUpload(Request, frozen=True):
     """A JPEG, PNG, WebP, HEIC or PDF file of at most 10 MiB."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
-
-
-class SandboxPayment(Struct, frozen=True, kw_only=True):
-    provider_ref: str
-    amount: int
-    currency: str
-
-
-class ProviderEvent(Struct, frozen=True, kw_only=True):
-    """The webhook event of the sandbox. Other providers send their own format."""
-
-    type: Literal["payment.succeeded", "payment.failed"]
-    data: SandboxPayment
 
 
 class TransferNew(Request, frozen=True):

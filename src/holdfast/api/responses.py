@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from holdfast.core.journal import PoolState, SeatState
+from holdfast.core.notification_rules import BookingWebhookData, EventWebhookData
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError
@@ -125,6 +126,22 @@ class JournalEntryView(View, frozen=True):
 class JournalList(View, frozen=True):
     items: list[JournalEntryView]
     next: int | None
+
+
+class BookingWebhook(View, frozen=True):
+    """Holdfast sends this to your webhook endpoints, signed as Standard Webhooks asks."""
+
+    type: str
+    timestamp: Moment
+    data: BookingWebhookData
+
+
+class EventWebhook(View, frozen=True):
+    """Holdfast sends this to your webhook endpoints, signed as Standard Webhooks asks."""
+
+    type: str
+    timestamp: Moment
+    data: EventWebhookData
 
 
 class NoticeView(View, frozen=True):

@@ -13,19 +13,8 @@ from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import DeliveriesQuery, Empty, EndpointChange, EndpointNew
 from holdfast.api.responses import DeliveryList, DeliveryView, EndpointList, EndpointView
 from holdfast.core.event_schemas import invalid_field
-from holdfast.core.journal import (
-    EVENT_CANCELLED,
-    EVENT_CHANGED,
-    EVENT_COMPLETED,
-    EVENT_PUBLISHED,
-    EXTENDED,
-    PAYMENT_PREFIX,
-    TRANSFERRED,
-)
-from holdfast.core.notifications import webhook_kind
-from holdfast.core.payment import PaymentStatus
+from holdfast.core.notification_rules import BOOKING_WEBHOOK_KINDS, EVENT_WEBHOOK_KINDS
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.states import Status
 from holdfast.notifications.webhook_addresses import check_url
 from holdfast.runtime import ids
 
@@ -33,19 +22,7 @@ ENDPOINTS_MAX: Final = 20
 # After a rotation the old secret signs for this long beside the new one.
 OVERLAP_SECONDS: Final = 86_400
 
-KINDS: Final = frozenset(
-    webhook_kind(kind)
-    for kind in (
-        *Status,
-        EXTENDED,
-        TRANSFERRED,
-        *(PAYMENT_PREFIX + status for status in PaymentStatus),
-        EVENT_PUBLISHED,
-        EVENT_CHANGED,
-        EVENT_COMPLETED,
-        EVENT_CANCELLED,
-    )
-)
+KINDS: Final = frozenset({*BOOKING_WEBHOOK_KINDS, *EVENT_WEBHOOK_KINDS})
 
 
 class EndpointRow(Struct, frozen=True):

@@ -30,7 +30,7 @@ from holdfast.core.journal import (
     PoolState,
     SeatState,
 )
-from holdfast.core.notifications import webhook_kind
+from holdfast.core.notification_rules import webhook_kind
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, EventStatus

@@ -19,7 +19,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.event_state import Counter, EventState
 from holdfast.core.layout import Layout
-from holdfast.core.notifications import WebhookSubscription
+from holdfast.core.notification_rules import WebhookSubscription
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import Connection
 

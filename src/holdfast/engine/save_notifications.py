@@ -1,11 +1,15 @@
 """Saves the notifications of a batch, in the same transaction as the changes they report."""
 
-from typing import Any
-
 from holdfast import sql
 from holdfast.core.event_state import EventState
 from holdfast.core.journal import JournalEntry
-from holdfast.core.notifications import MAIL, WebhookSubscription, notifications_for
+from holdfast.core.notification_rules import (
+    MAIL,
+    BookingWebhookData,
+    EmailBody,
+    WebhookSubscription,
+    notifications_for,
+)
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import Row, document
 from holdfast.runtime import ids
@@ -20,7 +24,7 @@ class NewDeliveryRow(Row):
     org: bytes
     booking: bytes
     kind: str
-    body: dict[str, Any]
+    body: EmailBody | BookingWebhookData
 
 
 async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
@@ -53,28 +57,28 @@ def _delivery_rows(
     ]
 
 
-def _body(state: EventState, entry: JournalEntry, channel: str) -> dict[str, Any]:
-    """The content of a notification. The relay composes an email when it sends it, from this and the database."""
+def _body(state: EventState, entry: JournalEntry, channel: str) -> EmailBody | BookingWebhookData:
+    return _email_body(entry) if channel == MAIL else _webhook_data(state, entry)
+
+
+def _email_body(entry: JournalEntry) -> EmailBody:
     booking = entry.booking
-    if channel == MAIL:
-        return {
-            "email": booking.email,
-            "language": booking.language,
-            "generation": booking.generation,
-            "status": booking.status,
-            "reason": entry.data.reason,
-        }
-    payment = entry.data.payment
-    return {
-        "event": ids.format_event_id(booking.event),
-        "booking": ids.format_booking_id(booking.event, booking.id),
-        "payment": None if payment is None else ids.format_payment_id(booking.event, bytes.fromhex(payment)),
-        "seq": entry.number,
-        "at": state.now,
-        "user": booking.user,
-        "status": booking.status,
-        "total": booking.total,
-        "currency": booking.currency,
-        "reason": entry.data.reason,
-        "items": state.layout.items(booking.lines),
-    }
+    assert booking.email is not None
+    return EmailBody(booking.email, booking.language, booking.generation, booking.status, entry.data.reason)
+
+
+def _webhook_data(state: EventState, entry: JournalEntry) -> BookingWebhookData:
+    booking, payment = entry.booking, entry.data.payment
+    return BookingWebhookData(
+        event=ids.format_event_id(booking.event),
+        booking=ids.format_booking_id(booking.event, booking.id),
+        payment=None if payment is None else ids.format_payment_id(booking.event, bytes.fromhex(payment)),
+        seq=entry.number,
+        at=state.now,
+        user=booking.user,
+        status=booking.status,
+        total=booking.total,
+        currency=booking.currency,
+        reason=entry.data.reason,
+        items=state.layout.items(booking.lines),
+    )

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from msgspec import Struct, json
+from msgspec import json
 
 from holdfast.core.journal import PAYMENT_PREFIX, TRANSFERRED
-from holdfast.core.notifications import webhook_kind
+from holdfast.core.notification_rules import EmailBody, webhook_kind
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import SOLD, Status
 from holdfast.engine.engine import Engine
@@ -34,22 +34,6 @@ KINDS: Final = {
 WITHOUT_REASON: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 
 
-class DeliveryBody(Struct, frozen=True):
-    """The parts of a delivery's body that an e-mail needs."""
-
-    email: str
-    language: str | None
-    generation: int
-    status: Status
-    reason: str | None
-
-    def email_kind(self, delivery_kind: str) -> EmailKind:
-        """Money for a booking that is confirmed anyway is surplus, not late."""
-        kind = KINDS[delivery_kind]
-        is_surplus = kind is EmailKind.LATE_REFUND and self.status in SOLD
-        return EmailKind.EXTRA_REFUND if is_surplus else kind
-
-
 class EmailChannel:
     def __init__(self, database: Database, engine: Engine, smtp: Smtp, sender: str) -> None:
         self._database = database
@@ -58,16 +42,16 @@ class EmailChannel:
         self._sender = sender
 
     async def send(self, delivery: Delivery) -> None:
-        body = json.decode(delivery.body, type=DeliveryBody)
+        body = json.decode(delivery.body, type=EmailBody)
         details = await load_booking_details(self._database, self._engine, delivery.event, delivery.stream)
         if details is None:
             raise UndeliveredError("The booking does not exist.", for_good=True)
-        kind = body.email_kind(delivery.kind)
+        kind = _email_kind(delivery, body)
         attachments = await self._make_attachments(details, body) if kind in WITH_TICKETS else ()
         email = _email(delivery, body, details, kind, attachments)
         await self._smtp.send(compose(email, self._sender))
 
-    async def _make_attachments(self, details: BookingDetails, body: DeliveryBody) -> tuple[Attachment, ...]:
+    async def _make_attachments(self, details: BookingDetails, body: EmailBody) -> tuple[Attachment, ...]:
         tickets = tickets_of(details.booking, details.layout)
         issued = await issue_tickets(self._database, details.booking, tickets, body.generation)
         pdf = await print_tickets(details, issued, body.language or "en")
@@ -80,7 +64,7 @@ class EmailChannel:
 
 def _email(
     delivery: Delivery,
-    body: DeliveryBody,
+    body: EmailBody,
     details: BookingDetails,
     kind: EmailKind,
     attachments: tuple[Attachment, ...],
@@ -107,7 +91,13 @@ def _email(
     )
 
 
-def _reason(body: DeliveryBody, kind: EmailKind) -> str | None:
+def _email_kind(delivery: Delivery, body: EmailBody) -> EmailKind:
+    """A payment for a booking that is confirmed anyway came twice, not late."""
+    kind = KINDS[delivery.kind]
+    return EmailKind.EXTRA_REFUND if kind is EmailKind.LATE_REFUND and body.status in SOLD else kind
+
+
+def _reason(body: EmailBody, kind: EmailKind) -> str | None:
     if body.reason is None or kind in WITHOUT_REASON:
         return None
     return reason_text(language_of(body.language), body.reason)

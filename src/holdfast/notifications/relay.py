@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notifications import WEBHOOK
+from holdfast.core.notification_rules import WEBHOOK
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
 from holdfast.runtime import ids
 from holdfast.runtime.backoff import Backoff

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import httpx
 import structlog
@@ -51,9 +51,9 @@ _NOTICE_ID: Final = re.compile(r"[A-Za-z0-9_:-]{1,200}")
 # The library signs the text of the number it reads, so only the canonical form can match.
 _UNIX_SECONDS: Final = re.compile(r"[1-9][0-9]{0,11}")
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
+ProviderRef = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$(?!\n)")]
 Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
+CurrencyCode = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)")]
 
 
 class ChargeStatus(FastStrEnum):
@@ -115,11 +115,20 @@ class _Envelope(Struct, frozen=True):
     data: Raw = Raw(b"{}")
 
 
-class _Data(Struct, frozen=True, omit_defaults=True):
-    provider_ref: Name
+class SandboxEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`payment` is our own id of the payment."""
+
+    provider_ref: ProviderRef
     amount: Amount
-    currency: Currency
-    payment: Name | None = None
+    currency: CurrencyCode
+    payment: ProviderRef | None = None
+
+
+class SandboxEvent(Struct, frozen=True, kw_only=True):
+    """A webhook event of the sandbox. Other providers send their own format. Events of other types change nothing."""
+
+    type: Literal["payment.succeeded", "payment.failed"]
+    data: SandboxEventData
 
 
 class _DueNotice(Struct, frozen=True, kw_only=True):
@@ -134,7 +143,7 @@ class _DueNotice(Struct, frozen=True, kw_only=True):
     currency: str
 
     def body(self) -> str:
-        data = _Data(self.ref, self.amount, self.currency, self.payment)
+        data = SandboxEventData(provider_ref=self.ref, amount=self.amount, currency=self.currency, payment=self.payment)
         return json.encode(_Envelope(self.type, Raw(json.encode(data)))).decode()
 
 
@@ -284,7 +293,7 @@ def _read_notice(id_: str, body: bytes) -> Notice:
         envelope = json.decode(body, type=_Envelope)
         if envelope.type not in _RESULTS:
             return Notice(id=id_, result=None)
-        data = json.decode(envelope.data, type=_Data)
+        data = json.decode(envelope.data, type=SandboxEventData)
     except (ValueError, RecursionError):
         raise NoticeError("The body is not a notice of this gateway.") from None
     return Notice(

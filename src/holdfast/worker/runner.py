@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from holdfast.core.notifications import MAIL, WEBHOOK
+from holdfast.core.notification_rules import MAIL, WEBHOOK
 from holdfast.engine import auditor
 from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Channel

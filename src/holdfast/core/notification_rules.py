@@ -1,12 +1,23 @@
 """Which notifications a journal entry causes. They are saved with the entry, and the relay sends them later."""
 
-from typing import Final
+from datetime import datetime
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from holdfast.core.journal import PAYMENT_PREFIX, TRANSFERRED, JournalEntry
+from holdfast.core.journal import (
+    EVENT_CANCELLED,
+    EVENT_CHANGED,
+    EVENT_COMPLETED,
+    EVENT_PUBLISHED,
+    EXTENDED,
+    PAYMENT_PREFIX,
+    TRANSFERRED,
+    JournalEntry,
+)
+from holdfast.core.layout import BookedItem
 from holdfast.core.payment import PaymentStatus
-from holdfast.core.states import Status
+from holdfast.core.states import EventStatus, Status
 
 MAIL: Final = "mail"
 WEBHOOK: Final = "webhook"
@@ -36,6 +47,42 @@ class WebhookSubscription(Struct, frozen=True):
         return not self.kinds or kind in self.kinds
 
 
+class EmailBody(Struct, frozen=True):
+    """What an e-mail needs to know of the moment it reports. The rest is read when it is sent."""
+
+    email: str
+    language: str | None
+    generation: int
+    status: Status
+    reason: str | None
+
+
+class BookingWebhookData(Struct, frozen=True):
+    """What a webhook says about a booking or a payment. `seq` is the entry's number in the event's journal."""
+
+    event: str
+    booking: str
+    payment: str | None
+    seq: int
+    at: Annotated[datetime, Meta(tz=True)]
+    user: str
+    status: Status
+    total: int
+    currency: str
+    reason: str | None
+    items: list[BookedItem]
+
+
+class EventWebhookData(Struct, frozen=True):
+    """What a webhook says about an event. `insert_revision` in `events.sql` writes it."""
+
+    event: str
+    seq: int
+    at: Annotated[datetime, Meta(tz=True)]
+    status: EventStatus
+    title: str
+
+
 class Notification(Struct, frozen=True):
     target: str
     channel: str
@@ -59,6 +106,15 @@ def webhook_kind(kind: str) -> str:
     if kind.startswith(PAYMENT_PREFIX):
         return kind
     return kind.replace("event_", "event.") if kind.startswith("event_") else f"booking.{kind}"
+
+
+BOOKING_WEBHOOK_KINDS: Final = tuple(
+    webhook_kind(kind)
+    for kind in (*Status, EXTENDED, TRANSFERRED, *(PAYMENT_PREFIX + status for status in PaymentStatus))
+)
+EVENT_WEBHOOK_KINDS: Final = tuple(
+    webhook_kind(kind) for kind in (EVENT_PUBLISHED, EVENT_CHANGED, EVENT_COMPLETED, EVENT_CANCELLED)
+)
 
 
 def _is_mailed(entry: JournalEntry) -> bool:
