@@ -54,5 +54,5 @@ def test_only_a_whole_last_message_ends_a_load_generator(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     asyncio.run(generator.run())
-    assert bool(generator.failure) is has_failed
+    assert generator.has_died is has_failed
     assert generator.unanswered == (["somebody"] if has_failed else [])

@@ -21,8 +21,18 @@ from holdfast.demo.stampede.buyers import Buyer, SharedState
 from holdfast.demo.stampede.client import Client
 from holdfast.demo.stampede.event_map import EventMap, EventResponse, MapPool, MapSeat, MapTariff
 from holdfast.demo.stampede.launch import launch
-from holdfast.demo.stampede.record import SILENT_SECONDS, StampedeError, read_latest_report
-from holdfast.demo.stampede.report import GrantedHold, GrantedItem, Report, State, Tally, add_tallies, percentile_ms
+from holdfast.demo.stampede.record import SILENT_SECONDS, read_latest_report
+from holdfast.demo.stampede.report import (
+    GrantedHold,
+    GrantedItem,
+    Report,
+    StampedeError,
+    StampedeProblem,
+    State,
+    Tally,
+    add_tallies,
+    percentile_ms,
+)
 from holdfast.demo.stampede.verdict import ClaimedItem, PoolCount, Recount, reach_verdict
 from holdfast.engine.auditor import Finding
 from holdfast.runtime import db, ids
@@ -276,7 +286,7 @@ def test_a_stampede_that_cannot_start_records_why(server: Server, admin: httpx.C
     event = publish_event(admin, house_of())
     launched(demo, event, f"http://127.0.0.1:{free_port()}")
     wait_until(lambda: last(server, event).state is State.FAILED, PATIENCE_SECONDS)
-    assert "No server answers" in str(last(server, event).failure)
+    assert last(server, event).failure is StampedeProblem.NO_SERVER
 
 
 def test_a_killed_stampede_does_not_block_the_next(server: Server, admin: httpx.Client) -> None:
@@ -314,7 +324,7 @@ time.sleep(600)
         process.wait()
     assert len(family) == 3
     wait_until(lambda: not any(child.is_running() for child in family), PATIENCE_SECONDS)
-    assert "stopped" in str(last(server, event).failure)
+    assert last(server, event).failure is StampedeProblem.STOPPED
 
 
 # The buyers.

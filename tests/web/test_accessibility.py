@@ -184,3 +184,6 @@ def test_a_stampede_that_is_out_of_range_is_refused_with_the_range(
         assert limits == ["20000", "60"]
         refused = parse_page(submit_form(watcher, page.form("/stampede"), **fields), 409)
         assert "Choose 1 to 20,000 buyers and 0 to 60 seconds." in refused.text
+    with new_visitor(server, "es") as watcher:
+        form = get_page(watcher, f"/e/{event}/stampede").form("/stampede")
+        assert "Elige de 1 a 20.000 compradores" in parse_page(submit_form(watcher, form, **fields), 409).text

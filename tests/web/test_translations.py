@@ -17,6 +17,7 @@ from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.core.policy import PRESETS
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import Status
+from holdfast.demo.stampede.report import StampedeProblem
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.texts import MissingTextError, section, translate
 from holdfast.notifications.emails import EmailKind
@@ -96,6 +97,12 @@ def test_every_language_has_the_same_texts_with_the_same_holes(language: str) ->
             assert _holes(other[key]) == _holes(text), key
             assert other[key].strip() == other[key] != "", key
     assert set(TEXTS[language]) == set(TEXTS["en"])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_problem_of_a_stampede_has_a_text(language: str) -> None:
+    texts = {translate(language, f"stampede.problem.{problem}", buyers=1, seconds=2) for problem in StampedeProblem}
+    assert len(texts) == len(StampedeProblem)
 
 
 def test_languages_go_by_the_names_that_their_speakers_use() -> None:

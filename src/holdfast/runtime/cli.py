@@ -127,10 +127,10 @@ def stampede(
 ) -> None:
     """Send simulated buyers to an event over HTTP, then recount. Exits with 1 if the recount finds an error.
 
-    The buyers take real holds. Do not run this on an event that you sell.
+    The buyers take real holds. Do not run this on an event with real buyers.
     """
     from holdfast.demo.stampede.display import Display
-    from holdfast.demo.stampede.record import StampedeError
+    from holdfast.demo.stampede.report import StampedeError
     from holdfast.demo.stampede.run import Plan, ReportListener, run_stampede
 
     event_id = ids.parse_event_id(event)

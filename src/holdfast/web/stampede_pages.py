@@ -2,13 +2,15 @@
 
 from typing import Final
 
+from babel.numbers import format_decimal
 from msgspec import Struct, ValidationError, convert
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.demo.stampede.launch import BUYERS_MAX, OUT_OF_RANGE, SECONDS_MAX, launch
-from holdfast.demo.stampede.record import StampedeError, read_latest_report
-from holdfast.i18n.texts import section
+from holdfast.demo.stampede.launch import BUYERS_MAX, SECONDS_MAX, launch
+from holdfast.demo.stampede.record import read_latest_report
+from holdfast.demo.stampede.report import StampedeError, StampedeProblem
+from holdfast.i18n.texts import section, translate
 from holdfast.web.event_listing import EventListing
 from holdfast.web.event_pages import event_data, load_event
 from holdfast.web.page_request import PageRequest
@@ -45,9 +47,9 @@ async def start(page: PageRequest) -> Response:
         form = convert(fields, StampedeForm, strict=False)
         await launch(page.site.database, settings, listing.id, buyers=form.buyers, seconds=form.seconds, url=url)
     except ValidationError:
-        return await _page(page, listing, 409, OUT_OF_RANGE)
+        return await _page(page, listing, 409, StampedeProblem.OUT_OF_RANGE)
     except StampedeError as error:
-        return await _page(page, listing, 409, str(error))
+        return await _page(page, listing, 409, error.problem)
     return page.redirect(f"/e/{listing.event.id}/stampede")
 
 
@@ -56,14 +58,16 @@ async def send_report(page: PageRequest) -> Response:
     return json_response(await read_latest_report(page.site.database, listing.id))
 
 
-async def _page(page: PageRequest, listing: EventListing, status: int = 200, problem: str | None = None) -> Response:
+async def _page(
+    page: PageRequest, listing: EventListing, status: int = 200, problem: StampedeProblem | None = None
+) -> Response:
     event = listing.event
     return page.render(
         "stampede.html",
         status,
         event=event,
         listing=listing,
-        problem=problem,
+        problem=_problem_text(page.language, problem) if problem else None,
         buyers=BUYERS,
         seconds=SECONDS,
         buyers_max=BUYERS_MAX,
@@ -71,7 +75,12 @@ async def _page(page: PageRequest, listing: EventListing, status: int = 200, pro
         script_data={
             **event_data(page, listing),
             "report": await read_latest_report(page.site.database, listing.id),
-            "address": f"/e/{event.id}/stampede/report",
+            "reportUrl": f"/e/{event.id}/stampede/report",
             "stampede": section(page.language, "stampede"),
         },
     )
+
+
+def _problem_text(language: str, problem: StampedeProblem) -> str:
+    buyers = format_decimal(BUYERS_MAX, locale=language)
+    return translate(language, f"stampede.problem.{problem}", buyers=buyers, seconds=SECONDS_MAX)

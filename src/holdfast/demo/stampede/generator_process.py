@@ -20,7 +20,7 @@ class GeneratorProcess:
         self.tally = Tally()
         self.granted: list[GrantedHold] = []
         self.unanswered: list[str] = []
-        self.failure: str | None = None
+        self.has_died = False
 
     async def run(self) -> None:
         """Run the process until its last message. If it dies earlier, nobody knows what its buyers were granted."""
@@ -33,15 +33,15 @@ class GeneratorProcess:
             start_new_session=True,
         )
         try:
-            if not await self._has_finished(process):
-                self.failure = "A load generator died or hung before its buyers were done."
+            self.has_died = not await self._run_to_end(process)
+            if self.has_died:
                 self.unanswered = [buyer.name for buyer in self._assignment.buyers]
         finally:
             if process.returncode is None:
                 process.kill()
             await process.wait()
 
-    async def _has_finished(self, process: asyncio.subprocess.Process) -> bool:
+    async def _run_to_end(self, process: asyncio.subprocess.Process) -> bool:
         """Send the assignment and read messages. False if the process ends or hangs before its last one."""
         assert process.stdin is not None
         assert process.stdout is not None

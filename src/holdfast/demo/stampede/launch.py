@@ -8,8 +8,8 @@ from typing import Final
 
 from holdfast.core.states import EventStatus
 from holdfast.demo.stampede.event_stock import count_units_left, find_event
-from holdfast.demo.stampede.record import StampedeError, create_record
-from holdfast.demo.stampede.report import Report, State
+from holdfast.demo.stampede.record import create_record
+from holdfast.demo.stampede.report import Report, StampedeError, StampedeProblem, State
 from holdfast.runtime import ids
 from holdfast.runtime.db import Database
 from holdfast.runtime.process_lifetime import set_parent_pid
@@ -17,7 +17,6 @@ from holdfast.runtime.settings import Settings
 
 BUYERS_MAX: Final = 20_000
 SECONDS_MAX: Final = 60
-OUT_OF_RANGE: Final = f"Choose 1 to {BUYERS_MAX:,} buyers and 0 to {SECONDS_MAX} seconds."
 
 
 async def launch(
@@ -25,12 +24,16 @@ async def launch(
 ) -> bytes:
     """Returns the id of the stampede. Its row exists when this returns."""
     if not settings.demo:
-        raise StampedeError("Pages can start a stampede only in demo mode. Set HOLDFAST_DEMO=true.")
+        raise StampedeError(
+            StampedeProblem.NOT_IN_DEMO_MODE, "Pages can start a stampede only in demo mode. Set HOLDFAST_DEMO=true."
+        )
     if not (1 <= buyers <= BUYERS_MAX and 0 <= seconds <= SECONDS_MAX):
-        raise StampedeError(OUT_OF_RANGE)
+        raise StampedeError(
+            StampedeProblem.OUT_OF_RANGE, f"Choose 1 to {BUYERS_MAX:,} buyers and 0 to {SECONDS_MAX} seconds."
+        )
     found = await find_event(database, event)
     if found is None or found.status is not EventStatus.ACTIVE:
-        raise StampedeError("The event is not on sale.")
+        raise StampedeError(StampedeProblem.NOT_ON_SALE, "The event is not on sale.")
     left = await count_units_left(database, event)
     report = Report(state=State.RUNNING, buyers=buyers, seconds=seconds, capacity=found.capacity, left=left)
     stampede = ids.new_id()

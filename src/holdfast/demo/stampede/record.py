@@ -5,15 +5,11 @@ from typing import Final
 from msgspec import Struct, json, structs
 
 from holdfast import sql
-from holdfast.demo.stampede.report import Report, State
+from holdfast.demo.stampede.report import Report, StampedeError, StampedeProblem, State
 from holdfast.runtime.db import Database
 
 # A running stampede saves its report twice a second. One that stays silent for this long was killed.
 SILENT_SECONDS: Final = 20.0
-
-
-class StampedeError(Exception):
-    """The stampede cannot run. The message is for people."""
 
 
 class _LatestRow(Struct, frozen=True):
@@ -26,7 +22,9 @@ async def create_record(database: Database, event: bytes, stampede: bytes, repor
         await scope.execute(sql.stampede.lock_event, event)
         values = (event, stampede, json.encode(report).decode(), SILENT_SECONDS)
         if await scope.fetchval(sql.stampede.insert_record, *values) is None:
-            raise StampedeError("Another stampede is running on this event. Wait until it ends.")
+            raise StampedeError(
+                StampedeProblem.ALREADY_RUNNING, "Another stampede is running on this event. Wait until it ends."
+            )
 
 
 async def save_report(database: Database, event: bytes, stampede: bytes, report: Report) -> None:
@@ -42,5 +40,5 @@ async def read_latest_report(database: Database, event: bytes) -> Report | None:
     if row is None:
         return None
     if row.is_silent:
-        return structs.replace(row.report, state=State.FAILED, failure="The stampede was killed.")
+        return structs.replace(row.report, state=State.FAILED, failure=StampedeProblem.KILLED)
     return row.report

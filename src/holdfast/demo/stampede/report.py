@@ -9,6 +9,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from holdfast.core.states import FastStrEnum
+
 # A histogram whose buckets grow by 5 %: histograms of several processes add up, and a percentile is at most 5 % off.
 SMALLEST_BUCKET_MS: Final = 0.1
 BUCKET_GROWTH: Final = 1.05
@@ -19,6 +21,28 @@ class State(Enum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+
+
+class StampedeProblem(FastStrEnum):
+    """Why a stampede cannot start, or stopped early. Pages translate the code."""
+
+    OUT_OF_RANGE = "out_of_range"
+    NOT_ON_SALE = "not_on_sale"
+    NOT_IN_DEMO_MODE = "not_in_demo_mode"
+    ALREADY_RUNNING = "already_running"
+    UNKNOWN_EVENT = "unknown_event"
+    NO_SERVER = "no_server"
+    STOPPED = "stopped"
+    KILLED = "killed"
+    GENERATOR_DIED = "generator_died"
+
+
+class StampedeError(Exception):
+    """The stampede cannot run. The text is for the command line."""
+
+    def __init__(self, problem: StampedeProblem, text: str) -> None:
+        super().__init__(text)
+        self.problem = problem
 
 
 class GrantedItem(Struct, frozen=True):
@@ -101,7 +125,7 @@ class Report(Struct, frozen=True, kw_only=True):
     p95_ms: float | None = None
     p99_ms: float | None = None
     elapsed_seconds: float = 0.0
-    failure: str | None = None
+    failure: StampedeProblem | None = None
     verdict: Verdict | None = None
     updated_at: datetime | None = None
 

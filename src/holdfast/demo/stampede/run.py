@@ -15,8 +15,16 @@ from holdfast.demo.stampede.client import Client, ConnectionLostError
 from holdfast.demo.stampede.event_stock import StampedeEvent, count_units_left, find_event
 from holdfast.demo.stampede.generator_process import GeneratorProcess
 from holdfast.demo.stampede.load_generator import Assignment, BuyerArrival
-from holdfast.demo.stampede.record import StampedeError, create_record, save_report
-from holdfast.demo.stampede.report import Report, State, Verdict, add_tallies, percentile_ms
+from holdfast.demo.stampede.record import create_record, save_report
+from holdfast.demo.stampede.report import (
+    Report,
+    StampedeError,
+    StampedeProblem,
+    State,
+    Verdict,
+    add_tallies,
+    percentile_ms,
+)
 from holdfast.demo.stampede.verdict import reach_verdict, recount
 from holdfast.engine.auditor import audit_event
 from holdfast.runtime import ids
@@ -55,10 +63,10 @@ async def run_stampede(database: Database, plan: Plan, on_report: ReportListener
     try:
         return await running
     except asyncio.CancelledError:
-        await stampede.fail("The stampede was stopped before its end.")
-        raise StampedeError("Stopped.") from None
+        await stampede.fail(StampedeProblem.STOPPED)
+        raise StampedeError(StampedeProblem.STOPPED, "Stopped.") from None
     except StampedeError as error:
-        await stampede.fail(str(error))
+        await stampede.fail(error.problem)
         raise
 
 
@@ -96,21 +104,29 @@ class Stampede:
         await self._run_generators()
         await self._publish(State.RUNNING)
         verdict = await self._reach_verdict()
-        has_failed = any(generator.failure for generator in self._generators)
-        await self._publish(State.FAILED if has_failed else State.DONE, verdict)
+        await self._publish(State.FAILED if self._has_failed else State.DONE, verdict)
         return self._report
 
-    async def fail(self, failure: str) -> None:
-        self._report = structs.replace(self._report, state=State.FAILED, failure=failure)
+    @property
+    def _has_failed(self) -> bool:
+        return any(generator.has_died for generator in self._generators)
+
+    async def fail(self, problem: StampedeProblem) -> None:
+        self._report = structs.replace(self._report, state=State.FAILED, failure=problem)
         if self._has_record:
             await self._save()
 
     async def _check_event(self) -> StampedeEvent:
         event = await find_event(self._database, self._plan.event)
         if event is None:
-            raise StampedeError("There is no such event in this database. `holdfast demo` lists the demo events.")
+            raise StampedeError(
+                StampedeProblem.UNKNOWN_EVENT,
+                "There is no such event in this database. `holdfast demo` lists the demo events.",
+            )
         if event.status is not EventStatus.ACTIVE:
-            raise StampedeError(f"The event is {event.status}. Choose an event that is on sale.")
+            raise StampedeError(
+                StampedeProblem.NOT_ON_SALE, f"The event is {event.status}. Choose an event that is on sale."
+            )
         left = await count_units_left(self._database, self._plan.event)
         self._report = structs.replace(self._report, capacity=event.capacity, left=left)
         return event
@@ -121,12 +137,17 @@ class Stampede:
             client = Client(url)
             response = await client.send("GET", f"/v1/events/{ids.format_event_id(self._plan.event)}", {})
         except ValueError as error:
-            raise StampedeError(f"Cannot use the address {url}: {error}.") from None
+            raise StampedeError(StampedeProblem.NO_SERVER, f"Cannot use the URL {url}: {error}.") from None
         except ConnectionLostError:
-            raise StampedeError(f"No server answers at {url}. Start one: holdfast serve") from None
+            raise StampedeError(
+                StampedeProblem.NO_SERVER, f"No server answers at {url}. Start one: holdfast serve"
+            ) from None
         client.close()
         if response.status != 200:
-            raise StampedeError(f"The server at {url} does not have the event. Check that it uses the same database.")
+            raise StampedeError(
+                StampedeProblem.UNKNOWN_EVENT,
+                f"The server at {url} does not have the event. Check that it uses the same database.",
+            )
 
     async def _create_record(self) -> None:
         if not self._has_record:
@@ -178,7 +199,7 @@ class Stampede:
             p95_ms=percentile_ms(total.latencies, 0.95),
             p99_ms=percentile_ms(total.latencies, 0.99),
             elapsed_seconds=self._elapsed_seconds(total.arrived),
-            failure=next((generator.failure for generator in self._generators if generator.failure), None),
+            failure=StampedeProblem.GENERATOR_DIED if self._has_failed else None,
             verdict=verdict,
         )
 
@@ -206,7 +227,7 @@ class Stampede:
     async def _reach_verdict(self) -> Verdict:
         granted = [hold for generator in self._generators for hold in generator.granted]
         unanswered = {name for generator in self._generators for name in generator.unanswered}
-        failures = [generator.failure for generator in self._generators if generator.failure]
         recounted = await recount(self._database, self._plan.event, self._name_prefix)
         audit_findings, _ = await audit_event(self._database, self._plan.event)
-        return reach_verdict(granted, recounted, audit_findings, unanswered, failures)
+        dead = sum(generator.has_died for generator in self._generators)
+        return reach_verdict(granted, recounted, audit_findings, unanswered, dead)

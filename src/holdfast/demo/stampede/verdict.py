@@ -72,16 +72,16 @@ def reach_verdict(
     recounted: Recount,
     audit_findings: Iterable[Finding],
     unanswered: Collection[str] = (),
-    failures: Iterable[str] = (),
+    dead_generators: int = 0,
 ) -> Verdict:
-    """`unanswered` names buyers who may have a hold although they got no answer."""
+    """`unanswered` names buyers who may have a hold although they got no response."""
     twice = find_seats_granted_twice(granted)
     lost = find_lost_items(granted, recounted)
     known = {hold.id for hold in granted}
     unknown = {c.booking for c in recounted.claims if c.booking not in known and c.user not in unanswered}
     findings = [
-        *failures,
-        *(f"Two buyers were granted seat {seat} for the same time." for seat in twice),
+        *("A load generator died or hung before its buyers were done." for _ in range(dead_generators)),
+        *(f"Two buyers were granted seat {seat} at the same time." for seat in twice),
         *(f"{booking} was granted {_describe(item)} and does not have it." for booking, item in lost),
         *(f"{booking} has units that no buyer was granted." for booking in sorted(unknown)),
         *(

@@ -21,7 +21,7 @@ function say(key, values = {}) {
 /** Poll often while a stampede runs, and now and then to notice a new one. */
 async function poll() {
   try {
-    const answer = await fetch(page.address, { headers: { accept: "application/json" } });
+    const answer = await fetch(page.reportUrl, { headers: { accept: "application/json" } });
     if (answer.ok) {
       page.report = await answer.json();
       show(page.report);
@@ -57,8 +57,8 @@ function showFigures(report) {
     refused: number(refused),
     requests: number(report.requests),
     rate: number(Math.round(report.rate)),
-    half: report.p50_ms === null ? "–" : number(Math.round(report.p50_ms)),
-    most: report.p99_ms === null ? "–" : number(Math.round(report.p99_ms)),
+    median: report.p50_ms === null ? "–" : number(Math.round(report.p50_ms)),
+    p99: report.p99_ms === null ? "–" : number(Math.round(report.p99_ms)),
   };
   Object.entries(values).forEach(([name, value]) => {
     figures.querySelector(`[data-${name}]`).textContent = value;
@@ -77,9 +77,15 @@ function showVerdict(report) {
   const use = verdict.querySelector("use");
   use.setAttribute("href", use.getAttribute("href").replace(/#\w+$/, isGood ? "#check" : "#alert"));
   verdict.querySelector("[data-title]").textContent = titleOf(report, isGood);
-  verdict.querySelector("[data-text]").textContent = isGood
-    ? say("verdict_ok_text")
-    : [report.verdict?.text, report.failure].filter(Boolean).join(" ");
+  verdict.querySelector("[data-text]").textContent = textOf(report, isGood);
+}
+
+function textOf(report, isGood) {
+  if (isGood) {
+    return say("verdict_ok_text");
+  }
+  const counted = report.verdict && say("verdict_bad_text", counts(report.verdict, "twice", "lost"));
+  return [report.failure && say(`problem.${report.failure}`), counted].filter(Boolean).join(" ");
 }
 
 function titleOf(report, isGood) {
