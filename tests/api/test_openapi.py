@@ -9,7 +9,7 @@ from holdfast.api.call import Operation, Tag
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.webhook_endpoint_handlers import KINDS
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal
 
 DOCUMENT: Final[dict[str, Any]] = json.decode(openapi_document(OPERATIONS))
@@ -87,7 +87,7 @@ def test_handlers_and_rows_agree_on_what_a_body_is() -> None:
         kind = operation.body_type
         if operation.body_content:
             return kind is bytes
-        return kind is None or issubclass(kind, Request)
+        return kind is None or issubclass(kind, RequestModel)
 
     assert [operation.name for operation in OPERATIONS if not has_valid_body(operation)] == []
 

@@ -13,7 +13,7 @@ from holdfast.api.booking_schemas import HoldNew
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.requests import BookingsQuery, CustomerTokenNew, OrgChange, PaymentNew, TransferNew
 from holdfast.api.validation import NOT_VALID, TIME, invalid_body, invalid_query
-from holdfast.core.event_schemas import EventChange, EventNew, Request
+from holdfast.core.event_schemas import EventChange, EventNew, RequestModel
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 
 CODE: Final = "may contain only letters, digits and _ . : -, at most 64 of them, and must start with a letter or digit"
@@ -163,7 +163,7 @@ def test_an_invalid_query_is_described_by_parameter(query: dict[str, str], field
     assert [(error.field, error.message) for error in said.errors] == [(field, message)]
 
 
-class Unusual(Request, frozen=True):
+class Unusual(RequestModel, frozen=True):
     """Forms of messages that no operation has today."""
 
     multiple: Annotated[int, Meta(multiple_of=5)] = 0

@@ -41,7 +41,7 @@ def given_to(layout: Layout, quantity: int, taken: Iterable[str] = (), *, adjace
     """The seats of a buyer who asks for the best."""
     others = [make_booking("other", Status.HELD, *(seat_line(label, layout) for label in taken))]
     placed = expect_booking(
-        make_event_state(layout, others), place_command("it", best=best(quantity, adjacent=adjacent))
+        make_event_state(layout, others), place_command("it", best_available=best(quantity, adjacent=adjacent))
     )
     return [layout.seats[line.seat].label for line in placed.lines if line.seat is not None]
 
@@ -70,11 +70,11 @@ def test_seats_apart_are_the_nearest_ones_wherever_they_are() -> None:
 
 def test_every_buyer_of_a_batch_gets_the_best_that_the_ones_before_have_left() -> None:
     state = make_event_state(seated_layout(seat_grid("AB", 4)))
-    decide(state, [place_command(f"{n}", best=best(2)) for n in range(4)])
+    decide(state, [place_command(f"{n}", best_available=best(2)) for n in range(4)])
     chosen = [tuple(line.seat for line in placed.lines) for placed in state.bookings.values()]
     assert chosen == [(1, 2), (5, 6)]
-    assert expect_refused(state, place_command("late", best=best(2))).refusal is Refusal.SOLD_OUT
-    assert [line.seat for line in expect_booking(state, place_command("alone", best=best(1))).lines] == [0]
+    assert expect_refused(state, place_command("late", best_available=best(2))).refusal is Refusal.SOLD_OUT
+    assert [line.seat for line in expect_booking(state, place_command("alone", best_available=best(1))).lines] == [0]
 
 
 def test_seats_cancelled_in_the_same_batch_are_available_again() -> None:
@@ -82,9 +82,9 @@ def test_seats_cancelled_in_the_same_batch_are_available_again() -> None:
     decide(
         state,
         [
-            place_command("first", best=best(3)),
+            place_command("first", best_available=best(3)),
             act_command("first", Verb.CANCEL),
-            place_command("second", best=best(3)),
+            place_command("second", best_available=best(3)),
         ],
     )
     first, second = state.bookings.values()
@@ -109,19 +109,21 @@ def test_shorter_rows_are_centred_before_the_front_is_measured() -> None:
 def test_an_aisle_keeps_seats_apart() -> None:
     seats = [structs.replace(seat, number_in_row=seat.number + 1 + (seat.number > 1)) for seat in seat_grid("A", 4)]
     assert given_to(seated_layout(seats), 2) == ["A-1", "A-2"]
-    said = expect_refused(make_event_state(seated_layout(seats)), place_command("it", best=best(3)))
+    said = expect_refused(make_event_state(seated_layout(seats)), place_command("it", best_available=best(3)))
     assert (said.refusal, said.conflicts) == (Refusal.SOLD_OUT, ("stalls",))
 
 
 def test_rows_and_unnumbered_seats_have_no_neighbours() -> None:
     loose = [structs.replace(seat, number_in_row=None) for seat in seat_grid("A", 4)]
     assert (
-        expect_refused(make_event_state(seated_layout(loose)), place_command("it", best=best(2))).refusal
+        expect_refused(make_event_state(seated_layout(loose)), place_command("it", best_available=best(2))).refusal
         is Refusal.SOLD_OUT
     )
     assert given_to(seated_layout(loose), 2, adjacent=False) == ["A-2", "A-3"]
     assert (
-        expect_refused(make_event_state(seated_layout(seat_grid("AB", 2))), place_command("it", best=best(3))).refusal
+        expect_refused(
+            make_event_state(seated_layout(seat_grid("AB", 2))), place_command("it", best_available=best(3))
+        ).refusal
         is Refusal.SOLD_OUT
     )
 
@@ -131,7 +133,10 @@ def test_blocked_seats_are_never_sold() -> None:
     assert given_to(layout, 1) == ["A-2"]
     assert given_to(layout, 2) == ["A-1", "A-2"]
     assert given_to(layout, 4, adjacent=False) == ["A-1", "A-2", "A-4", "A-5"]
-    assert expect_refused(make_event_state(layout), place_command("it", best=best(3))).refusal is Refusal.SOLD_OUT
+    assert (
+        expect_refused(make_event_state(layout), place_command("it", best_available=best(3))).refusal
+        is Refusal.SOLD_OUT
+    )
 
 
 @pytest.mark.parametrize("adjacent", [True, False])
@@ -139,26 +144,28 @@ def test_a_pool_without_seats_left_is_sold_out(adjacent: bool) -> None:
     layout = seated_layout(seat_grid("A", 3))
     others = [make_booking("other", Status.CONFIRMED, *(seat_line(f"A-{n}", layout) for n in (1, 2, 3)))]
     assert (
-        expect_refused(make_event_state(layout, others), place_command("it", best=best(1, adjacent=adjacent))).refusal
+        expect_refused(
+            make_event_state(layout, others), place_command("it", best_available=best(1, adjacent=adjacent))
+        ).refusal
         is Refusal.SOLD_OUT
     )
     assert (
-        expect_refused(make_event_state(layout), place_command("it", best=best(4, adjacent=adjacent))).refusal
+        expect_refused(make_event_state(layout), place_command("it", best_available=best(4, adjacent=adjacent))).refusal
         is Refusal.SOLD_OUT
     )
 
 
 def test_the_best_seats_cost_their_tariff() -> None:
-    placed = expect_booking(make_event_state(), place_command("it", best=best(2)))
+    placed = expect_booking(make_event_state(), place_command("it", best_available=best(2)))
     assert (placed.subtotal, placed.tax, placed.total) == (6000, 1140, 7140)
 
 
 def test_a_row_that_runs_through_two_pools_is_two_rows() -> None:
     layout = two_pools([structs.replace(seat, pool=int(seat.number > 2)) for seat in seat_grid("A", 6)], AVOIDING)
-    placed = expect_booking(make_event_state(layout), place_command("it", best=BestSeats("circle", 2)))
+    placed = expect_booking(make_event_state(layout), place_command("it", best_available=BestSeats("circle", 2)))
     assert [line.seat for line in placed.lines] == [3, 4]
     assert (
-        expect_refused(make_event_state(layout), place_command("it", best=BestSeats("circle", 4))).refusal
+        expect_refused(make_event_state(layout), place_command("it", best_available=BestSeats("circle", 4))).refusal
         is Refusal.SOLD_OUT
     )
     assert expect_booking(make_event_state(layout), place_command("it", SeatItem("A-2"), SeatItem("A-4")))

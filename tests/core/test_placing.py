@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import decide
-from holdfast.core.event_state import Counter, EventState, OversoldError
+from holdfast.core.event_state import EventState, OversoldError, PoolCounter
 from holdfast.core.journal import PoolState
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, Refused
@@ -138,7 +138,7 @@ def test_a_pool_with_seats_is_not_sold_by_quantity() -> None:
 
 def test_a_pool_without_seats_has_no_best_ones() -> None:
     best = BestSeats("standing", 1, "full")
-    assert expect_refusal(make_event_state(), place_command("it", best=best)) is Refusal.INVALID_REQUEST
+    assert expect_refusal(make_event_state(), place_command("it", best_available=best)) is Refusal.INVALID_REQUEST
 
 
 def test_a_hold_takes_its_units_and_is_one_fact() -> None:
@@ -249,7 +249,7 @@ def test_the_limit_itself_may_be_reached_but_not_passed() -> None:
 def test_the_limit_counts_the_best_available_seats_too() -> None:
     state = make_event_state(example_layout(policy=Policy(max_units_per_user=3)))
     best = BestSeats("stalls", 2)
-    orders = [place_command(f"{n}", best=best, user="ann") for n in range(2)]
+    orders = [place_command(f"{n}", best_available=best, user="ann") for n in range(2)]
     assert [_said(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED]
 
 
@@ -480,13 +480,13 @@ def test_fixing_one_flaw_reveals_the_next(flaw: Refusal) -> None:
 
 
 BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
-    (Refusal.UNKNOWN_POOL, {"best": BestSeats("balcony", 20, "senior")}),
-    (Refusal.INVALID_REQUEST, {"best": BestSeats("standing", 20, "senior")}),
-    (Refusal.UNKNOWN_TARIFF, {"best": BestSeats("stalls", 20, "senior")}),
-    (Refusal.ALREADY_BOOKED, {"best": BestSeats("stalls", 20), "user": "user of other"}),
-    (Refusal.LIMIT_REACHED, {"best": BestSeats("stalls", 20)}),
-    (Refusal.SOLD_OUT, {"best": BestSeats("stalls", 9, adjacent=False)}),
-    (Refusal.SOLD_OUT, {"best": BestSeats("stalls", 5)}),
+    (Refusal.UNKNOWN_POOL, {"best_available": BestSeats("balcony", 20, "senior")}),
+    (Refusal.INVALID_REQUEST, {"best_available": BestSeats("standing", 20, "senior")}),
+    (Refusal.UNKNOWN_TARIFF, {"best_available": BestSeats("stalls", 20, "senior")}),
+    (Refusal.ALREADY_BOOKED, {"best_available": BestSeats("stalls", 20), "user": "user of other"}),
+    (Refusal.LIMIT_REACHED, {"best_available": BestSeats("stalls", 20)}),
+    (Refusal.SOLD_OUT, {"best_available": BestSeats("stalls", 9, adjacent=False)}),
+    (Refusal.SOLD_OUT, {"best_available": BestSeats("stalls", 5)}),
 ]
 
 
@@ -500,21 +500,21 @@ def test_asking_for_the_best_is_refused_in_the_same_order(refusal: Refusal, orde
 
 def test_counters_that_would_fall_below_nothing_are_loud() -> None:
     state = make_event_state(bookings=[make_booking("it", Status.HELD, standing_line(2))])
-    state.counters[STANDING] = Counter(STANDING_CAPACITY, 1, 0)
+    state.counters[STANDING] = PoolCounter(STANDING_CAPACITY, 1, 0)
     with pytest.raises(OversoldError):
         decide(state, [act_command("it", Verb.CANCEL)])
 
 
 def test_counters_that_would_pass_the_capacity_are_loud() -> None:
     state = make_event_state()
-    state.counters[STALLS] = Counter(10, 5, 5)
+    state.counters[STALLS] = PoolCounter(10, 5, 5)
     with pytest.raises(OversoldError):
         decide(state, [_best_of_the_stalls()])
 
 
 def test_a_sold_counter_that_would_fall_below_nothing_is_loud() -> None:
     state = make_event_state(bookings=[make_booking("it", Status.CONFIRMED, standing_line(1))])
-    state.counters[STANDING] = Counter(STANDING_CAPACITY, 5, 0)
+    state.counters[STANDING] = PoolCounter(STANDING_CAPACITY, 5, 0)
     with pytest.raises(OversoldError):
         decide(state, [act_command("it", Verb.REFUND)])
 
@@ -527,7 +527,7 @@ def test_a_seat_that_is_another_s_already_is_loud() -> None:
 
 
 def _best_of_the_stalls() -> PlaceHold:
-    return place_command("it", best=BestSeats("stalls", 1))
+    return place_command("it", best_available=BestSeats("stalls", 1))
 
 
 @given(

@@ -76,7 +76,7 @@ class Order(Struct, frozen=True):
 
     user: str
     items: tuple[SeatItem | PoolItem, ...] = ()
-    best: BestSeats | None = None
+    best_available: BestSeats | None = None
 
 
 class Deed(Struct, frozen=True):
@@ -107,7 +107,7 @@ baskets = st.one_of(
 ).map(tuple)
 orders = st.builds(Order, users, baskets)
 best_orders = st.builds(
-    Order, users, best=st.builds(BestSeats, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
+    Order, users, best_available=st.builds(BestSeats, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
 )
 deeds = st.builds(Deed, which, st.sampled_from(Verb), st.sampled_from([None, None, True, False]))
 agains = st.builds(Again, which, st.booleans())
@@ -209,7 +209,7 @@ class Life(RuleBasedStateMachine):
                 request_key=key,
                 fingerprint=body,
                 items=wish.items,
-                best=wish.best,
+                best_available=wish.best_available,
             )
             self.orders.append(order)
             return order

@@ -174,7 +174,7 @@ async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> di
     commands: list[Command] = [
         place_command(event, "A-1"),
         place_command(event, user="u17"),
-        structs.replace(place_command(event), items=(), best=BestSeats("hall", 3)),
+        structs.replace(place_command(event), items=(), best_available=BestSeats("hall", 3)),
         act_command(event, held["id"], Verb.CONFIRM),
         act_command(event, other["id"], Verb.CANCEL),
         StartPayment(

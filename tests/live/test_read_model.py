@@ -12,7 +12,7 @@ from msgspec import json
 
 from holdfast import sql
 from holdfast.live import live_event
-from holdfast.live.live_event import LiveEvent, LiveEvents
+from holdfast.live.live_event import LiveEvent, LiveEventCache
 from holdfast.runtime import db, ids
 from holdfast.runtime.db import Database
 from tests.support.concurrent_requests import Reply, hold_request, request, send_all_at_once_async
@@ -208,10 +208,10 @@ def test_all_processes_give_the_same_answer_and_tag_for_the_same_version(server:
         assert len({(answer.headers["etag"], answer.content) for answer in answers}) == 1
 
 
-def run_with_boards(server: Server, work: Callable[[LiveEvents], Awaitable[None]]) -> None:
+def run_with_boards(server: Server, work: Callable[[LiveEventCache], Awaitable[None]]) -> None:
     async def run() -> None:
         async with reading(server) as pool:
-            await work(LiveEvents(Database(pool)))
+            await work(LiveEventCache(Database(pool)))
 
     asyncio.run(run())
 
@@ -222,7 +222,7 @@ def test_the_least_recently_used_event_without_watchers_is_evicted_first(
     monkeypatch.setattr(live_event, "EVENTS_MAX", 2)
     first, second, third = [named(publish_event(admin, example_event())) for _ in range(3)]
 
-    async def ask(kept: LiveEvents) -> None:
+    async def ask(kept: LiveEventCache) -> None:
         watched, forgotten = await kept.get(first), await kept.get(second)
         assert watched is not None
         assert kept.watch(watched)
@@ -242,10 +242,10 @@ def test_the_least_recently_used_event_without_watchers_is_evicted_first(
 def test_there_is_a_limit_to_the_seats_that_can_be_watched(
     server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_event, "SEATS_MAX", 60)
+    monkeypatch.setattr(live_event, "CACHED_SEATS_MAX", 60)
     first, second = [named(publish_event(admin, example_event())) for _ in range(2)]
 
-    async def ask(kept: LiveEvents) -> None:
+    async def ask(kept: LiveEventCache) -> None:
         watched, refused = await kept.get(first), await kept.get(second)
         assert watched is not None
         assert refused is not None
@@ -258,7 +258,7 @@ def test_there_is_a_limit_to_the_seats_that_can_be_watched(
 
 
 def test_an_unknown_event_leaves_nothing_in_memory(server: Server) -> None:
-    async def ask(kept: LiveEvents) -> None:
+    async def ask(kept: LiveEventCache) -> None:
         assert await kept.get(ids.new_id()) is None
         assert not kept._events
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.i18n.formatting import moment, money
+from holdfast.i18n.formatting import format_moment, format_money
 from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
@@ -122,8 +122,12 @@ def told(kind: EmailKind, language: str) -> Iterator[str]:
     yield from (sheet.when, "Calle Mayor 12, Madrid", "The receipt", "is for another day.")
     yield from ("Stalls, A-5, Full price", "Standing, Child")
     if sheet.totals is not None:
-        yield from (sheet.total_label, money(5236, "EUR", language), money(836, "EUR", language))
-        yield from (money(4400, "EUR", language), money(1400, "EUR", language), money(700, "EUR", language))
+        yield from (sheet.total_label, format_money(5236, "EUR", language), format_money(836, "EUR", language))
+        yield from (
+            format_money(4400, "EUR", language),
+            format_money(1400, "EUR", language),
+            format_money(700, "EUR", language),
+        )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -282,7 +286,7 @@ def test_a_long_reason_arrives_line_by_line() -> None:
 def test_an_address_that_cannot_be_used_fails_for_good_and_is_not_repeated(address: str) -> None:
     with pytest.raises(UndeliveredError) as caught:
         compose(letter(to=address), SENDER)
-    assert caught.value.for_good
+    assert caught.value.is_permanent
     assert caught.value.__context__ is None
     assert not address or address not in str(caught.value)
 
@@ -304,7 +308,7 @@ def test_the_name_of_the_org_replaces_the_name_of_the_sender() -> None:
 def test_a_sender_that_is_no_address_is_not_the_buyers_fault() -> None:
     with pytest.raises(UndeliveredError) as caught:
         compose(letter(), "nobody")
-    assert not caught.value.for_good
+    assert not caught.value.is_permanent
 
 
 @pytest.mark.parametrize(
@@ -321,7 +325,7 @@ def test_a_sender_that_is_no_address_is_not_the_buyers_fault() -> None:
     ],
 )
 def test_amounts_follow_the_language_and_the_currency(amount: int, currency: str, english: str, spanish: str) -> None:
-    written = [money(amount, currency, language).replace("\u00a0", " ") for language in ("en", "es")]
+    written = [format_money(amount, currency, language).replace("\u00a0", " ") for language in ("en", "es")]
     assert written == [english, spanish]
 
 
@@ -352,12 +356,14 @@ def test_amounts_follow_the_language_and_the_currency(amount: int, currency: str
 )
 def test_times_name_the_time_zone_of_the_event(timezone: str, english: str, spanish: str) -> None:
     at = datetime(2027, 3, 5, 19, tzinfo=UTC)
-    written = [moment(at, timezone, language).replace("\u00a0", " ") for language in ("en", "es")]
+    written = [format_moment(at, timezone, language).replace("\u00a0", " ") for language in ("en", "es")]
     assert written == [english, spanish]
 
 
 def test_the_repeated_hour_of_a_clock_change_is_unambiguous() -> None:
-    before, after = (moment(datetime(2027, 10, 31, hour, 30, tzinfo=UTC), "Europe/Madrid", "en") for hour in (0, 1))
+    before, after = (
+        format_moment(datetime(2027, 10, 31, hour, 30, tzinfo=UTC), "Europe/Madrid", "en") for hour in (0, 1)
+    )
     assert "2:30" in before
     assert "2:30" in after
     assert before != after

@@ -374,7 +374,7 @@ async def _passes_and_finds(relay: Relay, connection: db.Connection, statement: 
 @pytest.mark.parametrize(
     ("error", "row_status", "detail"),
     [
-        (UndeliveredError("no such mailbox", for_good=True), "failed", "no such mailbox"),
+        (UndeliveredError("no such mailbox", is_permanent=True), "failed", "no such mailbox"),
         (UndeliveredError("x" * 5000), "waiting", "x" * 200),
         (ValueError("buyer@example.org is not to be in a log"), "waiting", "ValueError"),
     ],

@@ -126,7 +126,7 @@ def test_a_temporary_refusal_is_retried() -> None:
     with mail_server(mailbox) as where:
         first, second = failing(f"smtp://{where}"), failing(f"smtp://{where}")
         send(f"smtp://{where}", note())
-    assert [first.for_good, second.for_good] == [False, False]
+    assert [first.is_permanent, second.is_permanent] == [False, False]
     assert ["451" in str(first), "452" in str(second)] == [True, True]
     assert len(mailbox.taken) == 1
 
@@ -135,13 +135,13 @@ def test_a_temporary_refusal_is_retried() -> None:
 def test_a_permanent_refusal_is_not_retried(about: str) -> None:
     with mail_server(Mailbox(**{about: [f"550 No such user: {BUYER}"]})) as where:
         error = failing(f"smtp://{where}")
-    assert error.for_good
+    assert error.is_permanent
     assert "550" in str(error)
 
 
 def test_a_server_that_wants_a_login_first_does_not_condemn_the_recipient() -> None:
     with mail_server(Mailbox(rcpt=["530 Authentication required"])) as where:
-        assert not failing(f"smtp://{where}").for_good
+        assert not failing(f"smtp://{where}").is_permanent
 
 
 def test_a_message_that_was_taken_is_not_sent_again_when_the_goodbye_goes_wrong() -> None:
@@ -152,14 +152,14 @@ def test_a_message_that_was_taken_is_not_sent_again_when_the_goodbye_goes_wrong(
 
 
 def test_a_server_that_is_not_there_is_tried_again() -> None:
-    assert not failing(f"smtp://127.0.0.1:{free_port()}").for_good
+    assert not failing(f"smtp://127.0.0.1:{free_port()}").is_permanent
 
 
 def test_a_silent_server_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smtp, "SEND_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         error = failing(f"smtp://127.0.0.1:{silent.getsockname()[1]}")
-    assert not error.for_good
+    assert not error.is_permanent
     assert "in time" in str(error)
 
 
@@ -179,7 +179,7 @@ def test_a_trickling_server_times_out_as_soon(monkeypatch: pytest.MonkeyPatch) -
 
     mailbox = Slow()
     with mail_server(mailbox) as where:
-        assert not failing(f"smtp://{where}").for_good
+        assert not failing(f"smtp://{where}").is_permanent
     assert not mailbox.taken
 
 
@@ -190,12 +190,12 @@ def test_a_user_logs_in_with_any_characters_in_the_password(trusted: Papers) -> 
         send(f"smtp://{LOGIN}@{where}", note())
         error = failing(f"smtp://shop:wrong@{where}")
     assert mailbox.taken[0][1].authenticated
-    assert (error.for_good, "535" in str(error)) == (False, True)
+    assert (error.is_permanent, "535" in str(error)) == (False, True)
 
 
 def test_a_server_without_a_login_is_not_sent_a_message_by_a_user() -> None:
     with mail_server(Mailbox()) as where:
-        assert not failing(f"smtp://{LOGIN}@{where}").for_good
+        assert not failing(f"smtp://{LOGIN}@{where}").is_permanent
 
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
@@ -208,7 +208,7 @@ def test_a_password_goes_in_plain_text_only_if_the_url_allows_it(monkeypatch: py
         monkeypatch.setattr(smtp, "LOOPBACK", frozenset[str]())
         error = failing(f"smtp://{LOGIN}@{where}")
         send(f"smtp://{LOGIN}@{where}?starttls=optional", note())
-    assert not error.for_good
+    assert not error.is_permanent
     assert len(mailbox.taken) == 2
 
 
@@ -231,7 +231,7 @@ def test_a_server_without_encryption_gets_nothing_where_it_is_required() -> None
     mailbox = Mailbox()
     with mail_server(mailbox) as where:
         error = failing(f"smtp://{where}?starttls=required")
-    assert not error.for_good
+    assert not error.is_permanent
     assert not mailbox.taken
 
 
@@ -240,7 +240,7 @@ def test_a_server_that_cannot_prove_who_it_is_gets_nothing(papers: Papers, schem
     mailbox = Mailbox()
     with mail_server(mailbox, **{option: papers.context}) as where:
         error = failing(f"{scheme}://{where}")
-    assert (error.for_good, "certificate" in str(error)) == (False, True)
+    assert (error.is_permanent, "certificate" in str(error)) == (False, True)
     assert not mailbox.taken
 
 
@@ -254,7 +254,7 @@ def test_an_address_beyond_ascii_needs_a_server_that_knows_such() -> None:
     with mail_server(Mailbox(), enable_SMTPUTF8=False) as where, pytest.raises(UndeliveredError) as caught:
         send(f"smtp://{where}", message)
     assert mailbox.taken[0][0].rcpt_tos == ["josé@example.org"]
-    assert (caught.value.for_good, "josé" in str(caught.value)) == (True, False)
+    assert (caught.value.is_permanent, "josé" in str(caught.value)) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Hooks(msgspec.Struct, frozen=True):
         """Why nothing could be sent there."""
         with pytest.raises(UndeliveredError) as refused:
             await self.send(url)
-        assert not refused.value.for_good
+        assert not refused.value.is_permanent
         return str(refused.value)
 
 

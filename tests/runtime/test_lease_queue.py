@@ -48,7 +48,7 @@ def a_queue(*, claim_max: int = 100, in_order: bool = False) -> LeaseQueue[Task]
 
 
 @asynccontextmanager
-async def tasks(database: str) -> AsyncIterator[db.Scope]:
+async def tasks(database: str) -> AsyncIterator[db.DatabaseScope]:
     pool = await db.create_pool(database, 4)
     try:
         await pool.execute(TABLE)

@@ -9,7 +9,7 @@ from msgspec import structs
 from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome, decide
-from holdfast.core.event_state import Counter, EventState
+from holdfast.core.event_state import EventState, PoolCounter
 from holdfast.core.layout import Layout, Pool, Seat, Tariff
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, Refused
@@ -112,7 +112,7 @@ def make_event_state(layout: Layout | None = None, bookings: Iterable[Booking] =
     """The state of an event with exactly these bookings."""
     layout = layout or example_layout()
     there = list(bookings)
-    counters = {pool.number: Counter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
+    counters = {pool.number: PoolCounter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
     taken: dict[int, bytes] = {}
     for one in there:
         for line in one.lines:

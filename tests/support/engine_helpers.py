@@ -117,7 +117,7 @@ async def hold_many(connection: db.Connection, event: EventHandle, count: int) -
     return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
 
 
-async def shift_clock(connection: db.Connection | db.Scope, seconds: int) -> None:
+async def shift_clock(connection: db.Connection | db.DatabaseScope, seconds: int) -> None:
     """Set the clock of this database ahead by so many seconds."""
     await connection.execute(
         "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "

@@ -152,13 +152,17 @@ class Model:
         said = self.objection(command)
         if said is not None:
             return said
-        units = self.best(command.best, outcome) if command.best else _units(command.items)
+        units = self.best(command.best_available, outcome) if command.best_available else _units(command.items)
         self.add(command, units)
         return command.booking
 
     def objection(self, command: PlaceHold) -> Refusal | None:
         labels = {item.label for item in command.items if isinstance(item, SeatItem)}
-        wanted = command.best.quantity if command.best else sum(quantity for _, quantity in _units(command.items))
+        wanted = (
+            command.best_available.quantity
+            if command.best_available
+            else sum(quantity for _, quantity in _units(command.items))
+        )
         theirs = [e for e in self.bookings.values() if e.user == command.user and e.status in ALIVE]
         seats, floor = self.taken(*TAKING)
         asked = sum(item.quantity for item in command.items if isinstance(item, PoolItem))
@@ -168,7 +172,7 @@ class Model:
             Refusal.ALREADY_BOOKED: self.policy.one_booking_per_user is True and bool(theirs),
             Refusal.LIMIT_REACHED: isinstance(limit, int) and sum(e.quantity() for e in theirs) + wanted > limit,
             Refusal.SEAT_TAKEN: bool(labels & (seats | self.blocked)),
-            Refusal.SOLD_OUT: floor + asked > self.capacity or not self.has_best(command.best),
+            Refusal.SOLD_OUT: floor + asked > self.capacity or not self.has_best(command.best_available),
         }
         return next((refusal for refusal, stands in objections.items() if stands), None)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from holdfast.tickets.codes import CODE_CHARS, TicketRef, is_genuine, new_key, parse, sign
+from holdfast.tickets.codes import CODE_CHARS, TicketRef, is_genuine, new_key, parse_code, sign_code
 from tests.support.harness import IS_LONG
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -23,7 +23,7 @@ FORGERIES = 100_000 // SHARE
 EVENT, BOOKING = bytes(range(16)), bytes(range(16, 32))
 REF = TicketRef(EVENT, BOOKING, line=1, unit=2, generation=3, key=4)
 PRIVATE, PUBLIC = new_key()
-CODE = sign(PRIVATE, REF)
+CODE = sign_code(PRIVATE, REF)
 
 ids = st.binary(min_size=16, max_size=16)
 numbers = st.integers(0, 65535)
@@ -41,15 +41,15 @@ def bytes_of(code: str) -> bytes:
 @settings(deadline=None)
 @given(refs)
 def test_a_signed_code_is_read_back_and_verified(ref: TicketRef) -> None:
-    code = sign(PRIVATE, ref)
-    assert parse(code) == ref
+    code = sign_code(PRIVATE, ref)
+    assert parse_code(code) == ref
     assert is_genuine(code, PUBLIC)
 
 
 @settings(deadline=None)
 @given(refs)
 def test_a_code_is_at_most_150_characters_that_pass_through_any_url(ref: TicketRef) -> None:
-    code = sign(PRIVATE, ref)
+    code = sign_code(PRIVATE, ref)
     assert len(code) == CODE_CHARS <= 150
     assert set(code) <= set(ALPHABET)
 
@@ -57,7 +57,7 @@ def test_a_code_is_at_most_150_characters_that_pass_through_any_url(ref: TicketR
 @settings(deadline=None)
 @given(st.text() | st.text(alphabet=ALPHABET, min_size=CODE_CHARS, max_size=CODE_CHARS))
 def test_any_text_is_refused_with_an_answer(text: str) -> None:
-    parse(text)
+    parse_code(text)
     assert not is_genuine(text, PUBLIC)
 
 
@@ -69,7 +69,7 @@ def test_the_codes_that_were_sent_out_stay_good() -> None:
         "AQABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fAAEAAgADAARzZC2nzRFpCHgosN"
         "O2D1NWHupM3YjiqhPqdHkgVHboBiZT4nXDvPvS-IeEab0S5Szl-edxjrycN7CRAPts3NED"
     )
-    assert sign(private, REF) == code
+    assert sign_code(private, REF) == code
     assert is_genuine(code, public)
 
 
@@ -102,22 +102,22 @@ def test_a_code_has_exactly_one_spelling() -> None:
         CODE.swapcase(),
         chr(ord(CODE[0]) + 0xFEE0) + CODE[1:],
     ]
-    assert [way for way in ways if parse(way) is not None or is_genuine(way, PUBLIC)] == []
+    assert [way for way in ways if parse_code(way) is not None or is_genuine(way, PUBLIC)] == []
 
 
 def test_the_other_base64_alphabet_is_refused() -> None:
-    signed = (sign(PRIVATE, structs.replace(REF, unit=unit)) for unit in range(1000))
+    signed = (sign_code(PRIVATE, structs.replace(REF, unit=unit)) for unit in range(1000))
     code = next(code for code in signed if "-" in code and "_" in code)
-    assert parse(code) is not None
+    assert parse_code(code) is not None
     for other in (code.replace("-", "+"), code.replace("_", "/"), code.replace("-", "+").replace("_", "/")):
-        assert parse(other) is None
+        assert parse_code(other) is None
         assert not is_genuine(other, PUBLIC)
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_another_version_is_refused_even_when_it_is_signed(version: int) -> None:
     forged = signed_as(b"holdfast-ticket:", bytes([version]) + bytes_of(CODE)[1:41])
-    assert parse(forged) is None
+    assert parse_code(forged) is None
     assert not is_genuine(forged, PUBLIC)
 
 
@@ -136,8 +136,8 @@ def test_a_signature_proves_its_own_fields_and_no_others() -> None:
         structs.replace(REF, generation=0),
         structs.replace(REF, key=0),
     ):
-        forged = text_of(bytes_of(sign(PRIVATE, ref))[:41] + bytes_of(CODE)[41:])
-        assert parse(forged) == ref
+        forged = text_of(bytes_of(sign_code(PRIVATE, ref))[:41] + bytes_of(CODE)[41:])
+        assert parse_code(forged) == ref
         assert not is_genuine(forged, PUBLIC)
 
 
@@ -154,12 +154,12 @@ def test_a_signature_proves_its_own_fields_and_no_others() -> None:
 )
 def test_nothing_is_signed_that_could_not_be_read_back(ref: TicketRef) -> None:
     with pytest.raises((AssertionError, struct.error)):
-        sign(PRIVATE, ref)
+        sign_code(PRIVATE, ref)
 
 
 def test_no_forgery_is_accepted() -> None:
     chance = random.Random(7)
-    genuine = [sign(PRIVATE, random_ref(chance)) for _ in range(20 // SHARE)]
+    genuine = [sign_code(PRIVATE, random_ref(chance)) for _ in range(20 // SHARE)]
     assert all(is_genuine(code, PUBLIC) for code in genuine)
     tried, accepted = set(genuine), []
     for forged in forgeries(chance, genuine):
@@ -202,7 +202,7 @@ def swapped_signatures(genuine: list[str]) -> Iterator[str]:
 
 def signed_by_others(chance: random.Random, count: int) -> Iterator[str]:
     """As good as genuine, each by the key of another event."""
-    return (sign(new_key()[0], random_ref(chance)) for _ in range(count))
+    return (sign_code(new_key()[0], random_ref(chance)) for _ in range(count))
 
 
 def cut_and_extended(genuine: list[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from msgspec import structs
 from PIL import Image
 
 from holdfast.tickets.calendar import calendar_file
-from holdfast.tickets.codes import TicketRef, new_key, sign
+from holdfast.tickets.codes import TicketRef, new_key, sign_code
 from holdfast.tickets.pdf import tickets_pdf
 from holdfast.tickets.printed_ticket import PrintedTicket
 from holdfast.tickets.qr import PNG_SCALE, QUIET_MODULES, qr_png, qr_svg
@@ -27,7 +27,7 @@ A4_PTS = (595, 842)
 LONG = "An Evening of Rather Exhaustively Annotated Chamber Music "
 
 PRIVATE, _ = new_key()
-CODES = [sign(PRIVATE, TicketRef(bytes(16), bytes(16), 0, unit, 0, 0)) for unit in range(3)]
+CODES = [sign_code(PRIVATE, TicketRef(bytes(16), bytes(16), 0, unit, 0, 0)) for unit in range(3)]
 TICKET = PrintedTicket(
     code=CODES[0],
     event_title="The Winter Concert",

@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.applications import Starlette
 
 from holdfast.api.app import make_services
-from holdfast.api.auth import CALLERS_MAX, Caller, Callers
+from holdfast.api.auth import CALLERS_MAX, Authenticator, Caller
 from holdfast.api.endpoint import Limits
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.operations import OPERATIONS
@@ -177,11 +177,11 @@ async def test_a_browser_that_asks_for_too_many_pages_has_to_wait(database: str)
 @async_test
 async def test_a_flood_of_customers_does_not_push_a_busy_key_out_of_the_cache(database: str) -> None:
     async with await db.create_pool(database, 1) as pool:
-        callers = Callers(db.Database(pool))
+        authenticator = Authenticator(db.Database(pool))
         staff = Caller(b"", Role.ADMIN, "key:staff")
-        callers._remember("staff", staff, 60)
+        authenticator._remember("staff", staff, 60)
         for number in range(CALLERS_MAX + 10):
-            callers._remember(f"customer {number}", staff, 60)
-            assert callers.cached("staff") is staff
-        assert callers.cached("customer 0") is None
-        assert len(callers._cache) == CALLERS_MAX
+            authenticator._remember(f"customer {number}", staff, 60)
+            assert authenticator.find_cached("staff") is staff
+        assert authenticator.find_cached("customer 0") is None
+        assert len(authenticator._cache) == CALLERS_MAX

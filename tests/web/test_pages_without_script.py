@@ -270,12 +270,12 @@ def test_the_script_of_a_booking_page_gets_all_its_data(
     policy = {"hold_seconds": 90, "extend_seconds": 45}
     booking = hold_on_page(buyer, publish_event(admin, example_event(policy=policy)), **STANDING)
     data = get_page(buyer, booking).data
-    assert (data["wholeSeconds"], data["extendSeconds"]) == (90, 45)
-    state = expect_ok(buyer.get(data["address"]))
+    assert (data["totalSeconds"], data["extendSeconds"]) == (90, 45)
+    state = expect_ok(buyer.get(data["stateUrl"]))
     assert state == {name: data[name] for name in state} | {"secondsLeft": state["secondsLeft"]}
     assert (state["status"], state["payment"]) == ("held", None)
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
-    later = expect_ok(buyer.get(data["address"]))
+    later = expect_ok(buyer.get(data["stateUrl"]))
     assert (later["status"], later["secondsLeft"]) == ("confirmed", None)
     assert later["version"] > state["version"]
 

@@ -179,14 +179,14 @@ def test_a_chosen_seat_that_somebody_else_takes_is_deselected_with_a_message(pag
 
 
 def test_seats_held_by_this_buyer_stay_theirs(page: Page) -> None:
-    page.evaluate("map.hold(['A1-1', 'A1-2'])")
+    page.evaluate("map.markMine(['A1-1', 'A1-2'])")
     page.evaluate("map.apply({'A1-1': 'held', 'A1-2': 'held'})")
     assert selected(page) == []
     assert told(page, "lost") == []
     assert page.evaluate("map.state('A1-1')") == "mine"
     click(page, "A1-1")
     assert told(page, "refused") == [{"label": "A1-1", "state": "mine", "reason": "taken"}]
-    page.evaluate("map.hold([])")
+    page.evaluate("map.markMine([])")
     assert page.evaluate("[map.state('A1-1'), map.state('A1-3'), map.state('nowhere')]") == ["held", "free", None]
 
 
@@ -403,7 +403,7 @@ def test_colours_differ_from_the_background_and_follow_the_system(page: Page) ->
 
 def test_axe_finds_nothing_in_map_or_list_light_or_dark(page: Page) -> None:
     page.evaluate(
-        "map.reset({'A1-1': 'sold', 'A1-2': 'held', 'A1-3': 'blocked'}); map.hold(['A2-1']); map.select('A3-1')"
+        "map.reset({'A1-1': 'sold', 'A1-2': 'held', 'A1-3': 'blocked'}); map.markMine(['A2-1']); map.select('A3-1')"
     )
     found = complaints_of_axe(page)
     page.get_by_role("button", name="Show as list").click()

@@ -1,1 +1,1 @@
-"""The HTTP edge: one table of operations, and what turns requests into calls of them."""
+"""The HTTP API: one table of operations, and the code that turns requests into calls."""

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.api.auth import Callers
+from holdfast.api.auth import Authenticator
 from holdfast.api.call import ApiResponse, Operation, Services
 from holdfast.api.endpoint import Endpoint, Limits, send_response
 from holdfast.api.in_process import InProcessApi
@@ -23,7 +23,7 @@ from holdfast.api.operations import OPERATIONS
 from holdfast.api.problems import problem
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.engine import Engine
-from holdfast.live.live_event import LiveEvents
+from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.registry import make_providers
 from holdfast.runtime import db
@@ -88,7 +88,7 @@ class App:
         pages = self._pages(in_process, services) if self._pages is not None else ()
         self._router.routes.extend([*pages, _document_route(self._operations, self._settings)])
         _tune_gc()
-        interrupt.serve(live)
+        interrupt.set_live_feed(live)
         try:
             yield
         finally:
@@ -123,7 +123,7 @@ class _Interrupt:
         if threading.current_thread() is threading.main_thread():
             self._loop.add_signal_handler(signal.SIGINT, self._begin)
 
-    def serve(self, live: LiveFeed) -> None:
+    def set_live_feed(self, live: LiveFeed) -> None:
         self._live.set_result(live)
 
     def _begin(self) -> None:
@@ -143,11 +143,11 @@ def make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services
         settings=settings,
         database=database,
         engine=engine,
-        callers=Callers(database),
+        authenticator=Authenticator(database),
         providers=providers,
         inbox=Inbox(database, engine, providers),
         storage=open_storage(settings.receipts_url, settings.data_dir / "receipts"),
-        live_events=LiveEvents(database),
+        live_events=LiveEventCache(database),
     )
 
 

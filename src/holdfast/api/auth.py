@@ -35,14 +35,14 @@ def customer_caller(org: bytes, user: str) -> Caller:
     return Caller(org, Role.CUSTOMER, f"user:{user}", user)
 
 
-class Callers:
+class Authenticator:
     """Identifies callers by their tokens, and caches them for a few seconds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cache: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
-    def cached(self, token: str) -> Caller | None:
+    def find_cached(self, token: str) -> Caller | None:
         entry = self._cache.get(token)
         if entry is None or entry[0] <= time.monotonic():
             return None

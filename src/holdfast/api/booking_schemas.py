@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Raw, json
 
-from holdfast.api.requests import Email, Language, User
+from holdfast.api.requests import EmailAddress, Language, User
 from holdfast.api.responses import Moment, PaymentView, View, payment_view
 from holdfast.core.booking import Booking
 from holdfast.core.commands import BestSeats, PlaceHold, PoolItem, SeatItem
-from holdfast.core.event_schemas import Code, Details, Label, Quantity, Request, check_unique, invalid_field
+from holdfast.core.event_schemas import Code, Details, Label, Quantity, RequestModel, check_unique, invalid_field
 from holdfast.core.layout import BookedItem, Layout
 from holdfast.core.states import TIMED, Status
 from holdfast.runtime import ids
@@ -22,7 +22,7 @@ _encode_sorted: Final = json.Encoder(order="sorted").encode
 UNITS_MAX = 1000
 
 
-class Item(Request, frozen=True):
+class Item(RequestModel, frozen=True):
     """A seat, or a quantity of a pool. `tariff` is optional where the pool has only one."""
 
     seat: Label | None = None
@@ -37,14 +37,14 @@ class Item(Request, frozen=True):
             raise invalid_field("items", "has an item without a seat or a pool")
 
 
-class BestAvailable(Request, frozen=True):
+class BestAvailable(RequestModel, frozen=True):
     pool: Code
     quantity: Quantity
     tariff: Code | None = None
     adjacent: bool = True
 
 
-class HoldNew(Request, frozen=True):
+class HoldNew(RequestModel, frozen=True):
     """Send either `items` or `best_available`. `user` is optional with a customer token."""
 
     user: User | None = None
@@ -52,7 +52,7 @@ class HoldNew(Request, frozen=True):
     best_available: BestAvailable | None = None
     cart_token: Annotated[str, Meta(min_length=1, max_length=200, description="Stored only as a hash.")] | None = None
     details: Details | None = None
-    email: Email | None = None
+    email: EmailAddress | None = None
     language: Language | None = None
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ def hold_command(
         request_key=request_key,
         fingerprint=hashlib.blake2b(_encode_sorted((user, body)), digest_size=16).digest(),
         items=tuple([_item(item) for item in body.items or ()]),
-        best=_best_seats(body),
+        best_available=_best_seats(body),
         cart_hash=hashlib.sha256(body.cart_token.encode()).digest() if body.cart_token else None,
         details=json.encode(body.details).decode() if body.details is not None else None,
         email=body.email,

@@ -9,7 +9,7 @@ from holdfast.api.requests import OrgChange
 from holdfast.api.responses import OrgView
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.runtime.db import Scope
+from holdfast.runtime.db import DatabaseScope
 from holdfast.runtime.file_types import content_type
 
 LOGO_BYTES_MAX: Final = 256 * 1024
@@ -26,7 +26,7 @@ class BrandingRow(Struct, frozen=True):
     frame_origins: list[str]
 
 
-async def get_org(scope: Scope, org: bytes, public_url: str) -> OrgView:
+async def get_org(scope: DatabaseScope, org: bytes, public_url: str) -> OrgView:
     row = await scope.row(BrandingRow, sql.credentials.branding, org)
     assert row is not None
     logo = logo_path(row.slug, row.logo_hash)
@@ -39,7 +39,7 @@ async def get_org(scope: Scope, org: bytes, public_url: str) -> OrgView:
     )
 
 
-async def change_org(scope: Scope, org: bytes, change: OrgChange) -> None:
+async def change_org(scope: DatabaseScope, org: bytes, change: OrgChange) -> None:
     await scope.execute(
         *sql.credentials.change_org(
             org=org,
@@ -51,7 +51,7 @@ async def change_org(scope: Scope, org: bytes, change: OrgChange) -> None:
     )
 
 
-async def set_logo(scope: Scope, org: bytes, data: bytes) -> None:
+async def set_logo(scope: DatabaseScope, org: bytes, data: bytes) -> None:
     """The content decides the type, whatever the Content-Type header claims. SVG is refused: it can contain scripts."""
     if len(data) > LOGO_BYTES_MAX:
         raise RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"A logo may have at most {LOGO_BYTES_MAX // 1024} KiB.")
@@ -61,7 +61,7 @@ async def set_logo(scope: Scope, org: bytes, data: bytes) -> None:
     await scope.execute(sql.credentials.set_logo, org, data, media_type)
 
 
-async def delete_logo(scope: Scope, org: bytes) -> None:
+async def delete_logo(scope: DatabaseScope, org: bytes) -> None:
     await scope.execute(sql.credentials.delete_logo, org)
 
 

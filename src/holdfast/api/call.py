@@ -10,11 +10,11 @@ from typing import Final, Generic, TypeVar, get_args, get_type_hints
 from msgspec import Struct
 
 from holdfast.api.access import Access
-from holdfast.api.auth import Caller, Callers
-from holdfast.core.event_schemas import Request
+from holdfast.api.auth import Authenticator, Caller
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.engine.engine import Engine
-from holdfast.live.live_event import LiveEvents
+from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.provider import Provider
 from holdfast.runtime.db import Database
@@ -34,11 +34,11 @@ class Services(Struct, frozen=True):
     settings: Settings
     database: Database
     engine: Engine
-    callers: Callers
+    authenticator: Authenticator
     providers: Mapping[str, Provider]
     inbox: Inbox
     storage: Storage
-    live_events: LiveEvents
+    live_events: LiveEventCache
 
 
 class Resource(Enum):
@@ -140,12 +140,12 @@ class Operation(Struct, frozen=True):
         return self.handler.__name__
 
     @property
-    def body_type(self) -> type[Request] | type[bytes] | None:
+    def body_type(self) -> type[RequestModel] | type[bytes] | None:
         """The JSON document it takes, or bytes where the handler decodes the body."""
         return _annotations(self.handler).get("body")
 
     @property
-    def query_type(self) -> type[Request] | None:
+    def query_type(self) -> type[RequestModel] | None:
         return _annotations(self.handler).get("query")
 
     @property

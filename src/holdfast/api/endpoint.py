@@ -15,14 +15,14 @@ from holdfast.api.call import BODY_BYTES_MAX, ApiResponse, Call, Handler, Operat
 from holdfast.api.problems import CLOSE, problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 log = structlog.get_logger()
 
 Headers = dict[bytes, bytes]
-Document = TypeVar("Document", bound=Struct)
+Decoded = TypeVar("Decoded", bound=Struct)
 
 BODY_SECONDS: Final = 30
 DRAINED_BYTES_MAX: Final = 1024 * 1024
@@ -89,7 +89,7 @@ class Endpoint:
         operation = self._operation
         headers: Headers = dict(scope["headers"])
         token = _bearer_token(headers)
-        cached = self._services.callers.cached(token) if token is not None else None
+        cached = self._services.authenticator.find_cached(token) if token is not None else None
         if cached is not None and cached.user is None:
             self._limits.per_key.spend(cached.actor)
         elif operation.is_rate_limited:
@@ -109,15 +109,15 @@ class Endpoint:
     async def _authenticate(self, token: str | None, cached: Caller | None) -> Caller | None:
         caller = cached
         if caller is None and token is not None:
-            caller = await self._services.callers.identify(token)
+            caller = await self._services.authenticator.identify(token)
         check_access(self._operation, caller)
         return caller
 
-    async def _read_body(self, headers: Headers, receive: Receive) -> Request | bytes:
+    async def _read_body(self, headers: Headers, receive: Receive) -> RequestModel | bytes:
         raw = await _receive_body(headers, receive, self._operation.body_bytes_max)
         return raw if self._decoder is None else decode_json(self._decoder, raw)
 
-    def _read_query(self, raw: bytes) -> Request:
+    def _read_query(self, raw: bytes) -> RequestModel:
         assert self._query_type is not None
         try:
             pairs = parse_qsl(
@@ -157,13 +157,13 @@ def check_access(operation: Operation, caller: Caller | None) -> None:
         raise RefusedError(Refusal.FORBIDDEN, f"The role `{caller.role}` does not allow this request.")
 
 
-def json_decoder(operation: Operation) -> "json.Decoder[Request] | None":
+def json_decoder(operation: Operation) -> "json.Decoder[RequestModel] | None":
     """Decodes the document that the operation takes, if it takes one."""
     body_type = operation.body_type
-    return json.Decoder(body_type) if body_type is not None and issubclass(body_type, Request) else None
+    return json.Decoder(body_type) if body_type is not None and issubclass(body_type, RequestModel) else None
 
 
-def decode_json(decoder: "json.Decoder[Document]", raw: bytes) -> Document:
+def decode_json(decoder: "json.Decoder[Decoded]", raw: bytes) -> Decoded:
     """An empty body stands for an empty object."""
     _check_text(raw)
     try:

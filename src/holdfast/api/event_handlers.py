@@ -31,7 +31,7 @@ from holdfast.live.live_event import LiveEvent
 from holdfast.live.messages import feed_kind
 from holdfast.live.snapshot import Availability, SeatSnapshot
 from holdfast.runtime import ids
-from holdfast.runtime.db import Scope
+from holdfast.runtime.db import DatabaseScope
 
 # A change waits until every due hold has expired. The worker ends most bookings of an event that was cancelled.
 SWEEPS_BEFORE_CHANGE_MAX: Final = 100
@@ -280,7 +280,7 @@ async def _view(call: Call, event: bytes) -> EventView:
     return view
 
 
-async def _views(scope: Scope, rows: Sequence[EventRow]) -> list[EventView]:
+async def _views(scope: DatabaseScope, rows: Sequence[EventRow]) -> list[EventView]:
     events = [row.id for row in rows]
     tariffs: dict[tuple[bytes, int], list[TariffView]] = {}
     for tariff in await scope.rows(TariffRow, sql.reads.tariffs_of, events):

@@ -14,7 +14,7 @@ from starlette.types import Scope
 from holdfast.api.auth import Caller
 from holdfast.api.call import ApiResponse, Call, Operation, Services
 from holdfast.api.endpoint import Limits, check_access, decode_json, json_decoder
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
@@ -44,7 +44,7 @@ class InProcessApi:
         address: str,
         *,
         id: str = "",  # noqa: A002 (of what the operation is about, as in the path)
-        query: Request | None = None,
+        query: RequestModel | None = None,
         body: Struct | bytes | None = None,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> ApiResponse[Any]:
@@ -69,7 +69,7 @@ class _InProcessOperation:
         self._takes_body = operation.body_type is not None
         self._decoder = json_decoder(operation)
 
-    async def run(self, call: Call, query: Request | None, body: Struct | bytes | None) -> ApiResponse[Any]:
+    async def run(self, call: Call, query: RequestModel | None, body: Struct | bytes | None) -> ApiResponse[Any]:
         check_access(self._operation, call.caller_or_none)
         if self._takes_body:
             return await self._operation.handler(call, self._validate(body))
@@ -77,7 +77,7 @@ class _InProcessOperation:
             return await self._operation.handler(call, query or self._query_type())
         return await self._operation.handler(call)
 
-    def _validate(self, body: Struct | bytes | None) -> Request | bytes:
+    def _validate(self, body: Struct | bytes | None) -> RequestModel | bytes:
         """The body as HTTP would deliver it. Constructing a struct checks no bounds; decoding its JSON does."""
         if self._decoder is not None:
             return decode_json(self._decoder, b"" if body is None else json.encode(body))

@@ -19,7 +19,7 @@ from holdfast.api.access import Access
 from holdfast.api.call import ApiResponse, Call, Operation, Resource, Services
 from holdfast.api.endpoint import Endpoint, Limits
 from holdfast.api.event_handlers import require_live_event
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.live.broadcast import CLOSE_SECONDS, SERVICE_RESTART, TRY_AGAIN_LATER, Broadcast, Watcher
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
@@ -41,7 +41,7 @@ class WatchedVersionRow(Struct, frozen=True):
     version: int
 
 
-class LiveQuery(Request, frozen=True):
+class LiveQuery(RequestModel, frozen=True):
     after: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
 

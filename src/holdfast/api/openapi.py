@@ -12,11 +12,11 @@ from holdfast.api.access import Access
 from holdfast.api.call import Operation, Resource, Tag
 from holdfast.api.problems import HTTP_STATUS
 from holdfast.api.responses import BookingWebhook, EventWebhook, Problem
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.notification_rules import BOOKING_WEBHOOK_KINDS, EVENT_WEBHOOK_KINDS
 from holdfast.core.refusals import Refusal
 
-Document = dict[str, Any]
+JsonObject = dict[str, Any]
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
@@ -24,7 +24,7 @@ WEBHOOKS: Final[dict[str, type]] = {
     **dict.fromkeys(BOOKING_WEBHOOK_KINDS, BookingWebhook),
     **dict.fromkeys(EVENT_WEBHOOK_KINDS, EventWebhook),
 }
-BINARY: Final[Document] = {"type": "string", "format": "binary"}
+BINARY: Final[JsonObject] = {"type": "string", "format": "binary"}
 
 _PARAMETERS: Final = {
     Resource.EVENT: "The event's id.",
@@ -39,7 +39,7 @@ _PARAMETERS: Final = {
 
 def openapi_document(operations: Sequence[Operation], public_url: str = "http://localhost") -> bytes:
     schemas = _Schemas(operations)
-    paths: dict[str, Document] = {}
+    paths: dict[str, JsonObject] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
     used = {operation.tag for operation in operations}
@@ -101,7 +101,7 @@ class _Schemas:
         references, self.components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
         self._references = dict(zip(types, references, strict=True))
 
-    def content(self, media_type: str, kind: type | None) -> Document:
+    def content(self, media_type: str, kind: type | None) -> JsonObject:
         """The document of a type, or a file where there is none."""
         return {media_type: {"schema": BINARY if kind is None else self._references[kind]}}
 
@@ -111,8 +111,8 @@ def _types(operation: Operation) -> Iterator[type]:
     yield from (kind for kind in (operation.body_type, operation.response_type) if kind not in (None, bytes))
 
 
-def _operation(operation: Operation, schemas: _Schemas) -> Document:
-    document: Document = {
+def _operation(operation: Operation, schemas: _Schemas) -> JsonObject:
+    document: JsonObject = {
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag.title],
@@ -125,7 +125,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> Document:
     return document
 
 
-def _webhook(kind: str, payload: type, schemas: _Schemas) -> Document:
+def _webhook(kind: str, payload: type, schemas: _Schemas) -> JsonObject:
     """What Holdfast sends. `webhooks` of OpenAPI describes requests to the reader's own server."""
     return {
         "post": {
@@ -138,16 +138,16 @@ def _webhook(kind: str, payload: type, schemas: _Schemas) -> Document:
     }
 
 
-def _request_body(kind: type, operation: Operation, schemas: _Schemas) -> Document:
-    is_raw = not issubclass(kind, Request)
+def _request_body(kind: type, operation: Operation, schemas: _Schemas) -> JsonObject:
+    is_raw = not issubclass(kind, RequestModel)
     media_types = operation.body_content if is_raw else {"application/json": kind}
-    content: Document = {}
+    content: JsonObject = {}
     for media_type, document_type in media_types.items():
         content |= schemas.content(media_type, document_type)
     return {"required": is_raw or any(field.required for field in msgspec.structs.fields(kind)), "content": content}
 
 
-def _parameters(operation: Operation) -> Iterator[Document]:
+def _parameters(operation: Operation) -> Iterator[JsonObject]:
     text = {"type": "string"}
     if operation.path_parameter is not None:
         description = _PARAMETERS[operation.resource]
@@ -168,18 +168,18 @@ def _parameters(operation: Operation) -> Iterator[Document]:
         yield from _query_parameters(operation.query_type)
 
 
-def _query_parameters(query_type: type[Request]) -> Iterator[Document]:
+def _query_parameters(query_type: type[RequestModel]) -> Iterator[JsonObject]:
     for field in msgspec.structs.fields(query_type):
         (schema,), _ = msgspec.json.schema_components([field.type], ref_template=SCHEMA_REFERENCE)
         yield {"name": field.encode_name, "in": "query", "required": False, "schema": schema}
 
 
-def _responses(operation: Operation, schemas: _Schemas) -> Document:
+def _responses(operation: Operation, schemas: _Schemas) -> JsonObject:
     kind = None if operation.response_type is bytes else operation.response_type
-    content: Document = {}
+    content: JsonObject = {}
     for media_type in operation.response_media_types:
         content |= schemas.content(media_type, kind)
-    responses: Document = {
+    responses: JsonObject = {
         str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content}
     }
     if operation.has_etag:

@@ -4,7 +4,7 @@ from holdfast.api import branding
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import OrgChange
 from holdfast.api.responses import OrgView
-from holdfast.runtime.db import Scope
+from holdfast.runtime.db import DatabaseScope
 
 
 async def get_org(call: Call) -> ApiResponse[OrgView]:
@@ -26,5 +26,5 @@ async def delete_logo(call: Call) -> ApiResponse[OrgView]:
     return await get_org(call)
 
 
-def _scope(call: Call) -> Scope:
+def _scope(call: Call) -> DatabaseScope:
     return call.services.database.org(call.caller.org)

@@ -8,14 +8,14 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.event_schemas import (
     DAY_SECONDS,
     Code,
-    Request,
+    RequestModel,
     check_unique,
     invalid_field,
 )
 from holdfast.core.states import EventStatus, Status
 
 User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id of the buyer.")]
-Email = Annotated[
+EmailAddress = Annotated[
     str,
     Meta(
         pattern=r"^[^@\s\x00-\x1f\x7f<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
@@ -30,7 +30,7 @@ Language = Annotated[
         description="BCP 47, such as `en` or `pt-BR`.",
     ),
 ]
-Reason = Annotated[str, Meta(max_length=1000, description="A note for people. The buyer may see it.")]
+ReasonText = Annotated[str, Meta(max_length=1000, description="A note for people. The buyer may see it.")]
 Reference = Annotated[
     str, Meta(pattern=r"^[0-9A-Fa-f]{10}$(?!\n)", description="The booking reference that buyers see.")
 ]
@@ -39,57 +39,57 @@ Cursor = Annotated[str, Meta(max_length=100, description="The `next` of the prev
 EventId = Annotated[str, Meta(max_length=100, description="Only bookings of this event.")]
 
 
-class Empty(Request, frozen=True):
+class Empty(RequestModel, frozen=True):
     """Send no body, or an empty object."""
 
 
-class WithReason(Request, frozen=True):
-    reason: Reason | None = None
+class WithReason(RequestModel, frozen=True):
+    reason: ReasonText | None = None
 
 
 WebUrl = Annotated[str, Meta(pattern=r"^https?://[^\s\\]+$(?!\n)", max_length=2000)]
 
 
-class PaymentNew(Request, frozen=True):
+class PaymentNew(RequestModel, frozen=True):
     """The provider sends the buyer to `return_url` after the checkout."""
 
     provider: Code
     return_url: WebUrl | None = None
 
 
-class PaymentRefund(Request, frozen=True):
+class PaymentRefund(RequestModel, frozen=True):
     """By default the provider refunds the money. `by_hand` records that you have refunded it yourself."""
 
     by_hand: bool = False
-    reason: Reason | None = None
+    reason: ReasonText | None = None
 
 
-class ReceiptRef(Request, frozen=True):
+class ReceiptRef(RequestModel, frozen=True):
     """A receipt that is stored elsewhere, such as a file in a messenger chat."""
 
     file_ref: Annotated[str, Meta(min_length=1, max_length=500)]
     message_ref: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
 
-class ReceiptUpload(Request, frozen=True):
+class ReceiptUpload(RequestModel, frozen=True):
     """A JPEG, PNG, WebP, HEIC or PDF file of at most 10 MiB."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 
-class TransferNew(Request, frozen=True):
+class TransferNew(RequestModel, frozen=True):
     user: User
-    email: Email | None = None
+    email: EmailAddress | None = None
     language: Language | None = None
 
 
-class KeyRotation(Request, frozen=True):
+class KeyRotation(RequestModel, frozen=True):
     """`revoke` makes every ticket code that an earlier key signed invalid. Buyers then download new tickets."""
 
     revoke: bool = False
 
 
-class CheckinNew(Request, frozen=True):
+class CheckinNew(RequestModel, frozen=True):
     """Repeat a request with the same `nonce` to get a lost response again."""
 
     code: Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -101,14 +101,14 @@ Kinds = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(
 Url = Annotated[str, Meta(min_length=8, max_length=2000)]
 
 
-class EndpointNew(Request, frozen=True):
+class EndpointNew(RequestModel, frozen=True):
     """`kinds` are the kinds of webhook events to deliver, such as `booking.confirmed`. An empty list means all."""
 
     url: Url
     kinds: Kinds = []  # noqa: RUF012 (msgspec copies it)
 
 
-class EndpointChange(Request, frozen=True):
+class EndpointChange(RequestModel, frozen=True):
     url: Url | UnsetType = UNSET
     kinds: Kinds | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
@@ -147,7 +147,7 @@ PORT_MAX = 65_535
 DEFAULT_PORTS = {"https": "443", "http": "80"}
 
 
-class OrgChange(Request, frozen=True):
+class OrgChange(RequestModel, frozen=True):
     """Omitted fields stay as they are. `frame_origins` are the sites that may embed your event pages."""
 
     name: OrgName | UnsetType = UNSET
@@ -176,28 +176,28 @@ def _check_origin(origin: str) -> None:
         raise invalid_field("frame_origins", f"has the port {port}, which is above {PORT_MAX}")
 
 
-Sequence = Annotated[int, Meta(ge=0, le=2**62, description="Return what follows this `seq`.")]
+SequenceNumber = Annotated[int, Meta(ge=0, le=2**62, description="Return what follows this `seq`.")]
 
 
-class DeliveriesQuery(Request, frozen=True):
+class DeliveriesQuery(RequestModel, frozen=True):
     status: Literal["waiting", "delivered", "failed"] | None = None
     limit: Limit = 50
     after: Cursor | None = None
 
 
-class CustomerTokenNew(Request, frozen=True):
+class CustomerTokenNew(RequestModel, frozen=True):
     user: User
     ttl_seconds: Annotated[int, Meta(ge=1, le=DAY_SECONDS)] = 900
 
 
-class EventsQuery(Request, frozen=True):
+class EventsQuery(RequestModel, frozen=True):
     org: Annotated[str, Meta(max_length=63, description="Only events of the org with this slug.")] | None = None
     status: EventStatus | None = None
     limit: Limit = 50
     after: Cursor | None = None
 
 
-class BookingsQuery(Request, frozen=True):
+class BookingsQuery(RequestModel, frozen=True):
     event: EventId | None = None
     user: User | None = None
     reference: Reference | None = None
@@ -206,6 +206,6 @@ class BookingsQuery(Request, frozen=True):
     after: Cursor | None = None
 
 
-class JournalQuery(Request, frozen=True):
-    after: Sequence = 0
+class JournalQuery(RequestModel, frozen=True):
+    after: SequenceNumber = 0
     limit: Limit = 200

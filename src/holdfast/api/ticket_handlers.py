@@ -16,7 +16,7 @@ from holdfast.core.states import SOLD, EventStatus, Status
 from holdfast.runtime import ids
 from holdfast.tickets.booking_details import BookingDetails, load_booking_details
 from holdfast.tickets.booking_tickets import Ticket, TicketStatus, ticket_at, tickets_of
-from holdfast.tickets.codes import TicketRef, is_genuine, parse
+from holdfast.tickets.codes import TicketRef, is_genuine, parse_code
 from holdfast.tickets.issued_tickets import IssuedTicket, issue_tickets, print_tickets
 from holdfast.tickets.keys import get_signing_key, rotate_key
 from holdfast.tickets.qr import qr_png, qr_svg
@@ -123,7 +123,7 @@ async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
 
 async def _verify_code(call: Call, code: str) -> TicketRef:
     """The ticket of a code that one of the org's events has signed."""
-    ref = parse(code)
+    ref = parse_code(code)
     if ref is None:
         raise RefusedError(Refusal.INVALID_TICKET)
     public = await call.services.database.event(ref.event).fetchval(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct, inspect
 
-from holdfast.api.requests import Colour, Email, Language, OrgName, Reference, WebUrl
+from holdfast.api.requests import Colour, EmailAddress, Language, OrgName, Reference, WebUrl
 from holdfast.core.event_schemas import Code, Currency, invalid_field
 from holdfast.core.refusals import FieldError, Refusal, RefusedError
 
@@ -27,7 +27,7 @@ _TYPES: Final = {
 _PATTERNS: Final[dict[Any, str]] = {
     Code: "may contain only letters, digits and _ . : -, at most 64 of them, and must start with a letter or digit",
     Currency: "must be an ISO 4217 code of three capital letters, such as EUR",
-    Email: "must be an e-mail address",
+    EmailAddress: "must be an e-mail address",
     Language: "must be a BCP 47 language tag, such as en or pt-BR",
     Reference: "must be a booking reference of ten hexadecimal digits",
     WebUrl: "must be a URL that starts with https:// or http://",
@@ -40,7 +40,7 @@ _BY_QUOTED_PATTERN: Final = {repr(kind.__metadata__[0].pattern): text for kind, 
 _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _UNITS: Final = {"str": "character", "array": "item", "object": "field", "bytes": "byte"}
 
-_PLACED: Final = re.compile(r"(?P<message>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
+_LOCATED: Final = re.compile(r"(?P<message>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MALFORMED: Final = re.compile(r"JSON is malformed: (?P<what>.*) \(byte (?P<byte>\d+)\)", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -48,25 +48,25 @@ _STEP: Final = re.compile(r"(\w+)|\[\d+\]")
 
 
 def invalid_body(error: Exception, body_type: type[Struct]) -> RefusedError:
-    return _refused(str(error), body_type, "field")
+    return _invalid_request(str(error), body_type, "field")
 
 
 def invalid_query(error: Exception, query_type: type[Struct]) -> RefusedError:
-    return _refused(str(error), query_type, "query parameter")
+    return _invalid_request(str(error), query_type, "query parameter")
 
 
-def _refused(text: str, kind: type[Struct], noun: str) -> RefusedError:
-    placed = _PLACED.fullmatch(text)
-    assert placed is not None
+def _invalid_request(text: str, kind: type[Struct], noun: str) -> RefusedError:
+    located = _LOCATED.fullmatch(text)
+    assert located is not None
     # msgspec writes `details[...]` for a value somewhere in a dictionary.
-    message, path = placed["message"], (placed["path"] or "").replace("[...]", "")
+    message, path = located["message"], (located["path"] or "").replace("[...]", "")
     if missing := _MISSING.fullmatch(message):
         return invalid_field(_join(path, missing["name"]), "is required")
     if unknown := _UNKNOWN.fullmatch(message):
         return invalid_field(_join(path, unknown["name"]), f"is not a known {noun}")
     if path:
         return invalid_field(path, _predicate(message, kind, path))
-    return _invalid_whole(_whole(message))
+    return _invalid_body(_describe_body(message))
 
 
 def _join(path: str, name: str) -> str:
@@ -74,11 +74,11 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{cut}" if path else cut
 
 
-def _invalid_whole(message: str) -> RefusedError:
+def _invalid_body(message: str) -> RefusedError:
     return RefusedError(Refusal.INVALID_REQUEST, f"The body {message}.", errors=(FieldError("body", message),))
 
 
-def _whole(message: str) -> str:
+def _describe_body(message: str) -> str:
     """Describe a body in which no single field is wrong."""
     if malformed := _MALFORMED.fullmatch(message):
         return f"is not valid JSON: {malformed['what']} at byte {malformed['byte']}"

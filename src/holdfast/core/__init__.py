@@ -1,1 +1,1 @@
-"""The rules of the house, pure: no I/O, no clock, no randomness."""
+"""The business rules as pure functions: no I/O, no clock, no randomness."""

@@ -39,7 +39,7 @@ class PlaceHold(BuyerInput, frozen=True, kw_only=True):
     request_key: bytes
     fingerprint: bytes
     items: tuple[SeatItem | PoolItem, ...] = ()
-    best: BestSeats | None = None
+    best_available: BestSeats | None = None
     staff: bool = True
 
 

@@ -29,7 +29,7 @@ Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone
 TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA name. Pages show times in this zone.")]
 Details = dict[str, Any]
 Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
-SecondsFromOne = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
+PositiveSeconds = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
 Coordinate = Annotated[float, Meta(ge=-1e9, le=1e9)]
 SeatNumber = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 
@@ -37,40 +37,40 @@ SeatNumber = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 available_timezones = cache(read_timezones)
 
 
-class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of request bodies."""
+class RequestModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base class of request bodies and queries."""
 
 
-class PolicyChange(Request, frozen=True):
+class PolicyChange(RequestModel, frozen=True):
     """Omitted fields keep the value of the preset in a new event, and of the event in a change. `max_hold_seconds`
     limits extensions; a hold always lasts its `hold_seconds`, even if `max_hold_seconds` is less."""
 
-    hold_seconds: SecondsFromOne | UnsetType = UNSET
+    hold_seconds: PositiveSeconds | UnsetType = UNSET
     extend_seconds: Seconds | UnsetType = UNSET
-    max_hold_seconds: SecondsFromOne | UnsetType = UNSET
+    max_hold_seconds: PositiveSeconds | UnsetType = UNSET
     late_grace_seconds: Seconds | UnsetType = UNSET
     review: Literal["none", "manual"] | UnsetType = UNSET
-    review_seconds: SecondsFromOne | UnsetType = UNSET
+    review_seconds: PositiveSeconds | UnsetType = UNSET
     max_units_per_user: Quantity | UnsetType | None = UNSET
     one_booking_per_user: bool | UnsetType = UNSET
     confirm_at_once: bool | UnsetType = UNSET
     avoid_orphans: bool | UnsetType = UNSET
 
 
-class TariffNew(Request, frozen=True):
+class TariffNew(RequestModel, frozen=True):
     code: Code
     price: Price
     name: Name | None = None
 
 
-class SeatGrid(Request, frozen=True):
+class SeatGrid(RequestModel, frozen=True):
     """Rows with the same number of seats, labelled `<row>-<number>` from 1."""
 
     rows: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=1000)]
     numbers: Annotated[int, Meta(ge=1, le=1000)]
 
 
-class SeatNew(Request, frozen=True):
+class SeatNew(RequestModel, frozen=True):
     """Seats of a row with consecutive numbers are neighbours."""
 
     label: Label
@@ -80,7 +80,7 @@ class SeatNew(Request, frozen=True):
     y: Coordinate | None = None
 
 
-class PoolNew(Request, frozen=True):
+class PoolNew(RequestModel, frozen=True):
     """A pool has either a capacity or seats. Without tariffs it is free of charge."""
 
     code: Code
@@ -90,7 +90,7 @@ class PoolNew(Request, frozen=True):
     seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | None = None
 
 
-class EventNew(Request, frozen=True):
+class EventNew(RequestModel, frozen=True):
     title: Name
     starts_at: Time
     currency: Currency
@@ -110,7 +110,7 @@ class EventNew(Request, frozen=True):
         number_stock(self.pools)
 
 
-class PoolChange(Request, frozen=True):
+class PoolChange(RequestModel, frozen=True):
     """Changes the pool with this code, or adds one. Tariffs with a known code change, others are added. Existing
     bookings keep their price."""
 
@@ -121,7 +121,7 @@ class PoolChange(Request, frozen=True):
     seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | UnsetType = UNSET
 
 
-class EventChange(Request, frozen=True):
+class EventChange(RequestModel, frozen=True):
     title: Name | UnsetType = UNSET
     starts_at: Time | UnsetType = UNSET
     tax_bps: TaxBps | UnsetType = UNSET

@@ -34,7 +34,7 @@ class OversoldError(AssertionError):
     """A counter left its bounds. This is a bug in the engine, and it must be loud."""
 
 
-class Counter(Struct):
+class PoolCounter(Struct):
     """The taken units of a pool. The engine and the schema both enforce `held + sold <= capacity`."""
 
     capacity: int
@@ -66,7 +66,7 @@ class EventState:
         layout: Layout,
         now: datetime,
         version: int,
-        counters: dict[int, Counter],
+        counters: dict[int, PoolCounter],
         bookings: dict[bytes, Booking],
         taken: dict[int, bytes],
     ) -> None:

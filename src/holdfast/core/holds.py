@@ -26,10 +26,10 @@ def place_hold(state: EventState, command: PlaceHold) -> Accepted:
     lines = _price_items(state, command)
     if layout.policy.limits_users:
         check_user_limits(state, command.user, lines)
-    if command.best is None:
+    if command.best_available is None:
         _check_availability(state, lines)
     else:
-        lines = _choose_best_seats(state, command.best, lines[0])
+        lines = _choose_best_seats(state, command.best_available, lines[0])
     booking = state.add_booking(_new_booking(state, command, lines), command.actor)
     return Accepted(booking, layout, state.now)
 
@@ -42,14 +42,14 @@ def _refuse_duplicate_seats(command: PlaceHold) -> None:
 
 def _price_items(state: EventState, command: PlaceHold) -> tuple[Line, ...]:
     """The request as lines. For best available seats, this is one line without a seat."""
-    if command.best is not None:
-        pool = _find_pool(state, command.best.pool)
+    if command.best_available is not None:
+        pool = _find_pool(state, command.best_available.pool)
         if pool.seats is None:
             raise RefusedError(
                 Refusal.INVALID_REQUEST, f"The pool {pool.code} has no seats. Request a quantity instead."
             )
-        tariff = _find_tariff(pool, command.best.tariff)
-        return (Line(pool.number, tariff.number, None, command.best.quantity, tariff.price),)
+        tariff = _find_tariff(pool, command.best_available.tariff)
+        return (Line(pool.number, tariff.number, None, command.best_available.quantity, tariff.price),)
     if len(command.items) == 1:
         return (_price_item(state, command.items[0]),)
     return _merge_lines(_price_all(state, command.items))

@@ -153,7 +153,7 @@ def _submitted_payment(state: EventState, booking: Booking, command: SubmitRecei
 
 def _capture(state: EventState, booking: Booking, payment: Payment, actor: str) -> Booking:
     """The right amount has arrived. In time it confirms the booking, late it revives it; otherwise it goes back."""
-    refusal = _refuse_money(state, booking)
+    refusal = _capture_refusal(state, booking)
     if refusal is not None:
         return state.record_payment(booking, _refund_due(payment, refusal.code, state.now), actor, is_unexpected=True)
     late = booking.status is Status.EXPIRED
@@ -179,7 +179,7 @@ def _refund_due(payment: Payment, reason: str | None, captured_at: datetime) -> 
     )
 
 
-def _refuse_money(state: EventState, booking: Booking) -> Refusal | None:
+def _capture_refusal(state: EventState, booking: Booking) -> Refusal | None:
     """Why the booking cannot keep money that arrives now, or None if it can."""
     target = TRANSITIONS[booking.status, Verb.SETTLE]
     if isinstance(target, Refusal):

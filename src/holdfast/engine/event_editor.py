@@ -35,7 +35,7 @@ from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.engine.rows import document
-from holdfast.runtime.db import Database, Scope
+from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.ids import format_event_id, new_id
 
 CHANGE_MAX: Final = 2_000
@@ -139,7 +139,7 @@ async def set_status(database: Database, org: bytes, event: bytes, status: Event
         await _insert_revision(scope, event, ENTRY_KINDS[status], actor, NO_CHANGE)
 
 
-async def _insert_revision(scope: Scope, event: bytes, kind: str, actor: str, data: EntryData) -> None:
+async def _insert_revision(scope: DatabaseScope, event: bytes, kind: str, actor: str, data: EntryData) -> None:
     await scope.execute(
         *sql.events.insert_revision(
             event=event,
@@ -152,14 +152,14 @@ async def _insert_revision(scope: Scope, event: bytes, kind: str, actor: str, da
     )
 
 
-async def _lock_event(scope: Scope, org: bytes, event: bytes) -> _LockedEvent:
+async def _lock_event(scope: DatabaseScope, org: bytes, event: bytes) -> _LockedEvent:
     locked = await scope.row(_LockedEvent, sql.events.lock, event, org)
     if locked is None:
         raise RefusedError(Refusal.NOT_FOUND)
     return locked
 
 
-async def _change_event_row(scope: Scope, event: bytes, locked: _LockedEvent, change: EventChange) -> None:
+async def _change_event_row(scope: DatabaseScope, event: bytes, locked: _LockedEvent, change: EventChange) -> None:
     starts_at = locked.starts_at if change.starts_at is UNSET else change.starts_at
     ends_at = locked.ends_at if change.ends_at is UNSET else change.ends_at
     check_end(starts_at, ends_at)
@@ -177,7 +177,7 @@ async def _change_event_row(scope: Scope, event: bytes, locked: _LockedEvent, ch
     )
 
 
-async def _change_pools(scope: Scope, event: bytes, changes: list[PoolChange]) -> None:
+async def _change_pools(scope: DatabaseScope, event: bytes, changes: list[PoolChange]) -> None:
     if not changes:
         return
     pools = {pool.code: pool for pool in await scope.rows(_PoolCounts, sql.events.pools, event)}
@@ -201,7 +201,7 @@ def _new_pool(change: PoolChange) -> PoolNew:
     )
 
 
-async def _change_pool(scope: Scope, event: bytes, pool: _PoolCounts, change: PoolChange) -> None:
+async def _change_pool(scope: DatabaseScope, event: bytes, pool: _PoolCounts, change: PoolChange) -> None:
     if change.seats is not UNSET:
         raise invalid_field(f"pools.{change.code}.seats", "cannot change; add a pool, or block seats")
     capacity = pool.capacity if change.capacity is UNSET else change.capacity
@@ -217,7 +217,7 @@ async def _change_pool(scope: Scope, event: bytes, pool: _PoolCounts, change: Po
         await _change_tariffs(scope, event, pool.number, change.tariffs)
 
 
-async def _change_tariffs(scope: Scope, event: bytes, pool: int, changes: list[TariffNew]) -> None:
+async def _change_tariffs(scope: DatabaseScope, event: bytes, pool: int, changes: list[TariffNew]) -> None:
     """Update tariffs with a known code, and add the others."""
     rows = await scope.rows(_KnownTariff, sql.events.tariffs_of_pool, event, pool)
     known = {row.code: row for row in rows}
@@ -234,7 +234,9 @@ async def _change_tariffs(scope: Scope, event: bytes, pool: int, changes: list[T
             number += 1
 
 
-async def _change_seats(scope: Scope, event: bytes, labels: list[str], *, blocked: bool) -> dict[str, SeatState]:
+async def _change_seats(
+    scope: DatabaseScope, event: bytes, labels: list[str], *, blocked: bool
+) -> dict[str, SeatState]:
     """Block seats, or put them back on sale. Only free seats can be blocked."""
     seats = await scope.rows(_NamedSeat, sql.events.seats_by_label, event, labels) if labels else []
     unknown = tuple(sorted(set(labels) - {seat.label for seat in seats}))
@@ -251,20 +253,20 @@ async def _change_seats(scope: Scope, event: bytes, labels: list[str], *, blocke
     return {seat.label: state for seat in changing}
 
 
-async def _insert_stock(scope: Scope, event: bytes, stock: NumberedStock) -> None:
+async def _insert_stock(scope: DatabaseScope, event: bytes, stock: NumberedStock) -> None:
     await scope.execute(sql.events.insert_pools, event, document(stock.pools))
     await scope.execute(sql.events.insert_tariffs, event, document(stock.tariffs))
     if stock.seats:
         await scope.execute(sql.events.insert_seats, event, document(stock.seats))
 
 
-async def _refuse_used_labels(scope: Scope, event: bytes, stock: NumberedStock) -> None:
+async def _refuse_used_labels(scope: DatabaseScope, event: bytes, stock: NumberedStock) -> None:
     used = await scope.fetch(sql.events.labels_in_use, event, [seat.label for seat in stock.seats])
     if used:
         raise invalid_field("pools", f"has the seat label {used[0]['label']} twice")
 
 
-async def _pool_states(scope: Scope, event: bytes) -> dict[str, PoolState]:
+async def _pool_states(scope: DatabaseScope, event: bytes) -> dict[str, PoolState]:
     pools = await scope.rows(_PoolCounts, sql.events.pools, event)
     return {pool.code: PoolState(pool.capacity, pool.held, pool.sold, pool.capacity - pool.taken) for pool in pools}
 

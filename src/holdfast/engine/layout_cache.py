@@ -10,9 +10,9 @@ from holdfast import sql
 from holdfast.core.layout import Layout, Pool, Seat, Tariff
 from holdfast.core.policy import Policy
 from holdfast.core.states import EventStatus
-from holdfast.runtime.db import Connection, Scope
+from holdfast.runtime.db import Connection, DatabaseScope
 
-SEATS_MAX: Final = 1_000_000
+CACHED_SEATS_MAX: Final = 1_000_000
 EVENTS_MAX: Final = 10_000
 
 
@@ -23,7 +23,7 @@ class LayoutCache:
         self._layouts: OrderedDict[bytes, Layout] = OrderedDict()
         self._seat_count = 0
 
-    async def get(self, source: Connection | Scope, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
+    async def get(self, source: Connection | DatabaseScope, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         found = {event: layout for event in revisions if (layout := self._layouts.get(event))}
         for event in found:
             self._layouts.move_to_end(event)
@@ -48,11 +48,11 @@ class LayoutCache:
             self._seat_count -= len(old.seats)
 
     def _evict_oldest(self) -> None:
-        while len(self._layouts) > 1 and (self._seat_count > SEATS_MAX or len(self._layouts) > EVENTS_MAX):
+        while len(self._layouts) > 1 and (self._seat_count > CACHED_SEATS_MAX or len(self._layouts) > EVENTS_MAX):
             self._remove(next(iter(self._layouts)))
 
 
-async def load_layouts(source: Connection | Scope, events: list[bytes]) -> list[Layout]:
+async def load_layouts(source: Connection | DatabaseScope, events: list[bytes]) -> list[Layout]:
     """Read pools first: without the lock, later statements may see newer rows, and in this order no tariff or seat of a
     pool is missed."""
     heads = await source.fetch(sql.engine.load_events, events)

@@ -17,7 +17,7 @@ from holdfast.core.commands import (
     SubmitReceipt,
     TransferBooking,
 )
-from holdfast.core.event_state import Counter, EventState
+from holdfast.core.event_state import EventState, PoolCounter
 from holdfast.core.layout import Layout
 from holdfast.core.notification_rules import WebhookSubscription
 from holdfast.engine.layout_cache import LayoutCache
@@ -103,14 +103,14 @@ async def _load(
 
 def _build_batch(loaded: _Loaded, layouts: Mapping[bytes, Layout], versions: dict[bytes, int]) -> LoadedBatch:
     bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
-    counters: dict[bytes, dict[int, Counter]] = defaultdict(dict)
+    counters: dict[bytes, dict[int, PoolCounter]] = defaultdict(dict)
     taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     due: dict[bytes, int] = defaultdict(int)
     for booking in loaded.bookings:
         bookings[booking.event][booking.id] = booking
         due[booking.event] += booking.is_due(loaded.now)
     for event, number, capacity, held, sold in loaded.pools:
-        counters[event][number] = Counter(capacity, held, sold)
+        counters[event][number] = PoolCounter(capacity, held, sold)
     for event, seat, owner in loaded.taken:
         taken[event][seat] = owner
     states = {
@@ -140,7 +140,7 @@ def _pools_to_load(layouts: Mapping[bytes, Layout], holds: list[PlaceHold]) -> s
     wanted: set[tuple[bytes, int]] = set()
     for command in holds:
         layout = layouts[command.event]
-        codes = [command.best.pool] if command.best else []
+        codes = [command.best_available.pool] if command.best_available else []
         for item in command.items:
             if not isinstance(item, SeatItem):
                 codes.append(item.pool)
@@ -155,7 +155,7 @@ def _seats_to_load(layouts: Mapping[bytes, Layout], holds: list[PlaceHold]) -> s
     wanted: set[tuple[bytes, int, int]] = set()
     for command in holds:
         layout = layouts[command.event]
-        if command.best and (pool := layout.pool_by_code.get(command.best.pool)) and pool.seats:
+        if command.best_available and (pool := layout.pool_by_code.get(command.best_available.pool)) and pool.seats:
             wanted.add((command.event, *pool.seats))
         for item in command.items:
             if isinstance(item, SeatItem) and (seat := layout.seat_by_label.get(item.label)):

@@ -11,7 +11,7 @@ class LostUpdateError(AssertionError):
     """A statement changed fewer or more rows than the batch decided. This is a bug, and it must be loud."""
 
 
-class Row(Struct, gc=False, omit_defaults=True):
+class RowDocument(Struct, gc=False, omit_defaults=True):
     """A row to write. Its fields are the columns that `engine.sql` takes; ids and hashes become base64."""
 
 

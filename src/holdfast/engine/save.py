@@ -5,31 +5,31 @@ from holdfast.core.booking import Booking
 from holdfast.core.journal import EntryData
 from holdfast.core.states import CLAIMING, Status
 from holdfast.engine.load import LoadedBatch
-from holdfast.engine.rows import Row, check_counts, document
+from holdfast.engine.rows import RowDocument, check_counts, document
 from holdfast.engine.save_notifications import save_notifications
 from holdfast.engine.save_payments import save_payments
 from holdfast.runtime.db import Connection
 
 
-class ChangedBookingRow(Row):
+class ChangedBookingRow(RowDocument):
     was: Status
     booking: Booking
 
 
-class CounterShiftRow(Row):
+class CounterShiftRow(RowDocument):
     event: bytes
     pool: int
     held: int
     sold: int
 
 
-class EventVersionRow(Row):
+class EventVersionRow(RowDocument):
     event: bytes
     was: int
     version: int
 
 
-class JournalRow(Row):
+class JournalRow(RowDocument):
     event: bytes
     number: int
     kind: str

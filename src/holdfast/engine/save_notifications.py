@@ -11,12 +11,12 @@ from holdfast.core.notification_rules import (
     notifications_for,
 )
 from holdfast.engine.load import LoadedBatch
-from holdfast.engine.rows import Row, document
+from holdfast.engine.rows import RowDocument, document
 from holdfast.runtime import ids
 from holdfast.runtime.db import Connection
 
 
-class NewDeliveryRow(Row):
+class NewDeliveryRow(RowDocument):
     event: bytes
     number: int
     target: str

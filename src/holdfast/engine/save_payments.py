@@ -10,14 +10,14 @@ from holdfast.core.event_state import EventState
 from holdfast.core.payment import RECEIPT, Payment, PaymentStatus
 from holdfast.core.states import PAYABLE
 from holdfast.engine.load import LoadedBatch
-from holdfast.engine.rows import Row, check_counts, document
+from holdfast.engine.rows import RowDocument, check_counts, document
 from holdfast.runtime.db import Connection
 
 # When a worker first asks a provider about a payment that the provider has not reported on.
 CHECK_SECONDS: Final = 60
 
 
-class NewPaymentRow(Row):
+class NewPaymentRow(RowDocument):
     """`was` is the status that the payment was loaded with; a new one has none."""
 
     event: bytes
@@ -28,7 +28,7 @@ class NewPaymentRow(Row):
     due_at: datetime | None
 
 
-class NewReceiptRow(Row):
+class NewReceiptRow(RowDocument):
     event: bytes
     org: bytes
     booking: bytes

@@ -24,7 +24,7 @@ def minor_digits(currency: str) -> int:
     return next((digits for digits, codes in _MINOR_DIGITS.items() if currency in codes.split()), 2)
 
 
-def money(amount_minor: int, currency: str, language: str) -> str:
+def format_money(amount_minor: int, currency: str, language: str) -> str:
     digits, locale = minor_digits(currency), Locale(language_of(language))
     amount = Decimal(amount_minor).scaleb(-digits)
     return format_currency(amount, currency, _money_pattern(currency, digits, locale), locale, currency_digits=False)
@@ -36,7 +36,7 @@ def _money_pattern(currency: str, digits: int, locale: Locale) -> str:
     return pattern.replace("¤#", "¤\u00a0#") if get_currency_symbol(currency, locale)[-1].isalpha() else pattern
 
 
-def moment(at: datetime, timezone: str, language: str) -> str:
+def format_moment(at: datetime, timezone: str, language: str) -> str:
     """Day and time in the event's time zone, with its name, because the reader may be in another zone."""
     local, locale = in_zone(at, timezone), Locale(language_of(language))
     day, time = format_date(local, "full", locale), format_time(local, "short", locale=locale)

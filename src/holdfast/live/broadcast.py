@@ -31,7 +31,7 @@ log = structlog.get_logger()
 BURST_MAX: Final = 2_000
 WAKE_BATCH: Final = 100
 # How long fast watchers wait for slow ones before the next messages are written.
-PATIENCE_SECONDS: Final = 1.0
+SLOW_WATCHER_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
 # Clients have nothing to send. Holdfast reads and discards a little, then closes the socket.
 RECEIVED_MAX: Final = 100
@@ -174,7 +174,7 @@ class Broadcast:
         behind = sum(watcher.is_behind for watcher in self.watchers)
         if not behind:
             self.ring.clear()
-        return behind * 20 > len(self.watchers) and time.monotonic() - self.sent_at < PATIENCE_SECONDS
+        return behind * 20 > len(self.watchers) and time.monotonic() - self.sent_at < SLOW_WATCHER_SECONDS
 
     async def wake_watchers(self) -> None:
         """Wake a few at a time, so that requests are served in between."""

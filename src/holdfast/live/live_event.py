@@ -17,11 +17,11 @@ from holdfast.core.journal import EntryData, PoolState
 from holdfast.live.messages import MESSAGES_MAX, RecentChanges, change_message
 from holdfast.live.snapshot import SeatSnapshot, SeatView
 from holdfast.runtime import ids
-from holdfast.runtime.db import Database, Scope
+from holdfast.runtime.db import Database, DatabaseScope
 
 # A seat takes about half a kilobyte.
 EVENTS_MAX: Final = 1_000
-SEATS_MAX: Final = 500_000
+CACHED_SEATS_MAX: Final = 500_000
 # An event that is further behind is loaded from scratch.
 ENTRIES_MAX: Final = 10_000
 
@@ -169,7 +169,7 @@ class LiveEvent:
         self.unsent += changes
 
 
-class LiveEvents:
+class LiveEventCache:
     """The live events of a process. It drops the least recently used ones that nobody watches."""
 
     def __init__(self, database: Database) -> None:
@@ -197,7 +197,7 @@ class LiveEvents:
         watched = sum(other.size for other in self._events.values() if other.unsent is not None)
         if self._events.setdefault(live_event.event, live_event) is not live_event:
             return False
-        if watched + live_event.size > max(SEATS_MAX, live_event.size):
+        if watched + live_event.size > max(CACHED_SEATS_MAX, live_event.size):
             return False
         live_event.unsent = []
         return True
@@ -213,14 +213,14 @@ class LiveEvents:
     def _drop_oldest(self) -> None:
         seats = sum(live_event.size for live_event in self._events.values())
         for live_event in list(self._events.values())[:-1]:
-            if seats <= SEATS_MAX and len(self._events) <= EVENTS_MAX:
+            if seats <= CACHED_SEATS_MAX and len(self._events) <= EVENTS_MAX:
                 return
             if live_event.unsent is None:
                 seats -= live_event.size
                 self._drop(live_event)
 
 
-async def _load_snapshot(scope: Scope, event: bytes, version: int) -> SeatSnapshot:
+async def _load_snapshot(scope: DatabaseScope, event: bytes, version: int) -> SeatSnapshot:
     seats = [
         SeatView(label=label, pool=pool, row=row, number=number, x=x, y=y, state=state)
         for label, pool, row, number, x, y, state in await scope.fetch(sql.reads.seats, event)

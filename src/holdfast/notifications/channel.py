@@ -22,19 +22,19 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 
 class UndeliveredError(Exception):
-    """The message did not arrive. The relay retries it unless `for_good` is set. The text goes into the delivery log,
-    which staff read, so it never names a buyer."""
+    """The message did not arrive. The relay retries it unless the failure `is_permanent`. The text goes into the
+    delivery log, which staff read, so it never names a buyer."""
 
-    def __init__(self, detail: str, *, for_good: bool = False) -> None:
+    def __init__(self, detail: str, *, is_permanent: bool = False) -> None:
         super().__init__(detail)
-        self.for_good = for_good
+        self.is_permanent = is_permanent
 
 
 class TargetGoneError(UndeliveredError):
     """The target wants no more messages."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail, for_good=True)
+        super().__init__(detail, is_permanent=True)
 
 
 class Channel(Protocol):

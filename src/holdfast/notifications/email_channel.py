@@ -45,7 +45,7 @@ class EmailChannel:
         body = json.decode(delivery.body, type=EmailBody)
         details = await load_booking_details(self._database, self._engine, delivery.event, delivery.stream)
         if details is None:
-            raise UndeliveredError("The booking does not exist.", for_good=True)
+            raise UndeliveredError("The booking does not exist.", is_permanent=True)
         kind = _email_kind(delivery, body)
         attachments = await self._make_attachments(details, body) if kind in WITH_TICKETS else ()
         email = _email(delivery, body, details, kind, attachments)

@@ -13,7 +13,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from msgspec import Struct
 
-from holdfast.i18n.formatting import moment, money
+from holdfast.i18n.formatting import format_moment, format_money
 from holdfast.i18n.languages import language_of
 from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
@@ -173,7 +173,7 @@ def describe(email: Email) -> EmailContent:
         lead=text(f"{email.kind}.lead"),
         tickets=text("tickets") if email.attachments and email.kind in WITH_TICKETS else None,
         event=event,
-        when=_capitalize(moment(email.starts_at, email.timezone, language)),
+        when=_capitalize(format_moment(email.starts_at, email.timezone, language)),
         where=", ".join(_lines(email.address)) or None,
         booking=booking,
         reason=_lines(email.reason),
@@ -198,17 +198,17 @@ def _row(email: Email, item: EmailItem, language: str) -> EmailRow:
     label = _one_line(item.label)
     if email.kind in _WITHOUT_PRICES:
         return EmailRow(f"{item.quantity} {_TIMES} {label}", None, None)
-    price = money(item.unit_price, email.currency, language)
-    amount = money(item.quantity * item.unit_price, email.currency, language)
+    price = format_money(item.unit_price, email.currency, language)
+    amount = format_money(item.quantity * item.unit_price, email.currency, language)
     return EmailRow(label, f"{item.quantity} {_TIMES} {price}" if item.quantity > 1 else None, amount)
 
 
 def _totals(email: Email, language: str) -> EmailTotals:
-    total = money(email.total, email.currency, language)
+    total = format_money(email.total, email.currency, language)
     if email.tax == 0:
         return EmailTotals(None, None, total)
     return EmailTotals(
-        money(email.subtotal, email.currency, language), money(email.tax, email.currency, language), total
+        format_money(email.subtotal, email.currency, language), format_money(email.tax, email.currency, language), total
     )
 
 
@@ -223,7 +223,7 @@ def _set_addresses(message: EmailMessage, org: str, sender: str, to: str) -> Non
     if not is_address(sender_address):
         raise UndeliveredError("The sender's address is not an e-mail address.")
     if not is_address(to):
-        raise UndeliveredError("The buyer's address is not an e-mail address.", for_good=True)
+        raise UndeliveredError("The buyer's address is not an e-mail address.", is_permanent=True)
     _set_header(message, "From", f"{_phrase(org)} <{sender_address}>")
     _set_header(message, "To", to)
 

@@ -139,11 +139,11 @@ class Relay:
             stream_wait_seconds=STREAM_WAIT_SECONDS,
             retry_for_seconds=RETRY_FOR_SECONDS,
         )
-        worked = await self._queue.work_on([row for row in rows if row.is_first_in_stream], self._deliver)
-        if worked.failures:
+        result = await self._queue.work_on([row for row in rows if row.is_first_in_stream], self._deliver)
+        if result.failures:
             return False
-        if worked.results:
-            self._record_health(target, is_healthy=True in worked.results)
+        if result.results:
+            self._record_health(target, is_healthy=True in result.results)
         return bool(rows)
 
     def _record_health(self, target: str, *, is_healthy: bool) -> None:
@@ -160,14 +160,14 @@ class Relay:
             await self._send(delivery)
         except UndeliveredError as error:
             await self._handle_failure(delivery, error)
-            return error.for_good
+            return error.is_permanent
         await self._finish(delivery, DELIVERED, None)
         return True
 
     async def _send(self, delivery: Delivery) -> None:
         channel = self._channels.get(delivery.channel)
         if channel is None:
-            raise UndeliveredError("this channel is not set up", for_good=True)
+            raise UndeliveredError("this channel is not set up", is_permanent=True)
         try:
             async with asyncio.timeout(self._send_seconds):
                 await channel.send(delivery)
@@ -179,8 +179,8 @@ class Relay:
 
     async def _handle_failure(self, delivery: ClaimedDelivery, error: UndeliveredError) -> None:
         detail = str(error)[:DETAIL_MAX]
-        if error.for_good or delivery.is_last:
-            _log_delivery(log.info if error.for_good else log.error, "delivery_failed", delivery)
+        if error.is_permanent or delivery.is_last:
+            _log_delivery(log.info if error.is_permanent else log.error, "delivery_failed", delivery)
             await self._finish(delivery, FAILED, detail)
         else:
             _log_delivery(log.info, "delivery_postponed", delivery)

@@ -108,16 +108,20 @@ def _failure(error: Exception) -> UndeliveredError:
     """Passes on only the server's status code, because its text may repeat the recipient's address."""
     match error:
         case SMTPRecipientsRefused(recipients=[refused, *_]):
-            for_good = refused.code >= 500 and refused.code != LOGIN_REQUIRED
-            return UndeliveredError(f"The mail server refused the recipient ({refused.code}).", for_good=for_good)
+            is_permanent = refused.code >= 500 and refused.code != LOGIN_REQUIRED
+            return UndeliveredError(
+                f"The mail server refused the recipient ({refused.code}).", is_permanent=is_permanent
+            )
         case SMTPDataError():
-            return UndeliveredError(f"The mail server refused the message ({error.code}).", for_good=error.code >= 500)
+            return UndeliveredError(
+                f"The mail server refused the message ({error.code}).", is_permanent=error.code >= 500
+            )
         case SMTPAuthenticationError():
             return UndeliveredError(f"The mail server refused the user or the password ({error.code}).")
         case SMTPResponseException():
             return UndeliveredError(f"The mail server answered {error.code}.")
         case SMTPNotSupported():
-            return UndeliveredError("The mail server does not support non-ASCII addresses.", for_good=True)
+            return UndeliveredError("The mail server does not support non-ASCII addresses.", is_permanent=True)
         case TimeoutError():
             return UndeliveredError("The mail server did not respond in time.")
         case _ if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):

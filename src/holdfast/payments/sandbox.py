@@ -30,7 +30,7 @@ from holdfast.payments.provider import (
     StartedCheckout,
 )
 from holdfast.runtime.backoff import Backoff
-from holdfast.runtime.db import Database, Scope
+from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.lease_queue import LeaseQueue
 
 log = structlog.get_logger()
@@ -179,16 +179,16 @@ class Sandbox:
         return StartedCheckout(ref, f"{self._public_url}/sandbox/checkout/{ref}")
 
     async def look_up(self, ref: str) -> ProviderStatus:
-        return _provider_status(await self._load_answering(ref))
+        return _provider_status(await self._load_unless_silent(ref))
 
     async def close(self, ref: str) -> ProviderStatus:
         await self._database.shared.execute(sql.sandbox.set_status, ref, ChargeStatus.CLOSED)
-        return _provider_status(await self._load_answering(ref))
+        return _provider_status(await self._load_unless_silent(ref))
 
     async def refund(self, ref: str, key: str) -> None:
         """Refunds unpaid charges too: anybody with the secret can sign a notice that no buyer's action caused, and
         Holdfast has to be able to refund what it believes."""
-        await self._load_answering(ref)
+        await self._load_unless_silent(ref)
         await self._database.shared.execute(sql.sandbox.insert_refund, ref, key)
         if await self._database.shared.fetchval(sql.sandbox.refund_of_key, key) != ref:
             raise ProviderRefusedError("The key was used for the refund of another payment.")
@@ -235,8 +235,8 @@ class Sandbox:
         if not notices:
             return 0
         async with httpx.AsyncClient(trust_env=False, timeout=SEND_SECONDS, verify=_tls_context()) as client:
-            worked = await self._queue.work_on(notices, lambda notice: self._deliver(client, notice))
-        return sum(worked.results)
+            result = await self._queue.work_on(notices, lambda notice: self._deliver(client, notice))
+        return sum(result.results)
 
     async def _deliver(self, client: httpx.AsyncClient, notice: _DueNotice) -> bool:
         is_accepted = await self._send(client, notice)
@@ -266,7 +266,7 @@ class Sandbox:
         log.info("sandbox_notice_sent", notice=notice.id, attempt=notice.attempts, status=answer.status_code)
         return answer.is_success
 
-    async def _load_answering(self, ref: str) -> SandboxCharge:
+    async def _load_unless_silent(self, ref: str) -> SandboxCharge:
         """The charge, unless the buyer chose that the gateway stops answering about it."""
         charge = await _load(self._database.shared, ref)
         if charge.status is ChargeStatus.SILENT:
@@ -274,7 +274,7 @@ class Sandbox:
         return charge
 
 
-async def _load(scope: Scope, ref: str) -> SandboxCharge:
+async def _load(scope: DatabaseScope, ref: str) -> SandboxCharge:
     charge = await scope.row(SandboxCharge, sql.sandbox.charge, ref)
     if charge is None:
         raise ProviderRefusedError("There is no such payment.")

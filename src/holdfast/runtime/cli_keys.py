@@ -14,7 +14,7 @@ from holdfast.runtime.db import Database
 
 keys = typer.Typer(no_args_is_help=True, help="Manage the secret keys of an org.")
 
-OrgSlug = Annotated[str, typer.Option(help="Slug of the org.")]
+OrgOption = Annotated[str, typer.Option(help="Slug of the org.")]
 
 
 class _Key(Struct, frozen=True):
@@ -25,7 +25,7 @@ class _Key(Struct, frozen=True):
 
 @keys.command("create")
 def create(
-    org: OrgSlug, role: Annotated[Role, typer.Option(help="What the key may do.")], data: DataFolder = None
+    org: OrgOption, role: Annotated[Role, typer.Option(help="What the key may do.")], data: DataFolder = None
 ) -> None:
     """Create a secret key and print it. Holdfast stores only its hash and cannot show it again."""
     if role is Role.CUSTOMER:
@@ -38,7 +38,7 @@ def create(
 
 
 @keys.command("list")
-def list_(org: OrgSlug, data: DataFolder = None) -> None:
+def list_(org: OrgOption, data: DataFolder = None) -> None:
     """List the keys of an org: the first characters, the role, and whether the key is valid."""
 
     async def read(database: Database) -> list[_Key]:
@@ -51,7 +51,7 @@ def list_(org: OrgSlug, data: DataFolder = None) -> None:
 
 @keys.command("revoke")
 def revoke(
-    org: OrgSlug,
+    org: OrgOption,
     prefix: Annotated[str, typer.Option(help="First characters of the key, as `holdfast keys list` prints them.")],
     data: DataFolder = None,
 ) -> None:

@@ -18,7 +18,7 @@ from holdfast.runtime.db import Database
 
 orgs = typer.Typer(no_args_is_help=True, help="Manage orgs, the tenants of this database.")
 
-OrgSlug = Annotated[str, typer.Argument(help="Short name of the org in URLs and commands.")]
+OrgArgument = Annotated[str, typer.Argument(help="Short name of the org in URLs and commands.")]
 
 
 class _OrgRow(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class _OrgRow(msgspec.Struct, frozen=True):
 
 @orgs.command("create")
 def create(
-    slug: OrgSlug,
+    slug: OrgArgument,
     name: Annotated[str | None, typer.Option(help="Name that buyers see. The slug, by default.")] = None,
     data: DataFolder = None,
 ) -> None:
@@ -43,7 +43,7 @@ def create(
 
 @orgs.command("set")
 def set_(
-    slug: OrgSlug,
+    slug: OrgArgument,
     name: Annotated[str | None, typer.Option(help="Name that buyers see.")] = None,
     colour: Annotated[str | None, typer.Option(help="Colour such as '#1f6feb'. '' restores the default.")] = None,
     logo: Annotated[str | None, typer.Option(help="PNG, JPEG or WebP file. '' removes the logo.")] = None,

@@ -51,7 +51,7 @@ LOST_ERRORS: Final = (
 BLOCKED_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 
 # A process that hangs with an event's lock in its hands loses it, and nobody waits for a lock for long.
-_PATIENCE: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout": "5s"}
+_TIMEOUTS: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout": "5s"}
 
 # A batch is made of index look-ups by construction. With everything else switched off, a database that was never
 # analysed plans it the same way as one that was, and a plan once made stays good.
@@ -67,16 +67,16 @@ _LANE_SETTINGS: Final = {
     "enable_material": "off",
     "jit": "off",
     "statement_timeout": "15s",
-    **_PATIENCE,
+    **_TIMEOUTS,
 }
 
 _MIGRATION_LOCK: Final = 0x401DFA57
 _CONNECT_SECONDS: Final = 5
 # A database that says nothing for so long, longer than any statement may take, is lost.
-_MUTE_SECONDS: Final = 20
+_COMMAND_TIMEOUT_SECONDS: Final = 20
 
 
-class Scope:
+class DatabaseScope:
     """Runs statements about one event, about one org, or about one of the other things that `Database` lists."""
 
     def __init__(self, executor: Connection | Pool) -> None:
@@ -105,10 +105,10 @@ class Scope:
     @asynccontextmanager
     async def transaction(
         self, isolation: Literal["read_committed", "repeatable_read"] = "read_committed", *, readonly: bool = False
-    ) -> AsyncIterator["Scope"]:
+    ) -> AsyncIterator["DatabaseScope"]:
         """The same scope, on one connection and in one transaction."""
         async with self._connection() as connection, connection.transaction(isolation=isolation, readonly=readonly):
-            yield Scope(connection)
+            yield DatabaseScope(connection)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -123,23 +123,23 @@ class Database:
     """The entry point to PostgreSQL. Choose a scope, then run statements in it."""
 
     def __init__(self, executor: Connection | Pool) -> None:
-        self._scope = Scope(executor)
+        self._scope = DatabaseScope(executor)
 
-    def event(self, event: bytes) -> Scope:
+    def event(self, event: bytes) -> DatabaseScope:
         """For statements about one event: its bookings, payments, journal and everything else that has its id."""
         return self._scope
 
-    def org(self, org: bytes) -> Scope:
+    def org(self, org: bytes) -> DatabaseScope:
         """For statements about one org: its keys, webhook endpoints, branding, and lists over its events."""
         return self._scope
 
     @property
-    def shared(self) -> Scope:
+    def shared(self) -> DatabaseScope:
         """For tables that belong to no org: secrets, the sandbox, and look-ups by a key or slug."""
         return self._scope
 
     @property
-    def all_events(self) -> Scope:
+    def all_events(self) -> DatabaseScope:
         """For background work that looks for something to do in any event, and for lists over several events."""
         return self._scope
 
@@ -172,7 +172,7 @@ class SchemaError(RuntimeError):
 
 async def connect_lane(url: str) -> Connection:
     connection = await asyncpg.connect(
-        url, timeout=_CONNECT_SECONDS, command_timeout=_MUTE_SECONDS, server_settings=_LANE_SETTINGS
+        url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_LANE_SETTINGS
     )
     await register_uuid_codec(connection)
     return connection
@@ -192,7 +192,7 @@ async def create_pool(url: str, size: int) -> Pool:
         timeout=_CONNECT_SECONDS,
         command_timeout=30,
         init=register_uuid_codec,
-        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_PATIENCE},
+        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_TIMEOUTS},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import structlog
 from msgspec import Struct
 
-from holdfast.runtime.db import Row, Scope
+from holdfast.runtime.db import DatabaseScope, Row
 from holdfast.sql import NamedStatement
 
 log = structlog.get_logger()
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 
-class Worked(Struct, Generic[Result], frozen=True):
+class PassResult(Struct, Generic[Result], frozen=True):
     """What came of one pass over claimed rows: a result or a failure for each."""
 
     results: list[Result]
@@ -44,31 +44,31 @@ class LeaseQueue(Struct, Generic[Row], frozen=True, kw_only=True):
     order_key: Callable[[Row], Hashable] | None = None
 
     async def run_once(
-        self, scope: Scope, work: Callable[[Row], Awaitable[Result]], **values: object
-    ) -> Worked[Result]:
+        self, scope: DatabaseScope, work: Callable[[Row], Awaitable[Result]], **values: object
+    ) -> PassResult[Result]:
         return await self.work_on(await self.claim(scope, **values), work)
 
-    async def claim(self, scope: Scope, **values: object) -> list[Row]:
+    async def claim(self, scope: DatabaseScope, **values: object) -> list[Row]:
         statement = self.claim_statement(claim_max=self.claim_max, lease_seconds=self.lease_seconds, **values)
         return await scope.rows(self.row_type, *statement)
 
-    async def work_on(self, rows: Sequence[Row], work: Callable[[Row], Awaitable[Result]]) -> Worked[Result]:
+    async def work_on(self, rows: Sequence[Row], work: Callable[[Row], Awaitable[Result]]) -> PassResult[Result]:
         """One row that fails does not stop the others; it stays leased, and becomes due again."""
-        worked = Worked[Result]([], [])
-        groups = (self._work_in_order(group, work, worked) for group in self._groups(rows))
+        result = PassResult[Result]([], [])
+        groups = (self._work_in_order(group, work, result) for group in self._groups(rows))
         for ended in await asyncio.gather(*groups, return_exceptions=True):
             if ended is not None:
                 raise ended
-        return worked
+        return result
 
     async def _work_in_order(
-        self, rows: Iterable[Row], work: Callable[[Row], Awaitable[Result]], worked: Worked[Result]
+        self, rows: Iterable[Row], work: Callable[[Row], Awaitable[Result]], result: PassResult[Result]
     ) -> None:
         for row in rows:
             try:
-                worked.results.append(await work(row))
+                result.results.append(await work(row))
             except Exception as error:
-                worked.failures.append(error)
+                result.failures.append(error)
                 log.error("queue_row_failed", queue=self.name, row=self.label(row), error=type(error).__name__)
 
     def _groups(self, rows: Sequence[Row]) -> Iterable[Sequence[Row]]:

@@ -24,7 +24,7 @@ one, that the generation is the booking's current one, and that nobody has used 
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from struct import Struct as Layout
+from struct import Struct as Packing
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
@@ -35,7 +35,7 @@ VERSION: Final = 1
 CODE_CHARS: Final = 140
 # Keeps a signature for some other purpose from ever passing as a ticket.
 _DOMAIN: Final = b"holdfast-ticket:"
-_FIELDS: Final = Layout(">B16s16sHHHH")
+_FIELDS: Final = Packing(">B16s16sHHHH")
 _CODE_BYTES: Final = _FIELDS.size + 64
 
 
@@ -56,14 +56,14 @@ def new_key() -> tuple[bytes, bytes]:
     return key.private_bytes_raw(), key.public_key().public_bytes_raw()
 
 
-def sign(private: bytes, ref: TicketRef) -> str:
+def sign_code(private: bytes, ref: TicketRef) -> str:
     # struct would silently pad or cut an id of another length.
     assert len(ref.event) == len(ref.booking) == 16
     fields = _FIELDS.pack(VERSION, ref.event, ref.booking, ref.line, ref.unit, ref.generation, ref.key)
     return _text(fields + Ed25519PrivateKey.from_private_bytes(private).sign(_DOMAIN + fields))
 
 
-def parse(code: str) -> TicketRef | None:
+def parse_code(code: str) -> TicketRef | None:
     """What the code claims, without checking the signature. None if it is not a well-formed code."""
     raw = _bytes(code)
     if raw is None:

@@ -12,7 +12,7 @@ from holdfast.runtime.db import Database
 from holdfast.tickets.booking_details import BookingDetails
 from holdfast.tickets.booking_tickets import Ticket
 from holdfast.tickets.calendar import calendar_file
-from holdfast.tickets.codes import TicketRef, sign
+from holdfast.tickets.codes import TicketRef, sign_code
 from holdfast.tickets.keys import SigningKey, get_signing_key
 from holdfast.tickets.printed_ticket import PrintedTicket
 
@@ -55,7 +55,9 @@ def event_calendar(details: BookingDetails, language: str, now: datetime) -> byt
 
 
 def _sign_code(key: SigningKey, booking: Booking, ticket: Ticket, generation: int) -> str:
-    return sign(key.private, TicketRef(booking.event, booking.id, ticket.line, ticket.unit, generation, key.number))
+    return sign_code(
+        key.private, TicketRef(booking.event, booking.id, ticket.line, ticket.unit, generation, key.number)
+    )
 
 
 def _printed_ticket(details: BookingDetails, issued: IssuedTicket, count: int, number: int) -> PrintedTicket:

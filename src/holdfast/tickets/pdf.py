@@ -58,7 +58,7 @@ _MISSING: Final = "□"
 def tickets_pdf(tickets: Sequence[PrintedTicket], language: str) -> bytes:
     """Takes a tenth of a second or more, mostly to subset the fonts. Run it in a thread."""
     locale = _locale(language)
-    document = _Document()
+    document = _PdfDocument()
     document.set_lang(str(locale).replace("_", "-"))
     document.set_title(_tidy(tickets[0].event_title))
     document.set_author(_tidy(tickets[0].org_name))
@@ -78,7 +78,7 @@ def _locale(language: str) -> Locale:
     return locale if locale.language in LANGUAGES else Locale("en")
 
 
-class _Document(FPDF):
+class _PdfDocument(FPDF):
     """Pages are written from top to bottom and never break: text that is too long shrinks first, then gets cut."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class _Document(FPDF):
         return line.rstrip() + "…"
 
 
-def _draw(document: _Document, ticket: PrintedTicket, locale: Locale) -> None:
+def _draw(document: _PdfDocument, ticket: PrintedTicket, locale: Locale) -> None:
     labels = section(locale.language, "ticket")
     _draw_band(document, ticket, labels)
     document.set_y(_MARGIN_MM + _BAND_MM + 11)
@@ -150,7 +150,7 @@ def _draw(document: _Document, ticket: PrintedTicket, locale: Locale) -> None:
     document.write_text(labels["note"], _LEFT_MM, _TEXT_MM, (8,), lines_max=3, color=_GRAY)
 
 
-def _draw_band(document: _Document, ticket: PrintedTicket, labels: Section) -> None:
+def _draw_band(document: _PdfDocument, ticket: PrintedTicket, labels: Section) -> None:
     document.set_fill_color(_INK)
     document.rect(_MARGIN_MM, _MARGIN_MM, _CARD_MM, _BAND_MM + _CORNER_MM, "F", True, _CORNER_MM)
     document.set_fill_color(_WHITE)
@@ -162,7 +162,7 @@ def _draw_band(document: _Document, ticket: PrintedTicket, labels: Section) -> N
     document.write_text(ticket_of_count, _LEFT_MM + _TEXT_MM - 44, 44, (10, 8), color=_WHITE, align=Align.R)
 
 
-def _draw_when_and_where(document: _Document, ticket: PrintedTicket, labels: Section, locale: Locale) -> None:
+def _draw_when_and_where(document: _PdfDocument, ticket: PrintedTicket, labels: Section, locale: Locale) -> None:
     starts_at = in_zone(ticket.starts_at, ticket.timezone)
     date = format_date(starts_at, "full", locale)
     document.write_label(labels["when"], _LEFT_MM, _TEXT_MM)
@@ -177,7 +177,7 @@ def _draw_when_and_where(document: _Document, ticket: PrintedTicket, labels: Sec
         document.write_text(address, _LEFT_MM, _TEXT_MM, _VALUE_PTS, lines_max=2)
 
 
-def _draw_stub(document: _Document, ticket: PrintedTicket, labels: Section) -> None:
+def _draw_stub(document: _PdfDocument, ticket: PrintedTicket, labels: Section) -> None:
     """The QR code, and beside it what the staff at the door may want to read."""
     top_mm = document.get_y()
     _draw_qr(document, ticket.code, _LEFT_MM, top_mm)
@@ -200,7 +200,7 @@ def _fields(ticket: PrintedTicket, labels: Section) -> list[tuple[str, str]]:
     ]
 
 
-def _draw_qr(document: _Document, code: str, x_mm: float, y_mm: float) -> None:
+def _draw_qr(document: _PdfDocument, code: str, x_mm: float, y_mm: float) -> None:
     """Drawn as one path, so that it stays sharp at any size and shows no seams. The white of the card is its margin."""
     modules, runs = qr_runs(code)
     module_mm = _QR_MM / modules
@@ -213,7 +213,7 @@ def _draw_qr(document: _Document, code: str, x_mm: float, y_mm: float) -> None:
         drawing.add_item(path, clone=False)
 
 
-def _draw_outline(document: _Document, dashes_mm: float, bottom_mm: float) -> None:
+def _draw_outline(document: _PdfDocument, dashes_mm: float, bottom_mm: float) -> None:
     """The edge of the card, and the dashed line where the stub tears off."""
     right_mm = _MARGIN_MM + _CARD_MM
     document.set_draw_color(_HAIR)

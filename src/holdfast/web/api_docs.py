@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 from markupsafe import Markup, escape
-from starlette.requests import Request as HttpRequest
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -14,7 +14,7 @@ from holdfast.api.access import Access
 from holdfast.api.call import Operation, Tag
 from holdfast.api.openapi import refusals_of
 from holdfast.api.problems import HTTP_STATUS
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal
 from holdfast.web.assets import ASSETS, asset_response, make_asset
 from holdfast.web.rendering import templates
@@ -55,7 +55,7 @@ def api_docs_route(site: Site, operations: Sequence[Operation]) -> Route:
     policy = content_security_policy(CSP_NONE, has_scripts=False)
     headers = security_headers(policy, is_https=site.is_https)
 
-    async def show(request: HttpRequest) -> Response:
+    async def show(request: Request) -> Response:
         response = asset_response(request, asset, headers["cache-control"])
         response.headers.update(headers)
         return response
@@ -138,7 +138,7 @@ def _fields(kind: type, path: str, above: frozenset[type]) -> Iterator[tuple[str
 
 
 def _default(kind: type, field: msgspec.structs.FieldInfo) -> str:
-    if not issubclass(kind, Request):
+    if not issubclass(kind, RequestModel):
         return ""
     if field.required:
         return "required"

@@ -30,7 +30,7 @@ def make_asset(content: bytes, content_type: str) -> Asset:
     return Asset(content, gzip.compress(content, GZIP_LEVEL, mtime=0), content_type)
 
 
-class Assets:
+class AssetCollection:
     """All files share one version, because scripts import each other by relative path."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Assets:
         return self._by_name.get(name)
 
 
-ASSETS: Final = Assets()
+ASSETS: Final = AssetCollection()
 
 
 def asset_response(request: Request, asset: Asset, cache_control: str) -> Response:

@@ -143,7 +143,7 @@ async def send_ticket(page: PageRequest) -> Response:
 
 async def list_bookings(page: PageRequest) -> Response:
     page.org = await page.site.load_org(page.request.path_params["slug"])
-    entries = await _load_entries(page) if page.is_known else []
+    entries = await _load_entries(page) if page.has_session else []
     current = [entry for entry in entries if is_live(entry.booking)]
     past = [entry for entry in entries if not is_live(entry.booking)]
     return page.render("bookings.html", current=current, past=past)
@@ -170,7 +170,7 @@ def _event_id(page: PageRequest) -> bytes | None:
 
 async def _load_booking(page: PageRequest) -> BookingView:
     """The booking that the address names, if it belongs to this browser."""
-    if not page.is_known:
+    if not page.has_session:
         raise PageError(NOT_FOUND)
     return await page.customer.get_booking(_booking_id(page))
 
@@ -220,8 +220,8 @@ def _booking_data(page: PageRequest, listing: EventListing, booking: BookingView
         **_state(booking),
         "texts": section(page.language, "script"),
         "language": page.language,
-        "address": f"/b/{booking.id}/state",
-        "wholeSeconds": (booking.expires_at - booking.created_at).total_seconds() if booking.expires_at else None,
+        "stateUrl": f"/b/{booking.id}/state",
+        "totalSeconds": (booking.expires_at - booking.created_at).total_seconds() if booking.expires_at else None,
         "extendSeconds": listing.event.policy.extend_seconds,
         "fileBytesMax": FILE_BYTES_MAX,
     }

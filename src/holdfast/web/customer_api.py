@@ -13,7 +13,7 @@ from holdfast.api.call import ApiResponse
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.api.responses import PaymentView, SeatMap, TicketView
-from holdfast.core.event_schemas import Request
+from holdfast.core.event_schemas import RequestModel
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class CustomerApi:
         operation: str,
         id: str = "",  # noqa: A002 (as the path parameter is called)
         *,
-        query: Request | None = None,
+        query: RequestModel | None = None,
         body: Struct | bytes | None = None,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> ApiResponse[Any]:

@@ -9,7 +9,7 @@ from holdfast.api.event_handlers import EventRow, event_view
 from holdfast.api.responses import EventView, PoolView
 from holdfast.live.snapshot import PoolAvailability
 from holdfast.runtime import ids
-from holdfast.runtime.db import Scope
+from holdfast.runtime.db import DatabaseScope
 
 
 class Org(Struct, frozen=True):
@@ -71,7 +71,7 @@ class _ListingRow(EventRow, frozen=True):
     availability: list[PoolAvailability]
 
 
-async def load_listings(scope: Scope, events: Sequence[bytes]) -> dict[bytes, EventListing]:
+async def load_listings(scope: DatabaseScope, events: Sequence[bytes]) -> dict[bytes, EventListing]:
     """The published ones among these events, by id."""
     return {row.id: _listing(row) for row in await scope.rows(_ListingRow, sql.pages.listings, events)}
 

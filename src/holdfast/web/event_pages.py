@@ -143,7 +143,7 @@ async def _event_page(
 
 async def _live_bookings(page: PageRequest, event: EventView) -> list[BookingView]:
     """What this browser has booked of the event. A browser without a session has nothing."""
-    if not page.is_known:
+    if not page.has_session:
         return []
     bookings = await page.customer.list_bookings(BookingsQuery(event=event.id, limit=BOOKINGS_MAX))
     return [booking for booking in bookings if is_live(booking)]

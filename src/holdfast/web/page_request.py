@@ -49,7 +49,7 @@ class PageRequest:
             self.session = structs.replace(self.session, language=language)
 
     @property
-    def is_known(self) -> bool:
+    def has_session(self) -> bool:
         """Whether the browser has a session of ours."""
         return self._loaded_session is not None
 
@@ -115,7 +115,7 @@ class PageRequest:
         return await read_form(self.request, bytes_max, files_max=1)
 
     def check_token(self, token: str) -> None:
-        if not self.is_known or not is_form_token(token, self.session, self._secret):
+        if not self.has_session or not is_form_token(token, self.session, self._secret):
             raise PageError(PageProblem(403, "stale_form"))
 
     def _check_sender(self) -> None:
@@ -124,7 +124,7 @@ class PageRequest:
         is_foreign = origin is not None and not self._is_own_origin(origin)
         if is_foreign or self.request.headers.get("sec-fetch-site", "same-origin") not in OWN_SITE:
             raise PageError(PageProblem(403, "foreign_form"))
-        if not self.is_known:
+        if not self.has_session:
             raise PageError(PageProblem(403, "stale_form"))
 
     def _is_own_origin(self, origin: str) -> bool:

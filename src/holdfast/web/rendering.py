@@ -14,7 +14,7 @@ from msgspec import json
 
 from holdfast.api.branding import logo_path
 from holdfast.core.states import Status
-from holdfast.i18n.formatting import in_zone, moment, money
+from holdfast.i18n.formatting import format_moment, format_money, in_zone
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
@@ -51,8 +51,8 @@ templates: Final = Environment(
 
 
 # Babel takes most of the time of a page that lists events, and the same prices and dates occur again and again.
-page_money: Final = lru_cache(FORMATTED_MAX)(money)
-_moment: Final = lru_cache(FORMATTED_MAX)(moment)
+page_money: Final = lru_cache(FORMATTED_MAX)(format_money)
+_moment: Final = lru_cache(FORMATTED_MAX)(format_moment)
 
 
 @lru_cache(FORMATTED_MAX)
@@ -92,7 +92,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         seat_labels=seat_labels,
         unit_count=unit_count,
         language=language,
-        languages=[(code, LANGUAGE_NAMES[code], _address_in(page, code)) for code in LANGUAGES],
+        languages=[(code, LANGUAGE_NAMES[code], _url_in(page, code)) for code in LANGUAGES],
         org=page.org,
         form_token=page.form_token,
         is_embedded=page.is_embedded,
@@ -117,7 +117,7 @@ def _to_json(value: object) -> Markup:
     return Markup(json.encode(value).decode().replace("<", "\\u003c"))  # noqa: S704
 
 
-def _address_in(page: "PageRequest", language: str) -> str:
+def _url_in(page: "PageRequest", language: str) -> str:
     """The address of this page in another language. After a form, the address of the page that the form is on."""
     path: str = page.request.scope["path"]
     if page.request.method == "POST":

@@ -14,7 +14,7 @@ from msgspec import Struct
 RESPONSE_SECONDS: Final = 30.0
 PORTS: Final = {"http": 80, "https": 443}
 
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ConnectionLostError(Exception):
@@ -39,7 +39,7 @@ class Client:
         self._is_secure = parts.scheme == "https"
         self._base = parts.path.rstrip("/")
         self._head = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\n"
-        self._idle: list[Connection] = []
+        self._idle: list[Streams] = []
 
     async def send(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> ClientResponse:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -71,7 +71,7 @@ class Client:
             self._idle.append(connection)
         return response
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> Streams:
         return await asyncio.open_connection(self._host, self._port, ssl=self._is_secure or None)
 
 

@@ -23,7 +23,7 @@ function startCountdown() {
   const announce = document.querySelector("[data-announce]");
   const tick = (seconds) => {
     clock.textContent = formatMinutes(seconds);
-    document.querySelector("[data-ring]").style.strokeDashoffset = 100 - (100 * seconds) / page.wholeSeconds;
+    document.querySelector("[data-ring]").style.strokeDashoffset = 100 - (100 * seconds) / page.totalSeconds;
     document.getElementById("hold").classList.toggle("hold--soon", seconds <= SOON_SECONDS);
     announce.textContent = seconds <= SOON_SECONDS ? say("minuteLeft") : "";
     offerMoreTime(seconds < page.extendSeconds);
@@ -40,9 +40,9 @@ function offerMoreTime(isAllowed) {
 /** Another tab, the payment provider or a reviewer may have changed the booking. */
 async function reloadIfChanged() {
   try {
-    const answer = await fetch(page.address, { headers: { accept: "application/json" } });
-    const now = await answer.json();
-    if (answer.ok && ["status", "payment", "version"].some((name) => now[name] !== page[name])) {
+    const response = await fetch(page.stateUrl, { headers: { accept: "application/json" } });
+    const now = await response.json();
+    if (response.ok && ["status", "payment", "version"].some((name) => now[name] !== page[name])) {
       location.replace(location.pathname);
     }
   } catch {

@@ -36,7 +36,7 @@ function connectMapAndOrder(order, layout) {
   order.setLayout(layout);
   order.addEventListener("remove", (event) => map.select(event.detail, false));
   map.max = page.limit;
-  map.hold(page.mine);
+  map.markMine(page.mine);
   element.addEventListener("seats:change", (event) => order.setSeats(event.detail.selected));
   element.addEventListener("seats:refused", (event) => showRefusedSeat(event.detail));
   element.addEventListener("seats:lost", (event) => showLostSeats(event.detail.labels));
@@ -123,9 +123,9 @@ async function hold(event) {
 
 async function send(form) {
   const body = new URLSearchParams(new FormData(form));
-  const answer = await fetch(page.hold, { method: "POST", body, headers: { accept: "application/json" } });
-  const result = await answer.json();
-  if (answer.ok) {
+  const response = await fetch(page.hold, { method: "POST", body, headers: { accept: "application/json" } });
+  const result = await response.json();
+  if (response.ok) {
     location.assign(result.booking);
     // Stay busy until the browser leaves this page.
     await new Promise(() => {});

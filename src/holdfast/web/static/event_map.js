@@ -11,8 +11,8 @@ export async function loadLayout() {
   if (!page.layout) {
     return null;
   }
-  const answer = await fetch(page.layout);
-  return { ...(await answer.json()), pools: page.pools, stage: page.map.stage };
+  const response = await fetch(page.layout);
+  return { ...(await response.json()), pools: page.pools, stage: page.map.stage };
 }
 
 /** Draw the map, if there is a layout, and follow the live feed. `onPools` runs whenever the numbers change. */

@@ -77,7 +77,7 @@ export class SeatMap {
   }
 
   /** Mark the seats of this buyer's own bookings. */
-  hold(labels) {
+  markMine(labels) {
     const own = new Set(labels.map((label) => this.#hall.find(label)));
     const changed = [];
     for (let seat = 0; seat < this.#hall.count; seat += 1) {

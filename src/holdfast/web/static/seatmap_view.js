@@ -25,13 +25,13 @@ export class View {
     this.#styles = Uint8Array.from(hall.pools, (_, pool) => styleOf(pool));
     this.#below = addCanvas(frame, { alpha: false });
     this.#above = addCanvas(frame, {});
-    this.#isCalm = matchMedia("(prefers-reduced-motion: reduce)");
+    this.#reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   }
 
   #styles;
   #below;
   #above;
-  #isCalm;
+  #reducedMotion;
   #theme = null;
   #sprites;
   #image = null;
@@ -40,7 +40,7 @@ export class View {
   #isStale = true;
   #changed = new Set();
   #pulses = new Map();
-  #asked = 0;
+  #frameRequest = 0;
   #isPainted = false;
   #numbersLeft = 0;
 
@@ -78,12 +78,12 @@ export class View {
 
   addChanged(seats, isHighlighted) {
     for (const seat of seats) this.#changed.add(seat);
-    if (isHighlighted && !this.#isCalm.matches) this.#pulse(seats);
+    if (isHighlighted && !this.#reducedMotion.matches) this.#pulse(seats);
     if (seats.length) this.#requestFrame();
   }
 
   fly(scale, x, y) {
-    if (this.#isCalm.matches) this.camera.look(scale, x, y);
+    if (this.#reducedMotion.matches) this.camera.look(scale, x, y);
     else this.camera.fly(scale, x, y);
     this.refresh();
   }
@@ -121,11 +121,11 @@ export class View {
   }
 
   #requestFrame() {
-    if (this.#asked === 0) this.#asked = requestAnimationFrame((now) => this.#draw(now));
+    if (this.#frameRequest === 0) this.#frameRequest = requestAnimationFrame((now) => this.#draw(now));
   }
 
   #draw(now) {
-    this.#asked = 0;
+    this.#frameRequest = 0;
     if (!this.#image || !this.#theme) return;
     if (this.#ratio !== devicePixelRatio) this.resize(this.camera.width, this.camera.height);
     const isMoving = this.camera.advance(now);

@@ -21,9 +21,9 @@ function say(key, values = {}) {
 /** Poll often while a stampede runs, and now and then to notice a new one. */
 async function poll() {
   try {
-    const answer = await fetch(page.reportUrl, { headers: { accept: "application/json" } });
-    if (answer.ok) {
-      page.report = await answer.json();
+    const response = await fetch(page.reportUrl, { headers: { accept: "application/json" } });
+    if (response.ok) {
+      page.report = await response.json();
       show(page.report);
     }
   } finally {
