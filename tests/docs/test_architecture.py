@@ -21,16 +21,19 @@ def modules_in_tree() -> dict[str, set[str]]:
 
 
 def modules_in_document() -> dict[str, set[str]]:
-    """The layout section has a line per package, `package/  words: module, module`, which may go on over more lines."""
-    layout = DOCUMENT.read_text().split("## Layout")[1].split("```")[1]
+    """The source tree: a line for each package, `  package/   words`, and for each module, `    module   words`."""
+    tree = DOCUMENT.read_text().split("## Source tree")[1].split("```")[1]
     packages: dict[str, set[str]] = {}
-    for package, text in re.findall(r"^  ([a-z0-9_/]+)/ +(.+(?:\n {4,}.+)*)", layout, re.MULTILINE):
-        _, colon, modules = text.partition(":")
-        packages[package] = {name.strip() for name in modules.split(",")} if colon else set()
+    for package, module, words in re.findall(r"^  (?:([a-z0-9_/]+)/|  ([a-z0-9_]+)) +(\S.*)$", tree, re.MULTILINE):
+        assert words
+        if package:
+            modules = packages.setdefault(package, set())
+        else:
+            modules.add(module)
     return packages
 
 
-def test_the_layout_section_lists_every_package_and_module() -> None:
+def test_the_source_tree_lists_every_package_and_module() -> None:
     assert modules_in_document() == modules_in_tree()
 
 

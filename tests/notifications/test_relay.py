@@ -453,7 +453,7 @@ async def test_a_gone_endpoint_is_disabled_and_gets_nothing_more(database: str) 
             await eventually(lambda: len(other.requests) >= 270, 20)
         assert len(receiver.requests) <= 2 * CLAIM_MAX
         (row,) = await connection.fetch("SELECT * FROM webhook_endpoint WHERE id = $1", bytes.fromhex(target))
-        assert (row["enabled"], row["disabled_reason"]) == (False, "HTTP 410: the receiver wants no more")
+        assert (row["enabled"], row["disabled_reason"]) == (False, "HTTP 410: the receiver no longer wants webhooks")
         assert await connection.fetchval(
             "SELECT enabled FROM webhook_endpoint WHERE id = $1", bytes.fromhex(unconcerned)
         )

@@ -61,7 +61,7 @@ def test_a_buyer_pays_and_has_a_booking(clerk: httpx.Client, page: Page) -> None
 def test_a_payment_reported_twice_counts_once(shop: Server, clerk: httpx.Client, page: Page) -> None:
     booking, payment = start_checkout(clerk)
     page.goto(payment["checkout_url"])
-    page.get_by_role("button", name="Pay twice").click()
+    page.get_by_role("button", name="Pay and send twice").click()
     wait_until(lambda: booking_status(clerk, booking) == "confirmed", 15)
     told = "SELECT count(*) FROM sandbox_notice WHERE ref = $1 AND sent_at IS NOT NULL"
     wait_until(lambda: in_thread(query, shop.database_url, told, payment["provider_ref"])[0][0] == 2, 15)

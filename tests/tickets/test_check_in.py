@@ -305,7 +305,7 @@ def test_a_rejected_buyer_gets_the_reason_by_email(admin: httpx.Client, mailbox:
     expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "f"}))
     expect_ok(admin.post(f"/v1/bookings/{booking}/reject", json={"reason": "It is of the wrong <month>."}))
     (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Your booking for Friday night wasn't accepted"
+    assert letter["Subject"] == "Your receipt for Friday night wasn't accepted"
     assert "It is of the wrong <month>." in plain_text(letter)
     html = letter.get_body(("html",))
     assert html is not None

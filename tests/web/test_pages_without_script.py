@@ -122,7 +122,7 @@ def test_pages_promise_emails_only_if_there_is_a_mail_server(server: Server, pro
             confirmed = get_page(buyer, booking).text
             assert "You're in!" in confirmed
             assert ("We've emailed you a copy." in confirmed) is sends
-            assert ("we'll write to you." in get_page(buyer, "/paid").text) is sends
+            assert ("we'll email you too." in get_page(buyer, "/paid").text) is sends
 
 
 def test_a_missing_page_is_shown_in_the_readers_language(

@@ -6,7 +6,8 @@ from holdfast.runtime.credentials import Role
 
 
 class Access(Enum):
-    """The roles that may call an operation. A customer reaches only their own bookings, and everyone only their org."""
+    """The roles that may call an operation. Customers can access only their own bookings, and every caller only their
+    own org."""
 
     PUBLIC = frozenset(Role)  # and callers without a token
     BUYERS = frozenset({Role.ADMIN, Role.SALES, Role.CUSTOMER})

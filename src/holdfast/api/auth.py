@@ -57,7 +57,7 @@ class Authenticator:
         return caller
 
     def _remember(self, token: str, caller: Caller, seconds: float) -> None:
-        """Evict the least recently used callers, so that a flood of customers pushes no busy staff key out."""
+        """Evict the least recently used callers, so that a flood of customers does not push out busy staff keys."""
         self._cache[token] = (time.monotonic() + seconds, caller)
         self._cache.move_to_end(token)
         while len(self._cache) > CALLERS_MAX:

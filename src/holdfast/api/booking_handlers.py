@@ -115,7 +115,7 @@ async def list_bookings(call: Call, query: BookingsQuery) -> ApiResponse[Booking
 
 
 async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
-    """One more than the page holds, so that it shows whether there is a next page."""
+    """One more than the limit, to know whether there is a next page."""
     event = ids.parse_event_id(query.event) if query.event else None
     after = ids.parse_booking_id(query.after) if query.after else None
     if query.after and after is None:
@@ -145,13 +145,13 @@ def _buyer(call: Call, body: HoldNew) -> str:
         return body.user
     if body.user not in (None, call.caller.user):
         raise RefusedError(
-            Refusal.FORBIDDEN, "A customer token holds only for its own user. Leave out `user`, or use a secret key."
+            Refusal.FORBIDDEN, "A customer token can act only for its own user. Leave out `user`, or use a secret key."
         )
     return call.caller.user
 
 
 def request_key(call: Call) -> bytes:
-    """Every customer, and the org's back end, has their own space of idempotency keys."""
+    """Every customer, and the org's back end, has a separate namespace of idempotency keys."""
     scope = b"user:" + call.caller.user.encode() if call.caller.user is not None else b"org"
     return hashlib.blake2b(scope + b"\0" + call.headers[b"idempotency-key"], digest_size=16).digest()
 

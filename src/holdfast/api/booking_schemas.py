@@ -23,7 +23,7 @@ UNITS_MAX = 1000
 
 
 class Item(RequestModel, frozen=True):
-    """A seat, or a quantity of a pool. `tariff` is optional where the pool has only one."""
+    """A seat, or a quantity of a pool. `tariff` is optional if the pool has only one."""
 
     seat: Label | None = None
     pool: Code | None = None
@@ -57,7 +57,7 @@ class HoldNew(RequestModel, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.items is None) is (self.best_available is None):
-            raise invalid_field("items", "or `best_available` is required, and only one of them")
+            raise invalid_field("items", "must be sent, or `best_available`, but not both")
         if self.items is not None and len(self.items) > 1:
             if sum(item.quantity or 1 for item in self.items) > UNITS_MAX:
                 raise invalid_field("items", f"may have at most {UNITS_MAX} units in total")

@@ -126,7 +126,7 @@ class Operation(Struct, frozen=True):
     summary: str
     tag: Tag = Tag.OPERATIONS
     status: int = 200
-    # Of a raw body: the media types it may have, with the type of the document in each. None stands for a file.
+    # The media types that a raw body may have, with the type of the document in each. None stands for a file.
     body_content: Mapping[str, type[Struct] | None] = MappingProxyType({})
     body_bytes_max: int = BODY_BYTES_MAX
     response_media_types: tuple[str, ...] = ("application/json",)

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.api.access import Access
 from holdfast.api.auth import Caller
 from holdfast.api.call import BODY_BYTES_MAX, ApiResponse, Call, Handler, Operation, Services
-from holdfast.api.problems import CLOSE, problem
+from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
 from holdfast.core.event_schemas import RequestModel
@@ -30,10 +30,21 @@ IDEMPOTENCY_KEY_MAX: Final = 255
 DEPTH_MAX: Final = 64
 QUERY_PARAMETERS_MAX: Final = 50
 
+# The server drops a connection after a body that it has not read, so the client must not send another request there.
+CLOSE: Final = (b"connection", b"close")
+
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 # The closing quote is optional, so that matching stays linear in an unterminated string.
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _encode: Final = json.Encoder().encode
+
+
+class UnreadBodyError(Exception):
+    """A request was refused before its body was read to the end."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.detail)
+        self.refused = refused
 
 
 class Limits:
@@ -74,9 +85,9 @@ class Endpoint:
             response = await self._respond(scope, receive)
         except RefusedError as error:
             response = problem(error.refused)
-            if self._operation.body_content and _is_large(dict(scope["headers"])):
-                # The upload may be unread.
-                response = structs.replace(response, headers=(*response.headers, CLOSE))
+        except UnreadBodyError as error:
+            refused = problem(error.refused)
+            response = structs.replace(refused, headers=(*refused.headers, CLOSE))
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
             log.error("request_without_database", operation=self._operation.name, error=type(error).__name__)
             response = problem(Refused(Refusal.BUSY))
@@ -94,8 +105,9 @@ class Endpoint:
             self._limits.per_key.spend(cached.actor)
         elif operation.is_rate_limited:
             self._limits.per_address.spend(self._limits.address(scope, headers))
-        # An upload that the caller may not send is refused before it is read.
-        early = await self._authenticate(token, cached) if operation.body_content and _is_large(headers) else None
+        early = (
+            await self._authenticate_upload(token, cached) if operation.body_content and _is_large(headers) else None
+        )
         body = await self._read_body(headers, receive) if self._takes_body else None
         query = self._read_query(scope["query_string"]) if self._query_type is not None else None
         if operation.needs_idempotency_key and not _has_idempotency_key(headers):
@@ -112,6 +124,13 @@ class Endpoint:
             caller = await self._services.authenticator.identify(token)
         check_access(self._operation, caller)
         return caller
+
+    async def _authenticate_upload(self, token: str | None, cached: Caller | None) -> Caller | None:
+        """An upload that the caller may not send is refused before it is read."""
+        try:
+            return await self._authenticate(token, cached)
+        except RefusedError as error:
+            raise UnreadBodyError(error.refused) from None
 
     async def _read_body(self, headers: Headers, receive: Receive) -> RequestModel | bytes:
         raw = await _receive_body(headers, receive, self._operation.body_bytes_max)
@@ -178,7 +197,7 @@ async def _receive_body(headers: Headers, receive: Receive, bytes_max: int) -> b
     """The whole body. One that declares itself too large is refused unread."""
     length = headers.get(b"content-length", b"0")
     if len(length) > 9 or (length.isdigit() and int(length) > bytes_max):
-        raise _too_large(bytes_max)
+        raise UnreadBodyError(_too_large(bytes_max))
     message = await receive()
     if not message.get("more_body") and message["type"] == "http.request":
         whole: bytes = message.get("body", b"")
@@ -198,20 +217,23 @@ async def _receive_rest(message: Message, receive: Receive, bytes_max: int) -> b
         message = await receive()
         body += message.get("body", b"")
         if len(body) > bytes_max:
-            await _drain(message, receive)
-            raise _too_large(bytes_max)
+            refused = _too_large(bytes_max)
+            if not await _drain(message, receive):
+                raise UnreadBodyError(refused)
+            raise RefusedError(refused.refusal, refused.detail)
     if message["type"] == "http.disconnect":
         raise RefusedError(Refusal.INVALID_REQUEST, "The connection closed before the body ended.")
     return bytes(body)
 
 
-async def _drain(message: Message, receive: Receive) -> None:
-    """Read on for a while. If we answered a client that is still sending, the connection would be reset, and the answer
-    could get lost."""
+async def _drain(message: Message, receive: Receive) -> bool:
+    """Read on for a while, and return whether that was the rest. If we answered a client that is still sending, the
+    connection would be reset, and the answer could get lost."""
     left = DRAINED_BYTES_MAX
     while message.get("more_body") and left > 0:
         message = await receive()
         left -= len(message.get("body", b""))
+    return not message.get("more_body")
 
 
 def _check_text(raw: bytes) -> None:
@@ -234,8 +256,8 @@ def _nul_refused() -> RefusedError:
     return RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
 
 
-def _too_large(bytes_max: int) -> RefusedError:
-    return RefusedError(Refusal.PAYLOAD_TOO_LARGE, f"The body may have at most {bytes_max:,} bytes.")
+def _too_large(bytes_max: int) -> Refused:
+    return Refused(Refusal.PAYLOAD_TOO_LARGE, f"The body may have at most {bytes_max:,} bytes.")
 
 
 def _has_idempotency_key(headers: Headers) -> bool:

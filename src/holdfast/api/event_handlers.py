@@ -173,7 +173,7 @@ async def get_seats(call: Call) -> ApiResponse[SeatMap]:
 async def _encode_snapshot(
     call: Call, encode: Callable[[SeatSnapshot], bytes]
 ) -> tuple[bytes, int, tuple[tuple[bytes, bytes]]]:
-    """Body, status and headers: the encoded snapshot, or 304 where the caller has it."""
+    """Body, status and headers: the encoded snapshot, or 304 if the caller has it."""
     live_event, snapshot = await require_live_event(call)
     etag = f'"{live_event.event_version.version}.{live_event.event_version.due}"'.encode()
     if _matches_etag(call, etag):
@@ -266,7 +266,7 @@ async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]
 
 
 async def _sweep(call: Call, event: bytes, batches_max: int) -> None:
-    """End due and ended bookings now. The worker does the rest of a very large event."""
+    """Expire due holds and end the bookings of an ended event. In a very large event, the worker finishes."""
     for _ in range(batches_max):
         if not await call.services.engine.sweep(event):
             return

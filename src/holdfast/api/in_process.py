@@ -34,7 +34,7 @@ class InProcessApi:
         return self._limits.address(scope, dict(scope["headers"]))
 
     def spend(self, address: str) -> None:
-        """Count one request of this address; refuse it where the address has made too many."""
+        """Count one request of this address; refuse it if the address has made too many."""
         self._limits.per_address.spend(address)
 
     async def call(

@@ -1,7 +1,7 @@
 """The live feed over WebSocket: a snapshot of an event, then every change.
 
-One task per process asks the database for the versions of all watched events in one query, and has each event that is
-behind read what is new.
+One task per process asks the database for the versions of all watched events in one query, and refreshes each event
+that is behind.
 """
 
 import asyncio

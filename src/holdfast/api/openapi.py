@@ -102,7 +102,7 @@ class _Schemas:
         self._references = dict(zip(types, references, strict=True))
 
     def content(self, media_type: str, kind: type | None) -> JsonObject:
-        """The document of a type, or a file where there is none."""
+        """The document of a type, or a file if there is none."""
         return {media_type: {"schema": BINARY if kind is None else self._references[kind]}}
 
 

@@ -32,7 +32,7 @@ _EVENTS: Final = (
     ),
     Operation(
         "GET", "/v1/events", events.list_events, Access.PUBLIC, Resource.ORG,
-        "List events, newest first. Without a staff key, only published events.",
+        "List events, newest first. Without a staff key, you get only published events.",
     ),
     Operation(
         "GET", "/v1/events/{id}", events.get_event, Access.PUBLIC, Resource.EVENT,
@@ -59,7 +59,7 @@ _EVENTS: Final = (
     ),
     Operation(
         "GET", "/v1/events/{id}/progress", events.get_progress, Access.ADMIN, Resource.EVENT,
-        "Follow the clean-up of a cancelled or completed event.",
+        "Track the cleanup of a cancelled or completed event.",
     ),
 )
 
@@ -120,7 +120,7 @@ _PAYMENTS: Final = (
     ),
     Operation(
         "POST", "/v1/payments/{id}/refund", payments.refund_payment, Access.SALES, Resource.PAYMENT,
-        "Refund a payment that is in review, or record a refund by hand.", refusals=(Refusal.NOT_REFUNDABLE,),
+        "Refund a payment in review, or record that you refunded it yourself.", refusals=(Refusal.NOT_REFUNDABLE,),
     ),
     # Providers retry refused webhooks only a few times, so they are never rate limited.
     Operation(
@@ -228,7 +228,7 @@ _WEBHOOKS: Final = (
     ),
     Operation(
         "POST", "/v1/webhook-endpoints/{id}/rotate", webhook_endpoints.rotate_endpoint, Access.ADMIN,
-        Resource.ENDPOINT, "Rotate the signing secret. The old one signs too for another day.",
+        Resource.ENDPOINT, "Rotate the signing secret. The old secret keeps signing for one more day.",
     ),
     Operation(
         "DELETE", "/v1/webhook-endpoints/{id}", webhook_endpoints.delete_endpoint, Access.ADMIN, Resource.ENDPOINT,

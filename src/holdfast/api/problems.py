@@ -54,11 +54,7 @@ HTTP_STATUS: Final = {
     Refusal.INTERNAL: 500,
 }
 
-# The server drops a connection after a body that it has not read, so the client must not send another request there.
-CLOSE: Final = (b"connection", b"close")
-
 _HEADERS: Final[dict[Refusal, tuple[Header, ...]]] = {
-    Refusal.PAYLOAD_TOO_LARGE: (CLOSE,),
     Refusal.BUSY: ((b"retry-after", b"1"),),
     Refusal.RATE_LIMITED: ((b"retry-after", b"1"),),
     Refusal.UNAUTHORIZED: ((b"www-authenticate", b"Bearer"),),

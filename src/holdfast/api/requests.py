@@ -14,7 +14,7 @@ from holdfast.core.event_schemas import (
 )
 from holdfast.core.states import EventStatus, Status
 
-User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id of the buyer.")]
+User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id for the buyer.")]
 EmailAddress = Annotated[
     str,
     Meta(
@@ -30,7 +30,7 @@ Language = Annotated[
         description="BCP 47, such as `en` or `pt-BR`.",
     ),
 ]
-ReasonText = Annotated[str, Meta(max_length=1000, description="A note for people. The buyer may see it.")]
+ReasonText = Annotated[str, Meta(max_length=1000, description="Free text. The buyer may see it.")]
 Reference = Annotated[
     str, Meta(pattern=r"^[0-9A-Fa-f]{10}$(?!\n)", description="The booking reference that buyers see.")
 ]
@@ -84,7 +84,7 @@ class TransferNew(RequestModel, frozen=True):
 
 
 class KeyRotation(RequestModel, frozen=True):
-    """`revoke` makes every ticket code that an earlier key signed invalid. Buyers then download new tickets."""
+    """`revoke` invalidates every ticket code signed with an earlier key. Buyers then have to download new tickets."""
 
     revoke: bool = False
 
@@ -137,7 +137,7 @@ Origin = Annotated[
     str,
     Meta(
         max_length=267,
-        description="Such as `https://example.com`, with any port but 443; or `http://localhost:3000`.",
+        description="Such as `https://example.com`, `https://example.com:8443` or `http://localhost:3000`.",
         extra_json_schema={"pattern": ORIGIN},
     ),
 ]

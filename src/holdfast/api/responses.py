@@ -242,7 +242,7 @@ class DeliveryList(View, frozen=True):
 
 
 class Progress(View, frozen=True):
-    """How far the clean-up after an event has come. `done` means that no booking is live and no refund is pending."""
+    """The progress of the cleanup after an event. `done` means that no booking is live and no refund is pending."""
 
     status: EventStatus
     bookings: int

@@ -42,7 +42,7 @@ class RequestModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class PolicyChange(RequestModel, frozen=True):
-    """Omitted fields keep the value of the preset in a new event, and of the event in a change. `max_hold_seconds`
+    """In a new event, omitted fields take the preset's values. In a change, they keep the event's. `max_hold_seconds`
     limits extensions; a hold always lasts its `hold_seconds`, even if `max_hold_seconds` is less."""
 
     hold_seconds: PositiveSeconds | UnsetType = UNSET
@@ -111,7 +111,7 @@ class EventNew(RequestModel, frozen=True):
 
 
 class PoolChange(RequestModel, frozen=True):
-    """Changes the pool with this code, or adds one. Tariffs with a known code change, others are added. Existing
+    """Changes the pool with this code, or adds one. Tariffs whose code exists are changed, others are added. Existing
     bookings keep their price."""
 
     code: Code

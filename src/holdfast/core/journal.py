@@ -1,4 +1,4 @@
-"""Entries of an event's journal. What they say about seats and pools is public; who acted is not."""
+"""Entries of an event's journal. Their seats and pools are public; their actors are not."""
 
 from typing import Any, Final, Literal
 
@@ -22,8 +22,8 @@ class PoolState(Struct, frozen=True, gc=False):
 
 class EntryData(Struct, frozen=True, omit_defaults=True):
     """What an entry changed: the seats and pools it touched, in their new state. `payment` is a payment's id in
-    hexadecimal; `amount` and `currency` are what arrived if it was not what the payment asks for; `change` is what the
-    request asked to change about the event."""
+    hexadecimal; `amount` and `currency` are what the provider captured, if that differs from the payment; `change` is
+    what the request asked to change about the event."""
 
     seats: dict[str, SeatState] = {}
     pools: dict[str, PoolState] = {}
@@ -36,8 +36,8 @@ class EntryData(Struct, frozen=True, omit_defaults=True):
 
 class JournalEntry(Struct, frozen=True):
     """One change to a booking. `kind` is the booking's new status, `extended`, `transferred`, or `payment.` followed by
-    the payment's new status. `booking` is the booking after the change. `is_unexpected` marks money that goes straight
-    back, of which nothing else informs the buyer."""
+    the payment's new status. `booking` is the booking after the change. `is_unexpected` marks a refund that no
+    other notification reports to the buyer."""
 
     number: int
     kind: str

@@ -1,6 +1,6 @@
 """Every refusal of the product: a stable code, its rank, and a title that says what happened and what to do next.
 
-The members stand in order of precedence: where several refusals apply, the caller gets the first one.
+The members stand in order of precedence: if several refusals apply, the caller gets the first one.
 """
 
 from datetime import datetime
@@ -13,44 +13,47 @@ class Refusal(Enum):
     """`NAME = (title, whether repeating the same request soon may succeed)`."""
 
     PAYLOAD_TOO_LARGE = ("The request body is too large. Send a smaller one.", False)
-    RATE_LIMITED = ("Too many requests. Wait for the seconds in Retry-After, then try again.", True)
+    RATE_LIMITED = ("Too many requests. Wait for the number of seconds in Retry-After, then try again.", True)
     INVALID_SIGNATURE = ("The signature does not match the body, or is too old. Check the signing secret.", False)
-    INVALID_REQUEST = ("The request is not valid. Correct the fields listed in `errors`.", False)
+    INVALID_REQUEST = ("The request is not valid. `detail` says what to correct.", False)
     IDEMPOTENCY_KEY_MISSING = ("This request needs an Idempotency-Key header of 1 to 255 characters.", False)
     UNAUTHORIZED = ("This request needs a valid token. Send Authorization: Bearer <token>.", False)
     FORBIDDEN = ("Your role does not allow this request. Use a key with another role.", False)
-    NOT_FOUND = ("Nothing was found at this address. Check the path and the id.", False)
-    METHOD_NOT_ALLOWED = ("This address does not support this method. The Allow header lists those it does.", False)
+    NOT_FOUND = ("Nothing was found at this URL. Check the path and the id.", False)
+    METHOD_NOT_ALLOWED = (
+        "This URL does not support this method. The Allow header lists the methods it supports.",
+        False,
+    )
     EVENT_NOT_ON_SALE = ("The event is not on sale: it is a draft, or it has ended.", False)
     EVENT_ENDED = ("The event is completed or cancelled and can no longer change.", False)
     IDEMPOTENCY_KEY_REUSED = ("This Idempotency-Key belongs to a different request. Send a new key.", False)
     UNKNOWN_SEAT = ("The event has no such seat. Choose one from its seat map.", False)
     UNKNOWN_POOL = ("The event has no such pool. Choose one of its pools.", False)
-    UNKNOWN_TARIFF = ("Name one of the pool's tariffs. Only a pool with a single tariff needs no name.", False)
+    UNKNOWN_TARIFF = ("The pool has no such tariff, or you did not name one. Choose one of its tariffs.", False)
     UNKNOWN_PROVIDER = ("This payment provider is not set up here. Choose another one.", False)
     INVALID_TICKET = ("This code is not a ticket for one of your events.", False)
     TICKET_VOID = ("The ticket is no longer valid.", False)
     ALREADY_CHECKED_IN = ("This ticket has already been used to enter.", False)
-    ALREADY_BOOKED = ("This user already has a booking for the event, which allows one each.", False)
+    ALREADY_BOOKED = ("This user already has a booking for this event. The limit is one per user.", False)
     LIMIT_REACHED = ("The request would exceed a limit.", False)
     SEAT_TAKEN = ("Someone else has one of these seats. Choose other seats.", False)
     SOLD_OUT = ("Not enough units are left. Ask for fewer, or choose another pool.", False)
-    ORPHAN_SEAT = ("This choice would leave a single empty seat. Choose seats without such a gap.", False)
+    ORPHAN_SEAT = ("This choice would leave a single empty seat. Choose seats that leave no gap.", False)
     CAPACITY_IN_USE = ("More units are taken than the new capacity allows. Set a higher capacity.", False)
-    HOLD_EXPIRED = ("The hold has expired. Its seats are on sale again; start a new hold.", False)
+    HOLD_EXPIRED = ("The hold has expired. Its units are on sale again. Start a new hold.", False)
     ALREADY_SUBMITTED = ("A payment receipt for this booking is waiting for review.", False)
     ALREADY_CONFIRMED = ("The booking is already confirmed.", False)
     ALREADY_REJECTED = ("The booking was rejected. Start a new hold.", False)
     ALREADY_CANCELLED = ("The booking was cancelled. Start a new hold.", False)
-    ALREADY_TRANSFERRED = ("Someone else transferred the booking at the same time. Read it again.", False)
+    ALREADY_TRANSFERRED = ("Someone else transferred the booking at the same time. Fetch it again.", False)
     ALREADY_REFUNDED = ("The booking was refunded. Start a new hold.", False)
     ALREADY_COMPLETED = ("The event is over and the booking is completed.", False)
     NOT_SUBMITTED = ("The booking has no payment receipt to review.", False)
     NOT_CONFIRMED = ("The booking is not confirmed. Confirm it first.", False)
     REVIEW_NOT_OFFERED = ("This event does not accept payment receipts. Choose another way to pay.", False)
-    NOT_REFUNDABLE = ("This payment holds no money that could be refunded.", False)
+    NOT_REFUNDABLE = ("This payment cannot be refunded here. Refund the booking, or record a refund `by_hand`.", False)
     PROVIDER_REFUSED = ("The payment provider declined to start this payment. Choose another way to pay.", False)
-    PROVIDER_UNAVAILABLE = ("The payment provider does not respond. Try again with the same Idempotency-Key.", True)
+    PROVIDER_UNAVAILABLE = ("The payment provider is not responding. Try again with the same Idempotency-Key.", True)
     BUSY = ("The server is busy. Try again in a moment.", True)
     INTERNAL = ("Something went wrong on our side. It is safe to send the same request again.", True)
 
@@ -81,7 +84,7 @@ class Refused(Struct, frozen=True):
     detail: str = ""
     conflicts: tuple[str, ...] = ()
     errors: tuple[FieldError, ...] = ()
-    # Of a ticket that was used before: when and where.
+    # When and where a ticket was used before.
     checked_in_at: datetime | None = None
     gate: str | None = None
 

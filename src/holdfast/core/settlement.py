@@ -152,7 +152,7 @@ def _submitted_payment(state: EventState, booking: Booking, command: SubmitRecei
 
 
 def _capture(state: EventState, booking: Booking, payment: Payment, actor: str) -> Booking:
-    """The right amount has arrived. In time it confirms the booking, late it revives it; otherwise it goes back."""
+    """Record a capture of the right amount. It confirms the booking, revives an expired one, or becomes a refund."""
     refusal = _capture_refusal(state, booking)
     if refusal is not None:
         return state.record_payment(booking, _refund_due(payment, refusal.code, state.now), actor, is_unexpected=True)

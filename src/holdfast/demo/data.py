@@ -105,7 +105,7 @@ def _new_events(now: datetime) -> list[EventNew]:
             ends_at=today + timedelta(days=10, hours=20),
             timezone="Europe/Madrid",
             currency="EUR",
-            pools=[PoolNew(code="places", name="Places", capacity=120)],
+            pools=[PoolNew(code="places", name="General admission", capacity=120)],
         ),
         EventNew(
             title="Old-town walking tour",

@@ -34,7 +34,8 @@ class Engine:
         return self._lanes[command.event[-1] % len(self._lanes)].submit(command)
 
     async def sweep(self, event: bytes) -> int:
-        """End the event's due and ended bookings, up to the limit of one batch. Returns how many it ended."""
+        """Expire due holds and, if the event has ended, end its bookings, up to the limits of one batch. Returns how
+        many bookings it ended."""
         async with self._sweeping:
             if self._sweeper is None or self._sweeper.is_closed():
                 self._sweeper = await db.connect_lane(self._url)

@@ -152,7 +152,7 @@ class Broadcast:
         return watcher
 
     def write_changes(self, now: datetime) -> int:
-        """Write new changes into the ring. Returns how many messages the watchers now have to be sent."""
+        """Write new changes into the ring. Returns how many messages are now waiting to be sent."""
         unsent, self.live_event.unsent = self.live_event.unsent or [], []
         if self.version + len(unsent) != self.live_event.version:
             assert self.live_event.snapshot is not None

@@ -16,7 +16,7 @@ import httpcore
 import httpx
 
 URL_MAX: Final = 2_000
-# Each look-up has its own thread, because a dead name server can block it for half a minute.
+# Each lookup has its own thread, because a dead name server can block it for half a minute.
 LOOKUPS_MAX: Final = 100
 # How many addresses of one name to try.
 ADDRESSES_TRIED_MAX: Final = 3
@@ -109,7 +109,7 @@ def _is_public_v6(address: IPv6Address) -> bool:
 
 
 class Resolver:
-    """Resolves names in threads of its own. Concurrent look-ups of one name share a thread, so that a name without an
+    """Resolves names in threads of its own. Concurrent lookups of one name share a thread, so that a name without an
     answer cannot take the threads of other names."""
 
     def __init__(self) -> None:

@@ -73,7 +73,7 @@ class WebhookChannel:
             raise UndeliveredError(problem)
         status = await self._post_with_timeout(endpoint, delivery)
         if status == GONE:
-            raise TargetGoneError("HTTP 410: the receiver wants no more")
+            raise TargetGoneError("HTTP 410: the receiver no longer wants webhooks")
         if not 200 <= status < 300:
             raise UndeliveredError(f"HTTP {status}")
 

@@ -22,7 +22,7 @@ class NoticeError(Exception):
 
 
 class CheckoutRequest(Struct, frozen=True, kw_only=True):
-    """What a buyer is to pay. `payment` is our own id, which the provider stores with its payment."""
+    """What a buyer has to pay. `payment` is our own id, which the provider stores with its payment."""
 
     payment: str
     amount: int
@@ -34,7 +34,7 @@ class CheckoutRequest(Struct, frozen=True, kw_only=True):
 
 
 class StartedCheckout(Struct, frozen=True):
-    """The provider's reference of the payment, and the page where the buyer pays, if there is one."""
+    """The provider's reference for the payment, and the page where the buyer pays, if there is one."""
 
     ref: str
     checkout_url: str | None
@@ -49,7 +49,7 @@ class ProviderStatus(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A webhook event of a provider. `id` is the provider's id of the event, and `payment` is our payment id if the
+    """A webhook event of a provider. `id` is the provider's id for the event, and `payment` is our payment id if the
     provider stored it. An event without a result is about something else."""
 
     id: str

@@ -1,5 +1,5 @@
-"""Polls providers about payments they have not reported on: every minute while the hold runs, when it ends, and with a
-growing back-off after that. Once the hold has ended it closes open checkouts, so that buyers cannot pay late."""
+"""Polls providers about payments they have not reported on: every minute while the hold is active, when it ends, and
+with a growing backoff after that. Once the hold has ended it closes open checkouts, so that buyers cannot pay late."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

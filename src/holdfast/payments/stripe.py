@@ -39,11 +39,12 @@ NOTICE_AGE_MAX_SECONDS: Final = 300
 SESSION_MIN: Final = timedelta(minutes=31)
 SESSION_MAX: Final = timedelta(hours=23, minutes=55)
 
-# Stripe's amounts are ISO minor units, with exceptions: króna and shillings have two decimals at Stripe,
+# Stripe's amounts are ISO 4217 minor units, with three exceptions.
+# These have two decimals at Stripe and none in ISO 4217.
 _IN_HUNDREDTHS: Final = frozenset({"ISK", "UGX"})
-# amounts in thousandths must end in a zero,
+# These have three decimals, and Stripe wants the last one to be zero.
 _IN_TENS: Final = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
-# and ariary have none at Stripe but two in ISO, where a mistake would be a hundredfold.
+# This has no decimals at Stripe and two in ISO 4217. A mistake would be off by a factor of 100, so we refuse it.
 _UNSUPPORTED: Final = frozenset({"MGA"})
 
 _REFUSALS: Final = (stripe.InvalidRequestError, stripe.CardError, stripe.IdempotencyError)

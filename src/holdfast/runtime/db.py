@@ -31,11 +31,11 @@ else:
 Row = TypeVar("Row", bound=Struct)
 CLOSE_SECONDS: Final = 5
 
-# The outcome of what was under way on a connection that ends like this is unknown; it may have been committed.
+# After one of these errors the outcome is unknown: the statement may have been committed.
 LOST_ERRORS: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    # A connection that was ended while idle, and on which the client has not noticed it yet.
+    # The server closed an idle connection, and the client has not noticed yet.
     asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -47,13 +47,13 @@ LOST_ERRORS: Final = (
     TimeoutError,
 )
 
-# The transaction had no effect because others were in the way for too long; it is not known to be anybody's fault.
+# The transaction waited or ran too long, and had no effect.
 BLOCKED_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 
-# A process that hangs with an event's lock in its hands loses it, and nobody waits for a lock for long.
+# A process that hangs while it holds an event's lock loses the lock, and nobody waits long for one.
 _TIMEOUTS: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout": "5s"}
 
-# A batch is made of index look-ups by construction. With everything else switched off, a database that was never
+# A batch is made of index lookups by construction. With everything else switched off, a database that was never
 # analysed plans it the same way as one that was, and a plan once made stays good.
 _LANE_SETTINGS: Final = {
     "application_name": "holdfast-lane",
@@ -72,7 +72,7 @@ _LANE_SETTINGS: Final = {
 
 _MIGRATION_LOCK: Final = 0x401DFA57
 _CONNECT_SECONDS: Final = 5
-# A database that says nothing for so long, longer than any statement may take, is lost.
+# Longer than any statement may take. A database that stays silent for so long is lost.
 _COMMAND_TIMEOUT_SECONDS: Final = 20
 
 
@@ -135,7 +135,7 @@ class Database:
 
     @property
     def shared(self) -> DatabaseScope:
-        """For tables that belong to no org: secrets, the sandbox, and look-ups by a key or slug."""
+        """For tables that belong to no org: secrets, the sandbox, and lookups by a key or slug."""
         return self._scope
 
     @property
@@ -233,7 +233,7 @@ async def _run_missing_steps(connection: Connection) -> int:
     newest = max(number for number, _ in steps)
     if done and max(done) > newest:
         raise SchemaError(
-            f"The database has schema version {max(done)}, and this Holdfast knows versions up to {newest}. "
+            f"The database has schema version {max(done)}, but this version of Holdfast supports only up to {newest}. "
             "Install a newer Holdfast."
         )
     missing = [(number, text) for number, text in steps if number not in done]

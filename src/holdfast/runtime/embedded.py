@@ -31,7 +31,7 @@ class EmbeddedError(RuntimeError):
 
 
 def start(data_dir: Path) -> str:
-    """Start the server of this folder, or join it if it runs, and return its URL.
+    """Start the server of this folder, or connect to it if it is running, and return its URL.
 
     The server stops when the last process that uses it exits. If those processes are killed, the server keeps running
     and the next start joins it.

@@ -2,7 +2,7 @@
 --
 -- Every statement finds rows by index, whatever the statistics say: it unnests arrays, and each element probes an index
 -- on its own (LATERAL). A hold therefore costs the same in a full event as in an empty one. Where a second index could
--- serve the look-up, IS NOT DISTINCT FROM keeps it out. Rows to write travel as JSON documents, because encoding them
+-- serve the lookup, IS NOT DISTINCT FROM keeps it out. Rows to write travel as JSON documents, because encoding them
 -- costs Python a third of what arrays cost.
 --
 -- A statement includes a fragment with its name in double braces. Ids and hashes travel as base64, which msgspec decodes

@@ -1,4 +1,4 @@
--- Payments outside of the engine: look-ups, the inbox of notices, and the queue of due payments. Only the engine changes
+-- Payments outside of the engine: lookups, the inbox of notices, and the queue of due payments. Only the engine changes
 -- a payment's status.
 
 -- name: payment

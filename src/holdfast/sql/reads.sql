@@ -128,7 +128,7 @@ SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $
 SELECT org_id, published_at FROM event WHERE id = $1
 
 -- name: progress
--- The clean-up after an event: bookings that are still live, and refunds that are pending.
+-- The cleanup after an event: bookings that are still live, and refunds that are pending.
 SELECT event.status,
        (SELECT count(*) FROM booking WHERE booking.event_id = event.id
           AND booking.status IN ({{live}})) AS live,

@@ -41,7 +41,7 @@ class ChosenSeat(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SeatLayouts:
-    """The places of an event's seats, as the seat map reads them. They change only with the event's revision."""
+    """The positions of an event's seats, as the seat map reads them. They change only with the event's revision."""
 
     def __init__(self) -> None:
         self._by_revision: OrderedDict[tuple[str, int], Asset] = OrderedDict()
@@ -86,7 +86,7 @@ def event_routes(site: Site) -> list[Route]:
 
 
 async def show_start(page: PageRequest) -> Response:
-    """Where only one org sells, the start page is the page of that org."""
+    """If only one org sells, the start page is the page of that org."""
     orgs = await page.site.database.all_events.rows(Org, sql.pages.orgs_on_sale)
     if len(orgs) == 1:
         page.org = orgs[0]

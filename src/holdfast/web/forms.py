@@ -20,7 +20,7 @@ URLENCODED: Final = "application/x-www-form-urlencoded"
 async def read_fields(
     request: Request, bytes_max: int = FORM_BYTES_MAX, fields_max: int = FIELDS_MAX
 ) -> dict[str, str]:
-    """The fields of a form without files. Of a field that occurs twice, the last."""
+    """The fields of a form without files. If a field occurs twice, the last one counts."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != URLENCODED:
         raise PageError(PageProblem(422, "invalid_request"))
     form = await read_form(request, bytes_max, fields_max=fields_max)

@@ -132,7 +132,7 @@ class PageRequest:
         return origin.partition("://")[2] == self.request.headers.get("host") or origin == self.site.origin
 
     def render(self, template: str, status: int = 200, **context: object) -> Response:
-        """The page, compressed where the browser takes that. `security.form_token` says why that is safe."""
+        """The page, compressed if the browser accepts that. `security.form_token` says why that is safe."""
         html = render(template, self, **context).encode()
         headers = {"vary": "accept-encoding"}
         if accepts_gzip(self.request):

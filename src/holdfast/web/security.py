@@ -34,7 +34,7 @@ def content_security_policy(form_targets: str, frame_ancestors: Sequence[str] = 
 
 
 def form_token(session: Session, secret: bytes) -> str:
-    """What a form carries to prove that this browser was given it.
+    """A CSRF token, which proves that we gave this form to this browser.
 
     Pages are compressed and can repeat a query from their address, so an attacker who sees response sizes could guess
     a fixed token byte by byte (BREACH). A fresh random mask makes the token look different in every response.

@@ -131,7 +131,7 @@ class ConnectedRun:
         try:
             return await self._run(self._connection)
         except BaseException:
-            # What is under way on the connection is unknown.
+            # The connection may be in the middle of something.
             self._connection.terminate()
             self._connection = None
             raise

@@ -5,8 +5,8 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-# A buyer picks one of this many best places at random. If everyone wanted the very best, nobody would get one.
-GOOD_PLACES: Final = 25
+# A buyer picks one of this many best choices at random. If everyone wanted the very best, nobody would get one.
+GOOD_CHOICES: Final = 25
 # One row further back costs a buyer as much as one and a half seats further from the middle.
 ROW_COST: Final = 1.5
 QUANTITIES: Final = (1, 2, 3, 4)
@@ -44,7 +44,7 @@ class SeatsResponse(Struct, frozen=True):
 
 
 class EventMap:
-    """A place is a range of neighbouring seats, by their positions in the snapshot."""
+    """A choice is a range of neighbouring seats, by their positions in the snapshot."""
 
     def __init__(self, event: EventResponse) -> None:
         self.pools = event.pools
@@ -52,17 +52,17 @@ class EventMap:
         self._position: dict[str, int] = {}
         self._is_free: list[bool] = []
         self._run_at: list[range] = []
-        self._places: dict[int, list[range]] = {}
-        self._free_places: dict[tuple[int, bool], list[range]] = {}
+        self._choices: dict[int, list[range]] = {}
+        self._free_choices: dict[tuple[int, bool], list[range]] = {}
         self._sold_out: set[str] = set()
 
     def update(self, seats: list[MapSeat]) -> None:
-        """Take over a new snapshot. A pool with a free seat is no longer sold out."""
+        """Apply a new snapshot. A pool with a free seat is no longer sold out."""
         if len(seats) != len(self._seats):
             self._index(seats)
         self._is_free = [seat.state == "free" for seat in seats]
         self._sold_out -= {seat.pool for seat in seats if seat.state == "free"}
-        self._free_places.clear()
+        self._free_choices.clear()
 
     def mark_taken(self, labels: tuple[str, ...]) -> None:
         """All buyers of the process see at once what one of them learns, as they would with the live feed."""
@@ -83,30 +83,32 @@ class EventMap:
     def choose_seats(self, quantity: int, *, careful: bool) -> list[MapSeat] | None:
         """Choose neighbouring seats, preferably near the middle of the front. A careful buyer takes the end of a gap,
         which leaves no single seat."""
-        places = self._find_free_places(quantity, careful)
-        if not places:
+        choices = self._find_free_choices(quantity, careful)
+        if not choices:
             return None
-        first = min(int(random.expovariate(1 / GOOD_PLACES)), len(places) - 1)
-        for at in range(first, first + len(places)):
-            place = places[at % len(places)]
-            if self._is_place_free(place):
-                return [self._seats[position] for position in place]
+        first = min(int(random.expovariate(1 / GOOD_CHOICES)), len(choices) - 1)
+        for at in range(first, first + len(choices)):
+            choice = choices[at % len(choices)]
+            if self._is_choice_free(choice):
+                return [self._seats[position] for position in choice]
         return None
 
-    def _find_free_places(self, quantity: int, careful: bool) -> list[range]:
+    def _find_free_choices(self, quantity: int, careful: bool) -> list[range]:
         """Cached until the next snapshot."""
         key = (quantity, careful)
-        if key not in self._free_places:
-            places = [place for place in self._places.get(quantity, []) if self._is_place_free(place)]
-            self._free_places[key] = [place for place in places if self._is_end_of_gap(place)] if careful else places
-        return self._free_places[key]
+        if key not in self._free_choices:
+            choices = [choice for choice in self._choices.get(quantity, []) if self._is_choice_free(choice)]
+            self._free_choices[key] = (
+                [choice for choice in choices if self._is_end_of_gap(choice)] if careful else choices
+            )
+        return self._free_choices[key]
 
-    def _is_place_free(self, place: range) -> bool:
-        return all(self._is_free[place.start : place.stop])
+    def _is_choice_free(self, choice: range) -> bool:
+        return all(self._is_free[choice.start : choice.stop])
 
-    def _is_end_of_gap(self, place: range) -> bool:
-        run = self._run_at[place.start]
-        before, after = place.start - 1, place.stop
+    def _is_end_of_gap(self, choice: range) -> bool:
+        run = self._run_at[choice.start]
+        before, after = choice.start - 1, choice.stop
         return not (before in run and self._is_free[before] and after in run and self._is_free[after])
 
     def _index(self, seats: list[MapSeat]) -> None:
@@ -115,7 +117,7 @@ class EventMap:
         runs = _find_runs(seats)
         self._run_at = [run for run in runs for _ in run]
         distances = _measure_distances(seats)
-        self._places = {quantity: _rank_places(runs, quantity, distances) for quantity in QUANTITIES}
+        self._choices = {quantity: _rank_choices(runs, quantity, distances) for quantity in QUANTITIES}
 
 
 def _find_runs(seats: list[MapSeat]) -> list[range]:
@@ -143,7 +145,7 @@ def _measure_distances(seats: list[MapSeat]) -> list[float]:
     return distances
 
 
-def _rank_places(runs: list[range], quantity: int, distances: list[float]) -> list[range]:
-    """All places of this size, best first."""
-    places = [range(at, at + quantity) for run in runs for at in run[: len(run) - quantity + 1]]
-    return sorted(places, key=lambda place: sum(distances[position] for position in place))
+def _rank_choices(runs: list[range], quantity: int, distances: list[float]) -> list[range]:
+    """All choices of this size, best first."""
+    choices = [range(at, at + quantity) for run in runs for at in run[: len(run) - quantity + 1]]
+    return sorted(choices, key=lambda choice: sum(distances[position] for position in choice))

@@ -232,7 +232,7 @@ function allOf(count) {
   return Array.from({ length: count }, (_, seat) => seat);
 }
 
-/** A grid of cells over the hall, with the seats of each cell side by side in one array, for fast look-up. */
+/** A grid of cells over the hall, with the seats of each cell side by side in one array, for fast lookup. */
 class Cells {
   constructor(hall) {
     const { left, top, right, bottom } = hall.bounds;
