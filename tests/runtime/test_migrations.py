@@ -95,7 +95,9 @@ def test_a_newer_schema_is_refused_with_advice(database: str, command: str) -> N
     done = call_holdfast(database, *with_free_port(command))
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("The database has schema version 9999, but this version of Holdfast supports only up to ")
+    assert done.stderr.startswith(
+        "The database has schema version 9999, but this version of Holdfast supports only up to "
+    )
     assert "Install a newer Holdfast." in done.stderr
     assert "Traceback" not in done.stderr
 

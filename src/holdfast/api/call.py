@@ -108,6 +108,12 @@ class ApiResponse(Struct, Generic[Content], frozen=True):
     headers: tuple[Header, ...] = ()
     content_type: bytes = b"application/json"
 
+    @property
+    def content(self) -> Content:
+        """The content of a response that is not encoded yet."""
+        assert not isinstance(self.body, bytes)
+        return self.body
+
 
 # A handler takes the call and, as a second argument named `body` or `query`, its decoded input.
 Handler = Callable[..., Awaitable[ApiResponse[object]]]

