@@ -85,15 +85,6 @@ class OwnerRow(Struct, frozen=True):
     published_at: datetime | None
 
 
-class ProgressRow(Struct, frozen=True):
-    status: EventStatus
-    bookings: int
-    live: int
-    refunds_due: int
-    refunded: int
-    in_review: int
-
-
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
     event = await event_editor.create_event(call.services.database, call.caller.org, body, call.caller.actor)
     location = f"/v1/events/{ids.format_event_id(event)}".encode()
@@ -147,19 +138,9 @@ async def cancel_event(call: Call, body: Empty) -> ApiResponse[EventView]:
 
 async def get_progress(call: Call) -> ApiResponse[Progress]:
     event = await require_event(call)
-    row = await call.services.database.event(event).row(ProgressRow, sql.reads.progress, event)
-    assert row is not None
-    return ApiResponse(
-        Progress(
-            status=row.status,
-            bookings=row.bookings,
-            live=row.live,
-            refunds_due=row.refunds_due,
-            refunded=row.refunded,
-            in_review=row.in_review,
-            done=row.live == 0 and row.refunds_due == 0,
-        )
-    )
+    progress = await call.services.database.event(event).row(Progress, sql.reads.progress, event)
+    assert progress is not None
+    return ApiResponse(progress)
 
 
 async def get_availability(call: Call) -> ApiResponse[Availability]:

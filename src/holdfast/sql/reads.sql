@@ -129,11 +129,15 @@ SELECT org_id, published_at FROM event WHERE id = $1
 
 -- name: progress
 -- The cleanup after an event: bookings that are still live, and refunds that are pending.
-SELECT event.status,
-       (SELECT count(*) FROM booking WHERE booking.event_id = event.id
-          AND booking.status IN ({{live}})) AS live,
-       (SELECT count(*) FROM booking WHERE booking.event_id = event.id) AS bookings,
-       (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'refund_due') AS refunds_due,
-       (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'refunded') AS refunded,
-       (SELECT count(*) FROM payment WHERE payment.event_id = event.id AND payment.status = 'review') AS in_review
-FROM event WHERE event.id = $1
+SELECT event.status, booking.bookings, booking.live, payment.refunds_due, payment.refunded, payment.in_review,
+       booking.live = 0 AND payment.refunds_due = 0 AS done
+FROM event CROSS JOIN LATERAL (
+    SELECT count(*) AS bookings, count(*) FILTER (WHERE booking.status IN ({{live}})) AS live
+    FROM booking WHERE booking.event_id = event.id
+) AS booking CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE payment.status = 'refund_due') AS refunds_due,
+           count(*) FILTER (WHERE payment.status = 'refunded') AS refunded,
+           count(*) FILTER (WHERE payment.status = 'review') AS in_review
+    FROM payment WHERE payment.event_id = event.id
+) AS payment
+WHERE event.id = $1
