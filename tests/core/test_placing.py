@@ -27,8 +27,8 @@ from tests.support.builders import (
     VERSION,
     act_command,
     example_layout,
+    expect_accepted,
     expect_booking,
-    expect_done,
     expect_refusal,
     expect_refused,
     held_and_sold,
@@ -279,8 +279,8 @@ def test_a_hold_that_is_due_does_not_count_against_its_buyer() -> None:
 
 def test_the_same_key_and_body_give_the_same_booking_again() -> None:
     state = make_event_state()
-    first = expect_done(state, place_command("it", *FAMILY))
-    again = expect_done(state, place_command("it", *FAMILY, booking=make_id("another id")))
+    first = expect_accepted(state, place_command("it", *FAMILY))
+    again = expect_accepted(state, place_command("it", *FAMILY, booking=make_id("another id")))
     assert (first.replayed, again.replayed) == (False, True)
     assert again.booking == first.booking
     assert len(state.entries) == 1
@@ -305,7 +305,7 @@ def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_rep
     command = place_command("it", *FAMILY)
     committed = expect_booking(make_event_state(), command)
     reopened = make_event_state(bookings=[committed])
-    done = expect_done(reopened, command)
+    done = expect_accepted(reopened, command)
     assert (done.booking, done.replayed) == (committed, False)
     assert is_unchanged(reopened)
 
@@ -314,7 +314,7 @@ def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_rep
 def test_a_replay_shows_what_has_become_of_the_booking(status: Status) -> None:
     earlier = make_booking("it", status, standing_line(2))
     state = make_event_state(bookings=[earlier])
-    done = expect_done(state, place_command("it", PoolItem("standing", 2, "full"), booking=make_id("another id")))
+    done = expect_accepted(state, place_command("it", PoolItem("standing", 2, "full"), booking=make_id("another id")))
     assert (done.booking, done.replayed) == (earlier, True)
     assert is_unchanged(state)
 

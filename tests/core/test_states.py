@@ -38,8 +38,8 @@ from tests.support.builders import (
     VERSION,
     act_command,
     example_layout,
+    expect_accepted,
     expect_booking,
-    expect_done,
     expect_refusal,
     held_and_sold,
     is_unchanged,
@@ -391,7 +391,7 @@ def test_the_diagram_has_every_status_and_an_arrow_for_every_edge() -> None:
 
 
 def test_a_new_booking_answers_with_the_time_of_the_book() -> None:
-    done = expect_done(make_event_state(), place_command("it", SeatItem("A-1")))
+    done = expect_accepted(make_event_state(), place_command("it", SeatItem("A-1")))
     assert (done.now, done.booking.created_at) == (NOW, NOW)
 
 

@@ -38,7 +38,7 @@ from holdfast.engine.auditor import Finding
 from holdfast.runtime import db, ids
 from holdfast.runtime.settings import Settings
 from tests.support.builders import seat_grid, seated_layout
-from tests.support.engine_helpers import async_test
+from tests.support.engine_harness import async_test
 from tests.support.harness import (
     Server,
     example_event,

@@ -14,15 +14,15 @@ from holdfast.engine.event_editor import change_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db, ids
 from tests.support.command_line import call_holdfast, run_audit
-from tests.support.engine_helpers import (
+from tests.support.engine_harness import (
     ACTOR,
     EventHandle,
-    act_command,
     async_test,
     lane_connection,
+    new_action_command,
     new_event,
+    new_hold_command,
     one_pool,
-    place_command,
     run_commands,
     shift_clock,
 )
@@ -48,24 +48,24 @@ class Busy(Struct, frozen=True):
 
 async def _busy_event(connection: db.Connection) -> Busy:
     event = await new_event(connection, pools=STOCK)
-    left = place_command(event, "A-1", "A-2")
-    await run_commands(connection, [left, place_command(event)])
+    left = new_hold_command(event, "A-1", "A-2")
+    await run_commands(connection, [left, new_hold_command(event)])
     await shift_clock(connection, HOUR)
     names = ["held", "confirmed", "cancelled", "refunded"]
-    placed = {name: place_command(event, f"B-{number}") for number, name in enumerate(names, 1)}
+    placed = {name: new_hold_command(event, f"B-{number}") for number, name in enumerate(names, 1)}
     await run_commands(
-        connection, [*placed.values(), place_command(event, "A-1"), *(place_command(event) for _ in range(5))]
+        connection, [*placed.values(), new_hold_command(event, "A-1"), *(new_hold_command(event) for _ in range(5))]
     )
     await run_commands(
         connection,
         [
-            act_command(event, placed["held"].booking, Verb.EXTEND),
-            act_command(event, placed["confirmed"].booking, Verb.CONFIRM),
-            act_command(event, placed["cancelled"].booking, Verb.CANCEL),
-            act_command(event, placed["refunded"].booking, Verb.CONFIRM),
+            new_action_command(event, placed["held"].booking, Verb.EXTEND),
+            new_action_command(event, placed["confirmed"].booking, Verb.CONFIRM),
+            new_action_command(event, placed["cancelled"].booking, Verb.CANCEL),
+            new_action_command(event, placed["refunded"].booking, Verb.CONFIRM),
         ],
     )
-    await run_commands(connection, [act_command(event, placed["refunded"].booking, Verb.REFUND)])
+    await run_commands(connection, [new_action_command(event, placed["refunded"].booking, Verb.REFUND)])
     await change_event(db.Database(connection), event.org, event.id, EventChange(block_seats=["B-10"]), ACTOR)
     return Busy(event, expired=left.booking, **{name: command.booking for name, command in placed.items()})
 
@@ -216,7 +216,7 @@ def test_readyz_reports_the_last_findings_of_the_auditor(database: str) -> None:
         assert await auditor.run_once(db.Database(connection)) == []
         await connection.execute("UPDATE pool SET held = held + 1 WHERE code = 'places'")
         assert await auditor.run_once(db.Database(connection)) == [], "nothing has happened since"
-        await run_commands(connection, [place_command(busy.event)])
+        await run_commands(connection, [new_hold_command(busy.event)])
         return len(await auditor.run_once(db.Database(connection)))
 
     with running_server(database, workers=1) as server, server.client() as client:

@@ -14,13 +14,13 @@ from holdfast.core.commands import Accepted, Command, SettlePayment, StartPaymen
 from holdfast.core.payment import PaymentResult
 from holdfast.runtime import db, ids
 from tests.support.command_line import run_audit
-from tests.support.engine_helpers import (
+from tests.support.engine_harness import (
     EventHandle,
     async_test,
     lane_connection,
     new_event,
+    new_hold_command,
     one_pool,
-    place_command,
     run_commands,
     shift_clock,
 )
@@ -51,7 +51,7 @@ async def _sell(url: str, org: bytes, count: int) -> EventHandle:
     """So many confirmed bookings of an event, each paid for at the sandbox."""
     async with lane_connection(url) as connection:
         event = await new_event(connection, org, pools=one_pool(count, PRICE), tax_bps=0)
-        bookings = await _done(connection, [place_command(event) for _ in range(count)])
+        bookings = await _done(connection, [new_hold_command(event) for _ in range(count)])
         payments = await _done(connection, [_pay(event, each.booking.id) for each in bookings])
         paid = [each.payment for each in payments if each.payment is not None]
         refs = [f"sbx_{event.id.hex()}{payment.id.hex()}" for payment in paid]

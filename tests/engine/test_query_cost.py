@@ -19,14 +19,14 @@ from holdfast.engine.batch import run_batch, sweep
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db
 from holdfast.runtime.ids import new_id
-from tests.support.engine_helpers import (
+from tests.support.engine_harness import (
     EventHandle,
-    act_command,
     lane_connection,
+    new_action_command,
     new_event,
+    new_hold_command,
     new_org,
     one_pool,
-    place_command,
 )
 from tests.support.harness import fresh_database, query, wait_until
 
@@ -172,11 +172,11 @@ async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> di
     )
     of_event: dict[str, Any] = {"event": event.id, "org": event.org, "actor": "test"}
     commands: list[Command] = [
-        place_command(event, "A-1"),
-        place_command(event, user="u17"),
-        structs.replace(place_command(event), items=(), best_available=BestSeats("hall", 3)),
-        act_command(event, held["id"], Verb.CONFIRM),
-        act_command(event, other["id"], Verb.CANCEL),
+        new_hold_command(event, "A-1"),
+        new_hold_command(event, user="u17"),
+        structs.replace(new_hold_command(event), items=(), best_available=BestSeats("hall", 3)),
+        new_action_command(event, held["id"], Verb.CONFIRM),
+        new_action_command(event, other["id"], Verb.CANCEL),
         StartPayment(
             **of_event, booking=third["id"], payment=new_id(), provider="x", request_key=b"k", fingerprint=b"f"
         ),

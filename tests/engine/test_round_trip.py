@@ -14,7 +14,14 @@ from holdfast.engine.load import LoadedBatch, load_batch
 from holdfast.engine.save import save
 from holdfast.runtime import db
 from holdfast.runtime.ids import new_id
-from tests.support.engine_helpers import EventHandle, act_command, async_test, lane_connection, new_event, place_command
+from tests.support.engine_harness import (
+    EventHandle,
+    async_test,
+    lane_connection,
+    new_action_command,
+    new_event,
+    new_hold_command,
+)
 
 # Set outside of batches, by the request that asks the provider for a checkout page.
 SET_ELSEWHERE = {"provider_ref", "checkout_url"}
@@ -129,8 +136,8 @@ def _unset(value: Struct) -> set[str]:
 
 async def _load(connection: db.Connection, event: EventHandle, *bookings: bytes) -> LoadedBatch:
     await connection.execute("BEGIN")
-    hold = structs.replace(place_command(event), items=(SeatItem("A-4"), PoolItem("standing", 2)))
-    commands: list[Command] = [hold, *(act_command(event, booking, Verb.CONFIRM) for booking in bookings)]
+    hold = structs.replace(new_hold_command(event), items=(SeatItem("A-4"), PoolItem("standing", 2)))
+    commands: list[Command] = [hold, *(new_action_command(event, booking, Verb.CONFIRM) for booking in bookings)]
     return await load_batch(connection, LayoutCache(), {event.id: commands})
 
 

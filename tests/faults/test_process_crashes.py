@@ -35,14 +35,14 @@ from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db, embedded, ids
 from tests.support.command_line import run_audit, run_holdfast
 from tests.support.concurrent_requests import hold_request
-from tests.support.engine_helpers import (
-    act_command,
+from tests.support.engine_harness import (
     async_test,
-    eventually,
     lane_connection,
+    new_action_command,
     new_event,
+    new_hold_command,
     one_pool,
-    place_command,
+    poll_until,
 )
 from tests.support.harness import (
     IS_LONG,
@@ -196,9 +196,9 @@ def test_a_stopping_server_answers_every_request_it_accepted(postgres: str) -> N
                 ends = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", server.port) for _ in requests))
                 for (_, writer), request in zip(ends, requests, strict=True):
                     writer.write(request)
-                await eventually(lambda: _has_read_all(server.port, count))
+                await poll_until(lambda: _has_read_all(server.port, count))
                 server.process.send_signal(signal.SIGTERM)
-                await eventually(lambda: _refuses(server.port))
+                await poll_until(lambda: _refuses(server.port))
             answers = await asyncio.gather(*(_answer(reader) for reader, _ in ends), return_exceptions=True)
             for _, writer in ends:
                 writer.close()
@@ -411,12 +411,12 @@ def _connect_first_to(broken: type[Broken], url: str) -> Connect:
 async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken: type[Broken]) -> None:
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(50))
-        early = place_command(event)
+        early = new_hold_command(event)
         async with _lane(lambda: db.connect_lane(database)) as lane:
             await _submit(lane, [early])
         commands: list[Command] = [
-            act_command(event, early.booking, Verb.CONFIRM),
-            *(place_command(event) for _ in range(60)),
+            new_action_command(event, early.booking, Verb.CONFIRM),
+            *(new_hold_command(event) for _ in range(60)),
         ]
         async with _lane(_connect_first_to(broken, database)) as lane:
             with capture_logs() as logs:
@@ -438,8 +438,8 @@ async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken
 async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison: dict[str, str]) -> None:
     async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
         event = await new_event(connection, pools=one_pool(100), policy={"max_units_per_user": 1})
-        commands = [place_command(event) for _ in range(51)]
-        commands[20] = place_command(event, **poison)
+        commands = [new_hold_command(event) for _ in range(51)]
+        commands[20] = new_hold_command(event, **poison)
         with capture_logs() as logs:
             outcomes = await _submit(lane, commands)
         assert outcomes[20] == Refused(Refusal.INTERNAL)
@@ -463,10 +463,10 @@ async def test_a_full_queue_refuses_newcomers_and_serves_the_rest(
 
     async with lane_connection(database) as connection, _lane(connect) as lane:
         event = await new_event(connection, pools=one_pool(100))
-        first = lane.submit(place_command(event))
+        first = lane.submit(new_hold_command(event))
         await connecting.wait()
-        waiting = [lane.submit(place_command(event)) for _ in range(10)]
-        over = [lane.submit(place_command(event)) for _ in range(5)]
+        waiting = [lane.submit(new_hold_command(event)) for _ in range(10)]
+        over = [lane.submit(new_hold_command(event)) for _ in range(5)]
         reachable.set()
         assert _refusals(await asyncio.gather(*over)) == [Refusal.BUSY] * 5
         assert _refusals(await asyncio.gather(first, *waiting)) == []
@@ -477,10 +477,10 @@ async def test_a_full_queue_refuses_newcomers_and_serves_the_rest(
 async def test_a_closing_lane_serves_its_queue_and_nobody_else(database: str) -> None:
     async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
         event = await new_event(connection, pools=one_pool(1000))
-        waiting = [lane.submit(place_command(event)) for _ in range(3 * lanes.BATCH_MAX)]
+        waiting = [lane.submit(new_hold_command(event)) for _ in range(3 * lanes.BATCH_MAX)]
         await lane.close()
         assert _refusals(await asyncio.gather(*waiting)) == []
-        assert _refusals([await lane.submit(place_command(event))]) == [Refusal.BUSY]
+        assert _refusals([await lane.submit(new_hold_command(event))]) == [Refusal.BUSY]
         assert await connection.fetchval("SELECT held FROM pool") == len(waiting)
 
 
@@ -495,7 +495,7 @@ async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str)
         locked, *free = [await new_event(other, pools=one_pool(10)) for _ in range(4)]
         async with other.transaction():
             await other.fetch(sql.engine.lock, [locked.id])
-            commands = [place_command(event) for event in (locked, *free) for _ in range(5)]
+            commands = [new_hold_command(event) for event in (locked, *free) for _ in range(5)]
             outcomes = await _submit(lane, commands)
         assert _refusals(outcomes) == [Refusal.BUSY] * 5
         assert all(isinstance(outcome, Refused) for outcome in outcomes[:5])
@@ -516,5 +516,5 @@ async def test_a_hanging_transaction_loses_its_lock(database: str) -> None:
         await hanging.execute("BEGIN")
         await hanging.fetch(sql.engine.lock, [event.id])
         assert await next_.fetch(sql.engine.lock, [event.id])
-        await eventually(lambda: bool(hanging.is_closed()))
+        await poll_until(lambda: bool(hanging.is_closed()))
     await pool.close()

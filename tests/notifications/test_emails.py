@@ -137,7 +137,7 @@ def test_an_email_of_each_kind_arrives_complete(language: str) -> None:
         for kind in EmailKind:
             send(f"smtp://{where}", compose(letter(kind, language=language, reason="The receipt"), SENDER))
     assert len(mailbox.messages) == len(EmailKind)
-    for kind, message, (envelope, _) in zip(EmailKind, mailbox.messages, mailbox.taken, strict=True):
+    for kind, message, (envelope, _) in zip(EmailKind, mailbox.messages, mailbox.accepted, strict=True):
         raw = envelope.original_content or b""
         assert (envelope.mail_from, envelope.rcpt_tos) == (SENDER, ["ana@example.org"])
         assert set(message.keys()) == HEADERS

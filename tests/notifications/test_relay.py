@@ -18,7 +18,7 @@ from holdfast import sql
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
 from holdfast.notifications.relay import CLAIM_MAX, FAILING_MAX, RETRIES, RETRY_FOR_SECONDS, TARGETS_MAX, Relay
 from holdfast.runtime import db
-from tests.support.engine_helpers import async_test, eventually, shift_clock, without
+from tests.support.engine_harness import async_test, poll_until, remove_guard, shift_clock
 from tests.support.harness import IS_LONG, free_port
 from tests.support.relay_harness import (
     FileChannel,
@@ -28,8 +28,8 @@ from tests.support.relay_harness import (
     first_delivery,
     http_response,
     insert_deliveries,
-    new_endpoint,
-    new_org,
+    insert_endpoint,
+    insert_org,
     new_relay,
     running_receiver,
     running_relay,
@@ -62,7 +62,7 @@ def read_notes(path: Path) -> list[dict[str, Any]]:
 
 
 async def until_noted(path: Path, count: int) -> None:
-    await eventually(lambda: path.exists() and path.read_bytes().count(b"\n") > count, 40)
+    await poll_until(lambda: path.exists() and path.read_bytes().count(b"\n") > count, 40)
 
 
 def first_told(notes: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
@@ -98,8 +98,8 @@ async def deliver_with_failures(database: str, *, streams: int, each: int) -> Re
         return http_response(503)
 
     async with connected(database) as connection, running_receiver(refuse_once) as receiver:
-        org = await new_org(connection)
-        target = await new_endpoint(connection, org, receiver.url)
+        org = await insert_org(connection)
+        target = await insert_endpoint(connection, org, receiver.url)
         await insert_deliveries(connection, target, org=org, streams=streams, each=each)
         later = 0
         async with running_relay(database, send_seconds=600):
@@ -120,7 +120,7 @@ async def test_a_stream_arrives_in_order_though_attempts_fail_in_between(databas
 
 def test_without_the_check_for_earlier_rows_the_order_is_lost(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = "earlier.number < due.number"
-    monkeypatch.setattr(sql.notifications, "claim", without(guard, sql.notifications.claim, "false"))
+    monkeypatch.setattr(sql.notifications, "claim", remove_guard(guard, sql.notifications.claim, "false"))
     receiver = asyncio.run(deliver_with_failures(database, streams=5, each=12))
     assert any(numbers != sorted(numbers) for numbers in receiver.received_numbers().values())
 
@@ -128,16 +128,16 @@ def test_without_the_check_for_earlier_rows_the_order_is_lost(database: str, mon
 @async_test
 async def test_targets_that_refuse_or_hang_do_not_delay_another(database: str) -> None:
     async with connected(database) as connection, running_receiver(hang) as silent, running_receiver() as well:
-        org = await new_org(connection)
-        dead = await new_endpoint(connection, org, f"http://127.0.0.1:{free_port()}/")
-        hanging = await new_endpoint(connection, org, silent.url)
-        good = await new_endpoint(connection, org, well.url)
+        org = await insert_org(connection)
+        dead = await insert_endpoint(connection, org, f"http://127.0.0.1:{free_port()}/")
+        hanging = await insert_endpoint(connection, org, silent.url)
+        good = await insert_endpoint(connection, org, well.url)
         for target in (dead, hanging, good):
             await insert_deliveries(connection, target, org=org, streams=20, each=2)
         async with running_relay(database) as relay:
-            await eventually(lambda: len(silent.requests) == CLAIM_MAX)
+            await poll_until(lambda: len(silent.requests) == CLAIM_MAX)
             await insert_deliveries(connection, good, org=org, after=100, streams=20)
-            await eventually(lambda: len(well.requests) == 60)
+            await poll_until(lambda: len(well.requests) == 60)
             assert await count_statuses(connection, hanging) == {"waiting": 40}
             assert await count_statuses(connection, dead) == {"waiting": 40}
             _cut_short(relay)
@@ -173,11 +173,11 @@ async def test_a_well_target_finds_a_place_among_more_hanging_ones_than_there_ar
             await insert_deliveries(connection, f"dead-{number:03}", channel="hanging")
         async with running_relay(database, {"hanging": hanging, "well": well}) as relay:
             failed_once = "SELECT count(*) FROM delivery WHERE last_error = 'at first it fails'"
-            await eventually(lambda: _finds(connection, failed_once, dead))
+            await poll_until(lambda: _finds(connection, failed_once, dead))
             await shift_clock(connection, 10)
-            await eventually(lambda: hanging.under_way == FAILING_MAX)
+            await poll_until(lambda: hanging.under_way == FAILING_MAX)
             await insert_deliveries(connection, "well", channel="well", streams=10)
-            await eventually(lambda: well.asked == 10)
+            await poll_until(lambda: well.asked == 10)
             assert hanging.under_way == FAILING_MAX
             _cut_short(relay)
 
@@ -213,7 +213,7 @@ async def test_no_delivery_is_lost_or_out_of_order_while_relays_are_killed(datab
                 if killed < KILLS:
                     await until_noted(notes, (killed + 1) * count // (KILLS + 1))
                 else:
-                    await eventually(lambda: all_done(connection), 40)
+                    await poll_until(lambda: all_done(connection), 40)
             finally:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
@@ -234,11 +234,11 @@ async def test_two_relays_at_once_deliver_everything_once(database: str, tmp_pat
             relays = (
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            await eventually(lambda: _finds(connection, relays, 2), 30)
+            await poll_until(lambda: _finds(connection, relays, 2), 30)
             async with connection.transaction():
                 for target in targets:
                     await insert_deliveries(connection, target, channel="notes", streams=streams, each=each)
-            await eventually(lambda: all_done(connection), 40)
+            await poll_until(lambda: all_done(connection), 40)
     finally:
         for process in processes:
             process.kill()
@@ -252,11 +252,11 @@ async def test_two_relays_at_once_deliver_everything_once(database: str, tmp_pat
 @async_test
 async def test_another_relay_takes_over_when_the_lease_of_a_dead_one_expires(database: str, tmp_path: Path) -> None:
     async with connected(database) as connection, running_receiver(hang) as receiver:
-        org = await new_org(connection)
-        target = await new_endpoint(connection, org, receiver.url)
+        org = await insert_org(connection)
+        target = await insert_endpoint(connection, org, receiver.url)
         await insert_deliveries(connection, target, org=org, each=2)
         process = start_relay_process(database, tmp_path / "notes", send_seconds=10)
-        await eventually(lambda: len(receiver.requests) == 1, 30)
+        await poll_until(lambda: len(receiver.requests) == 1, 30)
         process.kill()
         process.wait()
         async with new_relay(database) as relay:
@@ -266,7 +266,7 @@ async def test_another_relay_takes_over_when_the_lease_of_a_dead_one_expires(dat
             assert 0 < row["due_seconds"] <= 20
             receiver.answer = lambda _: asyncio.sleep(0, http_response(200))
             await shift_clock(connection, 30)
-            await eventually(lambda: _passes(relay, connection))
+            await poll_until(lambda: _passes(relay, connection))
         assert [request.data["number"] for request in receiver.requests] == [0, 0, 1]
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 2
         assert (await first_delivery(connection, target))["attempts"] == 2
@@ -289,7 +289,7 @@ async def test_connections_that_are_lost_lose_no_delivery(database: str, tmp_pat
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
-            await eventually(lambda: all_done(connection), 30)
+            await poll_until(lambda: all_done(connection), 30)
     assert first_told(read_notes(notes)) == {("target", s): list(range(s, 800, 40)) for s in range(40)}
 
 
@@ -301,7 +301,7 @@ async def test_attempts_grow_rarer_until_three_days_are_over_and_then_it_is_an_a
         passed, waits = 0, list[float]()
         with capture_logs() as logs:
             while True:
-                await eventually(lambda: _runs_until(relay, connection, FIRST_ERROR, f"attempt {len(waits) + 1}"))
+                await poll_until(lambda: _runs_until(relay, connection, FIRST_ERROR, f"attempt {len(waits) + 1}"))
                 row = await first_delivery(connection, "target")
                 if row["status"] == "failed":
                     break
@@ -314,7 +314,7 @@ async def test_attempts_grow_rarer_until_three_days_are_over_and_then_it_is_an_a
         assert len(waits) > len(RETRIES.waits_seconds) + 2
         assert row["last_error"] == f"attempt {len(waits) + 1}"
         assert [log["event"] for log in logs if log["log_level"] == "error"] == ["delivery_failed"]
-        await eventually(lambda: _passes_to_second(relay, connection))
+        await poll_until(lambda: _passes_to_second(relay, connection))
 
 
 async def _passes_to_second(relay: Relay, connection: db.Connection) -> bool:
@@ -329,12 +329,12 @@ async def test_rows_behind_one_that_is_put_off_cost_nothing_until_it_is_due(data
     async with connected(database) as connection, new_relay(database, {"trouble": trouble}) as relay:
         await insert_deliveries(connection, "target", channel="trouble", each=30)
         await connection.execute("UPDATE delivery SET attempts = 4 WHERE number = 0")
-        await eventually(lambda: _runs_until(relay, connection, FIRST_ERROR, "attempt 5"))
+        await poll_until(lambda: _runs_until(relay, connection, FIRST_ERROR, "attempt 5"))
         aside = "SELECT count(*) FROM delivery WHERE due_at = (SELECT due_at FROM delivery WHERE number = 0)"
         due = "SELECT count(*) FROM delivery WHERE due_at <= holdfast_now()"
-        await eventually(lambda: _passes_and_finds(relay, connection, due, 0))
+        await poll_until(lambda: _passes_and_finds(relay, connection, due, 0))
         await shift_clock(connection, 5)
-        await eventually(lambda: _passes_and_finds(relay, connection, due, 0))
+        await poll_until(lambda: _passes_and_finds(relay, connection, due, 0))
         assert await connection.fetchval(aside) == 30
         assert trouble.asked == 1
 
@@ -345,7 +345,7 @@ async def test_a_waiting_delivery_is_due_as_soon_as_its_predecessor_is_done(data
         await insert_deliveries(connection, "target", channel="notes", streams=2, each=5)
         await connection.execute("UPDATE delivery SET due_at = due_at + interval '1 hour' WHERE number > 1")
         async with running_relay(database, {"notes": FileChannel(tmp_path / "notes")}):
-            await eventually(lambda: all_done(connection))
+            await poll_until(lambda: all_done(connection))
 
 
 @async_test
@@ -360,7 +360,7 @@ async def test_a_relay_that_outlived_its_lease_does_not_delay_the_new_owner(data
     async with connected(database) as connection:
         await insert_deliveries(connection, "target", channel="late")
         async with running_relay(database, {"late": Late()}):
-            await eventually(lambda: _finds(connection, "SELECT attempts FROM delivery", 2))
+            await poll_until(lambda: _finds(connection, "SELECT attempts FROM delivery", 2))
         row = await first_delivery(connection, "target")
         assert row["last_error"] is None
         assert row["due_seconds"] > 3000
@@ -387,7 +387,7 @@ async def test_how_a_channel_fails_decides_what_becomes_of_the_row(
         await insert_deliveries(connection, "mail", channel="mail")
         with capture_logs() as logs:
             async with running_relay(database, {"mail": Trouble(error)}):
-                await eventually(lambda: _finds(connection, FIRST_ERROR, detail))
+                await poll_until(lambda: _finds(connection, FIRST_ERROR, detail))
         assert await count_statuses(connection, "mail") == {row_status: 1}
         assert "buyer@" not in repr(logs)
 
@@ -398,7 +398,7 @@ async def test_only_an_endpoint_can_be_gone_as_a_whole(database: str) -> None:
         await insert_deliveries(connection, "mail", channel="mail", each=5)
         trouble = Trouble(TargetGoneError("this buyer is"))
         async with running_relay(database, {"mail": trouble}):
-            await eventually(lambda: all_done(connection))
+            await poll_until(lambda: all_done(connection))
         assert trouble.asked == 5
 
 
@@ -408,7 +408,7 @@ async def test_a_message_for_a_channel_that_is_not_set_up_fails_at_once_without_
         await insert_deliveries(connection, "mail", channel="mail", each=3)
         with capture_logs() as logs:
             async with running_relay(database):
-                await eventually(lambda: all_done(connection))
+                await poll_until(lambda: all_done(connection))
         assert await count_statuses(connection, "mail") == {"failed": 3}
         assert (await first_delivery(connection, "mail"))["last_error"] == "this channel is not set up"
         assert {log["log_level"] for log in logs} == {"info"}
@@ -423,7 +423,7 @@ async def test_a_channel_that_never_returns_is_cut_off(database: str) -> None:
     async with connected(database) as connection:
         await insert_deliveries(connection, "target", channel="hanging")
         async with running_relay(database, {"hanging": Hanging()}, send_seconds=0.2):
-            await eventually(lambda: _finds(connection, FIRST_ERROR, "TimeoutError"))
+            await poll_until(lambda: _finds(connection, FIRST_ERROR, "TimeoutError"))
 
 
 @async_test
@@ -432,25 +432,25 @@ async def test_a_gone_endpoint_is_disabled_and_gets_nothing_more(database: str) 
         return http_response(410)
 
     async with connected(database) as connection, running_receiver(gone) as receiver, running_receiver() as other:
-        org = await new_org(connection)
-        target = await new_endpoint(connection, org, receiver.url)
-        unconcerned = await new_endpoint(connection, org, other.url)
+        org = await insert_org(connection)
+        target = await insert_endpoint(connection, org, receiver.url)
+        unconcerned = await insert_endpoint(connection, org, other.url)
         for endpoint in (target, unconcerned):
             await insert_deliveries(connection, endpoint, org=org, streams=300, each=2)
         await connection.execute("UPDATE delivery SET due_at = due_at + interval '1 hour' WHERE number % 10 = 9")
         async with running_relay(database):
-            await eventually(
+            await poll_until(
                 lambda: _finds(
                     connection, f"SELECT bool_and(status = 'failed') FROM delivery WHERE target = '{target}'", True
                 )
             )
             await insert_deliveries(connection, target, org=org, after=1000)
-            await eventually(
+            await poll_until(
                 lambda: _finds(
                     connection, f"SELECT bool_and(status = 'failed') FROM delivery WHERE target = '{target}'", True
                 )
             )
-            await eventually(lambda: len(other.requests) >= 270, 20)
+            await poll_until(lambda: len(other.requests) >= 270, 20)
         assert len(receiver.requests) <= 2 * CLAIM_MAX
         (row,) = await connection.fetch("SELECT * FROM webhook_endpoint WHERE id = $1", bytes.fromhex(target))
         assert (row["enabled"], row["disabled_reason"]) == (False, "HTTP 410: the receiver no longer wants webhooks")
@@ -463,13 +463,13 @@ async def test_a_gone_endpoint_is_disabled_and_gets_nothing_more(database: str) 
 @async_test
 async def test_deliveries_to_a_deleted_or_disabled_endpoint_fail_quietly(database: str, how: str) -> None:
     async with connected(database) as connection, running_receiver() as receiver:
-        org = await new_org(connection)
-        target = await new_endpoint(connection, org, receiver.url)
+        org = await insert_org(connection)
+        target = await insert_endpoint(connection, org, receiver.url)
         await insert_deliveries(connection, target, org=org, streams=20, each=2)
         await connection.execute(how)
         with capture_logs() as logs:
             async with running_relay(database):
-                await eventually(lambda: all_done(connection))
+                await poll_until(lambda: all_done(connection))
         assert await count_statuses(connection, target) == {"failed": 40}
         assert receiver.requests == []
         assert {log["log_level"] for log in logs} == {"info"}
@@ -485,8 +485,8 @@ async def test_closing_waits_for_running_work(database: str) -> None:
         return http_response(200)
 
     async with connected(database) as connection, running_receiver(slow) as receiver:
-        org = await new_org(connection)
-        target = await new_endpoint(connection, org, receiver.url)
+        org = await insert_org(connection)
+        target = await insert_endpoint(connection, org, receiver.url)
         await insert_deliveries(connection, target, org=org, each=2)
         async with running_relay(database):
             await begun.wait()

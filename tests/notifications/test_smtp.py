@@ -116,7 +116,7 @@ def test_a_message_arrives_as_it_was_sent() -> None:
     mailbox = Mailbox()
     with mail_server(mailbox) as where:
         send(f"smtp://{where}", note())
-    ((envelope, _),) = mailbox.taken
+    ((envelope, _),) = mailbox.accepted
     assert (envelope.mail_from, envelope.rcpt_tos) == ("shop@example.org", [BUYER])
     assert mailbox.messages[0].get_content().replace("\r\n", "\n") == "¡Hola!\n.\nA single dot above.\n"
 
@@ -128,7 +128,7 @@ def test_a_temporary_refusal_is_retried() -> None:
         send(f"smtp://{where}", note())
     assert [first.is_permanent, second.is_permanent] == [False, False]
     assert ["451" in str(first), "452" in str(second)] == [True, True]
-    assert len(mailbox.taken) == 1
+    assert len(mailbox.accepted) == 1
 
 
 @pytest.mark.parametrize("about", ["rcpt", "data"])
@@ -148,7 +148,7 @@ def test_a_message_that_was_taken_is_not_sent_again_when_the_goodbye_goes_wrong(
     mailbox = Mailbox(quit=["500 What?"])
     with mail_server(mailbox) as where:
         send(f"smtp://{where}", note())
-    assert len(mailbox.taken) == 1
+    assert len(mailbox.accepted) == 1
 
 
 def test_a_server_that_is_not_there_is_tried_again() -> None:
@@ -180,7 +180,7 @@ def test_a_trickling_server_times_out_as_soon(monkeypatch: pytest.MonkeyPatch) -
     mailbox = Slow()
     with mail_server(mailbox) as where:
         assert not failing(f"smtp://{where}").is_permanent
-    assert not mailbox.taken
+    assert not mailbox.accepted
 
 
 def test_a_user_logs_in_with_any_characters_in_the_password(trusted: Papers) -> None:
@@ -189,7 +189,7 @@ def test_a_user_logs_in_with_any_characters_in_the_password(trusted: Papers) -> 
     with mail_server(mailbox, **options) as where:
         send(f"smtp://{LOGIN}@{where}", note())
         error = failing(f"smtp://shop:wrong@{where}")
-    assert mailbox.taken[0][1].authenticated
+    assert mailbox.accepted[0][1].authenticated
     assert (error.is_permanent, "535" in str(error)) == (False, True)
 
 
@@ -209,7 +209,7 @@ def test_a_password_goes_in_plain_text_only_if_the_url_allows_it(monkeypatch: py
         error = failing(f"smtp://{LOGIN}@{where}")
         send(f"smtp://{LOGIN}@{where}?starttls=optional", note())
     assert not error.is_permanent
-    assert len(mailbox.taken) == 2
+    assert len(mailbox.accepted) == 2
 
 
 def test_encryption_is_used_where_the_server_offers_it(trusted: Papers) -> None:
@@ -217,14 +217,14 @@ def test_encryption_is_used_where_the_server_offers_it(trusted: Papers) -> None:
     with mail_server(mailbox, tls_context=trusted.context) as where:
         send(f"smtp://{where}", note())
         send(f"smtp://{where}?starttls=never", note())
-    assert [session.ssl is not None for _, session in mailbox.taken] == [True, False]
+    assert [session.ssl is not None for _, session in mailbox.accepted] == [True, False]
 
 
 def test_encryption_from_the_start(trusted: Papers) -> None:
     mailbox = Mailbox()
     with mail_server(mailbox, ssl_context=trusted.context) as where:
         send(f"smtps://{where}", note())
-    assert len(mailbox.taken) == 1
+    assert len(mailbox.accepted) == 1
 
 
 def test_a_server_without_encryption_gets_nothing_where_it_is_required() -> None:
@@ -232,7 +232,7 @@ def test_a_server_without_encryption_gets_nothing_where_it_is_required() -> None
     with mail_server(mailbox) as where:
         error = failing(f"smtp://{where}?starttls=required")
     assert not error.is_permanent
-    assert not mailbox.taken
+    assert not mailbox.accepted
 
 
 @pytest.mark.parametrize(("scheme", "option"), [("smtp", "tls_context"), ("smtps", "ssl_context")])
@@ -241,7 +241,7 @@ def test_a_server_that_cannot_prove_who_it_is_gets_nothing(papers: Papers, schem
     with mail_server(mailbox, **{option: papers.context}) as where:
         error = failing(f"{scheme}://{where}")
     assert (error.is_permanent, "certificate" in str(error)) == (False, True)
-    assert not mailbox.taken
+    assert not mailbox.accepted
 
 
 def test_an_address_beyond_ascii_needs_a_server_that_knows_such() -> None:
@@ -253,7 +253,7 @@ def test_an_address_beyond_ascii_needs_a_server_that_knows_such() -> None:
         send(f"smtp://{where}", message)
     with mail_server(Mailbox(), enable_SMTPUTF8=False) as where, pytest.raises(UndeliveredError) as caught:
         send(f"smtp://{where}", message)
-    assert mailbox.taken[0][0].rcpt_tos == ["josé@example.org"]
+    assert mailbox.accepted[0][0].rcpt_tos == ["josé@example.org"]
     assert (caught.value.is_permanent, "josé" in str(caught.value)) == (True, False)
 
 

@@ -24,14 +24,14 @@ from holdfast.notifications.channel import Delivery, TargetGoneError, Undelivere
 from holdfast.notifications.webhook_addresses import NOT_FOUND, NOT_PUBLIC, check_url, is_public
 from holdfast.notifications.webhook_channel import WebhookChannel
 from holdfast.runtime import db, ids
-from tests.support.engine_helpers import async_test, eventually
+from tests.support.engine_harness import async_test, poll_until
 from tests.support.harness import free_port
 from tests.support.relay_harness import (
     Request,
     Responder,
     http_response,
-    new_endpoint,
-    new_org,
+    insert_endpoint,
+    insert_org,
     new_secret,
     running_receiver,
 )
@@ -49,7 +49,7 @@ class Hooks(msgspec.Struct, frozen=True):
 
     async def delivery(self, url: str, secret: str | None = None) -> Delivery:
         """A message for a new endpoint."""
-        target = await new_endpoint(self.pool, self.org, url, secret)
+        target = await insert_endpoint(self.pool, self.org, url, secret)
         return Delivery(
             event=ids.new_id(),
             number=7,
@@ -79,7 +79,7 @@ async def hooks(database: str, *, allow_private: bool = True) -> AsyncIterator[H
     pool = await db.create_pool(database, 2)
     channel = WebhookChannel(db.Database(pool), allow_private=allow_private)
     try:
-        yield Hooks(channel, pool, await new_org(pool))
+        yield Hooks(channel, pool, await insert_org(pool))
     finally:
         await channel.close()
         await pool.close()
@@ -326,7 +326,7 @@ async def test_a_name_server_that_hangs_takes_one_thread_for_each_name(
         free = await tell.delivery(f"http://well.test:{receiver.port}/")
         monkeypatch.setattr(socket, "getaddrinfo", answer)
         waiting = [asyncio.create_task(tell.channel.send(stuck)) for _ in range(200)]
-        await eventually(lambda: "hanging.test" in asked)
+        await poll_until(lambda: "hanging.test" in asked)
         await tell.channel.send(free)
         assert asked == ["hanging.test", "well.test"]
         waiting[0].cancel()

@@ -17,7 +17,7 @@ from holdfast import sql
 from holdfast.payments.inbox import LEASE_SECONDS, MATCH_TIMEOUT
 from holdfast.payments.provider import NoticeError
 from holdfast.runtime import ids
-from tests.support.engine_helpers import async_test, eventually, lane_connection
+from tests.support.engine_harness import async_test, lane_connection, poll_until
 from tests.support.harness import Org, Server, post_hold, publish_event, query, running_server, wait_until
 from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.payment_harness import PaymentHarness, payment_harness
@@ -230,7 +230,7 @@ def test_a_process_that_is_killed_between_keeping_and_acting_leaves_it_to_the_wo
                     async with other.transaction():
                         await other.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", event_of(payment))
                         telling = asyncio.create_task(asyncio.to_thread(post_notice, admin, payment))
-                        await eventually(lambda: _is_kept(observer))
+                        await poll_until(lambda: _is_kept(observer))
                         for pid in server.api_pids():
                             os.kill(pid, signal.SIGKILL)
                         with pytest.raises(httpx.TransportError):
@@ -291,7 +291,7 @@ def test_two_simultaneous_copies_of_a_notice_count_once(server: Server, admin: h
 async def test_a_notice_before_its_reference_is_known_is_matched_by_our_id(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, ask=False)
+        money = await stage.start_payment(booking, at_provider=False)
         assert await stage.deliver_notice(money, ref="gw_1", payment=stage.payment_text(money))
         assert await stage.payment_state(money) == ("succeeded", "fulfilled")
         assert await stage.status(booking) == "confirmed"
@@ -301,7 +301,7 @@ async def test_a_notice_before_its_reference_is_known_is_matched_by_our_id(datab
 async def test_a_notice_that_names_only_a_reference_waits_until_that_is_known(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, ask=False)
+        money = await stage.start_payment(booking, at_provider=False)
         assert await stage.deliver_notice(money, ref="gw_1")
         assert await stage.payment_state(money) == ("started", None)
         await stage.advance_clock(2)
@@ -320,7 +320,7 @@ async def test_a_payment_settled_before_its_reference_was_known_can_be_refunded(
     """The notice itself says how the provider calls the payment."""
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, ask=False)
+        money = await stage.start_payment(booking, at_provider=False)
         await stage.advance_clock(3600)
         assert await stage.deliver_notice(money, ref="gw_1", payment=stage.payment_text(money))
         assert await stage.payment_state(money) == ("refund_due", None)
@@ -468,7 +468,7 @@ async def test_a_provider_result_counts_even_after_a_long_silence(database: str)
 
 
 async def _into_review(stage: PaymentHarness, money: Any) -> None:
-    stage.gateway.result[money.provider_ref] = None
+    stage.gateway.results[money.provider_ref] = None
     await stage.connection.execute("UPDATE payment SET provider = 'gone'")
     await stage.advance_clock(2 * 86_400)
     await stage.reconciler.run_once()

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from holdfast.core.commands import SettlePayment
 from holdfast.core.decide import Outcome
 from holdfast.core.payment import Payment, PaymentResult
-from tests.support.engine_helpers import async_test
+from tests.support.engine_harness import async_test
 from tests.support.payment_harness import PaymentHarness, payment_harness
 
 

@@ -16,8 +16,8 @@ from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.auditor import audit_all
 from holdfast.engine.event_editor import set_status
 from holdfast.runtime import db, ids
-from tests.support import engine_helpers
-from tests.support.engine_helpers import ACTOR, async_test
+from tests.support import engine_harness
+from tests.support.engine_harness import ACTOR, async_test
 from tests.support.payment_harness import POOLS, PaymentHarness, payment_harness
 
 HOLD_SECONDS = 60
@@ -100,7 +100,7 @@ async def check_refunded(stage: PaymentHarness, booking: Booking, money: Payment
 
 
 def someone(stage: PaymentHarness, *seats: str, user: str = "u-2", quantity: int = 1) -> PlaceHold:
-    command = engine_helpers.place_command(stage.event, *seats, user=user)
+    command = engine_harness.new_hold_command(stage.event, *seats, user=user)
     return command if seats else structs.replace(command, items=(PoolItem("places", quantity),))
 
 
@@ -223,7 +223,7 @@ async def test_the_buyer_has_cancelled_although_the_seat_is_still_free(database:
 
         async def cancel(stage: PaymentHarness) -> None:
             booking = await stage.connection.fetchval("SELECT id FROM booking")
-            await stage.execute(engine_helpers.act_command(stage.event, booking, Verb.CANCEL))
+            await stage.execute(engine_harness.new_action_command(stage.event, booking, Verb.CANCEL))
 
         paid = await pay_late(stage, seconds, "A-1", before=cancel)
         await check_refunded(stage, *paid, status="cancelled")

@@ -10,7 +10,7 @@ from holdfast.api import app
 from holdfast.runtime.settings import Settings
 from holdfast.worker import runner
 from holdfast.worker.job import JobLoop
-from tests.support.engine_helpers import async_test
+from tests.support.engine_harness import async_test
 from tests.support.payment_harness import FakeGateway
 
 

@@ -18,7 +18,7 @@ from holdfast.payments.due_payments import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
 from holdfast.payments.reconciler import POLLS, SILENCE_MAX
 from holdfast.runtime import db
-from tests.support.engine_helpers import async_test
+from tests.support.engine_harness import async_test
 from tests.support.harness import Org, Server, query, wait_until
 from tests.support.http_assertions import expect_ok
 from tests.support.payment_harness import PaymentHarness, payment_harness
@@ -149,7 +149,7 @@ async def test_a_checkout_that_was_paid_before_it_could_be_closed_is_paid_back(d
 async def test_a_payment_that_never_got_as_far_as_the_provider_fails_with_its_hold(database: str) -> None:
     async with payment_harness(database) as stage:
         booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, ask=False)
+        money = await stage.start_payment(booking, at_provider=False)
         await stage.advance_clock(30)
         await stage.reconciler.run_once()
         assert await stage.payment_state(money) == ("started", None)
@@ -278,7 +278,7 @@ async def test_a_payment_captured_and_refunded_unheard_comes_to_an_end(database:
     """Somebody has paid it back at the provider, and no notice ever came. The provider is not asked for ever."""
     async with payment_harness(database) as stage:
         booking, money, ref = await open_payment(stage, "A-1")
-        stage.gateway.result[ref] = PaymentResult.REFUNDED
+        stage.gateway.results[ref] = PaymentResult.REFUNDED
         for _ in range(30):
             await stage.advance_clock(7200)
             await stage.reconciler.run_once()
@@ -292,7 +292,7 @@ async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database
     """The provider raises an unexpected error, and the worker survives it."""
     async with payment_harness(database) as stage:
         all_ = [await open_payment(stage, user=f"u-{number}") for number in range(3)]
-        stage.gateway.breaks_next = True
+        stage.gateway.break_on_next_call = True
         await stage.advance_clock(60)
         for _ in range(3):
             with suppress(RuntimeError):

@@ -22,7 +22,7 @@ from holdfast.payments.due_payments import LEASE_SECONDS
 from holdfast.payments.provider import ProviderError, ProviderRefusedError
 from holdfast.payments.refunds import RETRIES
 from holdfast.runtime import db
-from tests.support.engine_helpers import async_test, eventually, lane_connection, shift_clock
+from tests.support.engine_harness import async_test, lane_connection, poll_until, shift_clock
 from tests.support.harness import Org, Server, query, running_server, wait_until
 from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.payment_harness import PaymentHarness, payment_harness
@@ -197,7 +197,7 @@ async def test_a_payment_on_which_the_provider_breaks_holds_up_no_other(database
     """The provider raises an unexpected error, and the worker survives it."""
     async with payment_harness(database) as stage:
         all_ = [(await owed(stage, user=f"u-{number}"))[1] for number in range(3)]
-        stage.gateway.breaks_next = True
+        stage.gateway.break_on_next_call = True
         for _ in range(3):
             with suppress(RuntimeError):
                 await stage.refunds.run_once()
@@ -357,9 +357,9 @@ async def _kill_amid_refund(server: Server, admin: httpx.Client, payment: dict[s
         async with gateway.transaction():
             await gateway.execute("LOCK TABLE sandbox_refund IN EXCLUSIVE MODE")
             await asyncio.to_thread(post_notice, admin, payment)
-            await eventually(lambda: _is_paying_back(observer))
+            await poll_until(lambda: _is_paying_back(observer))
             await other.execute("SELECT FROM event FOR UPDATE")
-        await eventually(lambda: _is_paid_back(observer))
+        await poll_until(lambda: _is_paid_back(observer))
         for child in psutil.Process(server.process.pid).children():
             if "worker" in child.cmdline():
                 os.kill(child.pid, signal.SIGKILL)

@@ -32,9 +32,9 @@ from holdfast.payments.provider import (
 )
 from holdfast.payments.sandbox import LEASE_SECONDS, RETRIES, Action, Sandbox
 from holdfast.runtime import db
-from tests.support.engine_helpers import async_test, shift_clock
+from tests.support.engine_harness import async_test, shift_clock
 from tests.support.harness import free_port
-from tests.support.sandbox_shop import HOUR, KEY, NO_DATABASE, PAYMENT, SECRET, SandboxShop, checkout_request
+from tests.support.merchant_server import HOUR, KEY, NO_DATABASE, PAYMENT, SECRET, MerchantServer, checkout_request
 
 REF = "sbx_0190c7a1"
 PAID = ProviderStatus(PaymentResult.CAPTURED, 3000, "EUR")
@@ -45,7 +45,7 @@ OPEN = ProviderStatus(None)
 class Stage:
     """The sandbox, its books, and the shop it tells."""
 
-    def __init__(self, pool: db.Pool, shop: SandboxShop) -> None:
+    def __init__(self, pool: db.Pool, shop: MerchantServer) -> None:
         self.pool = pool
         self.shop = shop
         self.sandbox = Sandbox(db.Database(pool), SECRET, shop.url)
@@ -66,7 +66,7 @@ class Stage:
 @asynccontextmanager
 async def stage(database: str, routes: Sequence[BaseRoute] = ()) -> AsyncIterator[Stage]:
     pool = await db.create_pool(database, 8)
-    shop = SandboxShop()
+    shop = MerchantServer()
     try:
         async with shop.serve(routes):
             yield Stage(pool, shop)

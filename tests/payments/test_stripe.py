@@ -28,8 +28,8 @@ from holdfast.payments.provider import (
 from holdfast.payments.stripe import Stripe
 from tests.support import stripe_checkout_server
 from tests.support.harness import free_port, wait_until
-from tests.support.localstripe_server import LOCAL_KEY, TAGS, LocalStripe, localstripe
-from tests.support.stripe_checkout_server import KEY, SECRET, Signed, StripeSessions, sign
+from tests.support.localstripe_server import LOCAL_KEY, TAGS, LocalStripe, running_localstripe
+from tests.support.stripe_checkout_server import KEY, SECRET, SignedRequest, StripeSessions, sign
 
 # Stripe's library hands httpx its forms in a way that httpx would like to see otherwise.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
@@ -83,7 +83,7 @@ def refund(stripe: StripeSessions, ref: str, key: str = "refund-1") -> None:
     asking(stripe.url, lambda provider: provider.refund(ref, key))
 
 
-def verified(signed: Signed) -> Notice:
+def verified(signed: SignedRequest) -> Notice:
     return Stripe(KEY, SECRET, None).verify(signed.headers, signed.body)
 
 
@@ -99,7 +99,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stripe() -> Iterator[StripeSessions]:
-    with stripe_checkout_server.serving() as account:
+    with stripe_checkout_server.running_stripe() as account:
         yield account
 
 
@@ -203,7 +203,7 @@ def test_a_session_is_open_until_it_is_paid_or_expires(stripe: StripeSessions) -
     paid, over = started(stripe), started(stripe, payment="py_2")
     assert looked_up(stripe, paid) == looked_up(stripe, over) == OPEN
     stripe.pay(paid)
-    stripe.run_out(over)
+    stripe.expire(over)
     assert looked_up(stripe, paid) == PAID
     assert looked_up(stripe, over) == FAILED
 
@@ -211,11 +211,11 @@ def test_a_session_is_open_until_it_is_paid_or_expires(stripe: StripeSessions) -
 @pytest.mark.parametrize("status", ["processing", "requires_action"])
 def test_a_pending_debit_or_transfer_has_no_result_until_it_ends(stripe: StripeSessions, status: str) -> None:
     good, bad = started(stripe), started(stripe, payment="py_2")
-    stripe.promise(good, status)
-    stripe.promise(bad, status)
+    stripe.start_delayed_payment(good, status)
+    stripe.start_delayed_payment(bad, status)
     assert looked_up(stripe, good) == looked_up(stripe, bad) == OPEN
-    stripe.settle(good)
-    stripe.bounce(bad)
+    stripe.settle_delayed_payment(good)
+    stripe.fail_delayed_payment(bad)
     assert looked_up(stripe, good) == PAID
     assert looked_up(stripe, bad) == FAILED
 
@@ -224,7 +224,7 @@ def test_a_free_checkout_is_captured_when_the_buyer_finishes(stripe: StripeSessi
     ref = started(stripe, amount=0)
     stripe.sessions[ref]["payment_status"] = "no_payment_required"
     assert looked_up(stripe, ref) == OPEN
-    told = verified(stripe.finish_for_free(ref))
+    told = verified(stripe.complete_for_free(ref))
     assert looked_up(stripe, ref) == ProviderStatus(PaymentResult.CAPTURED, 0, "EUR")
     assert (told.result, told.amount) == (PaymentResult.CAPTURED, 0)
     refund(stripe, ref)
@@ -247,7 +247,7 @@ def test_closing_too_late_reports_the_payment(stripe: StripeSessions) -> None:
 @pytest.mark.parametrize("status", ["processing", "requires_action"])
 def test_a_pending_debit_or_transfer_cannot_be_closed(stripe: StripeSessions, status: str) -> None:
     ref = started(stripe)
-    stripe.promise(ref, status)
+    stripe.start_delayed_payment(ref, status)
     assert closed(stripe, ref) == OPEN
 
 
@@ -308,7 +308,7 @@ def test_a_refund_that_failed_is_not_taken_for_done(stripe: StripeSessions, stat
 
 def test_an_unpaid_charge_cannot_be_refunded(stripe: StripeSessions) -> None:
     unpaid, promised = started(stripe), started(stripe, payment="py_2")
-    stripe.promise(promised)
+    stripe.start_delayed_payment(promised)
     for ref in (unpaid, promised):
         with pytest.raises(ProviderRefusedError):
             refund(stripe, ref)
@@ -425,11 +425,11 @@ def test_a_signature_that_is_not_stripes_is_not_believed(header: Callable[[str],
     good = sign(PING)
     assert verified(good).id == "evt_1"
     with pytest.raises(NoticeError):
-        verified(Signed({"stripe-signature": header(good.headers["stripe-signature"])}, good.body))
+        verified(SignedRequest({"stripe-signature": header(good.headers["stripe-signature"])}, good.body))
 
 
 def test_a_notice_without_a_signature_or_with_that_of_another_secret_is_not_believed() -> None:
-    for forged in (Signed({}, PING), sign(PING, "whsec_of_somebody_else")):
+    for forged in (SignedRequest({}, PING), sign(PING, "whsec_of_somebody_else")):
         with pytest.raises(NoticeError):
             verified(forged)
 
@@ -438,7 +438,7 @@ def test_an_altered_notice_is_refused() -> None:
     good = sign(PING)
     for altered in (PING.replace(b"evt_1", b"evt_2"), PING + b" ", PING[:-1], b""):
         with pytest.raises(NoticeError):
-            verified(Signed(good.headers, altered))
+            verified(SignedRequest(good.headers, altered))
 
 
 def test_a_notice_that_is_minutes_old_is_believed_and_an_older_one_is_not() -> None:
@@ -467,7 +467,7 @@ def test_an_unreadable_notice_is_refused_even_if_it_is_signed(body: bytes) -> No
 def test_a_notice_is_good_if_one_of_its_signatures_is() -> None:
     """While a secret is being replaced, Stripe signs with both."""
     signature = sign(PING).headers["stripe-signature"]
-    assert verified(Signed({"stripe-signature": f"{signature},v1={'0' * 64}"}, PING)).id == "evt_1"
+    assert verified(SignedRequest({"stripe-signature": f"{signature},v1={'0' * 64}"}, PING)).id == "evt_1"
 
 
 @pytest.mark.parametrize("secret", [None, ""])
@@ -479,15 +479,15 @@ def test_without_a_secret_nothing_is_believed(secret: str | None) -> None:
 
 def test_a_debit_reports_its_result_when_it_ends(stripe: StripeSessions) -> None:
     good, bad = started(stripe), started(stripe, payment="py_2")
-    assert [verified(stripe.promise(ref)).result for ref in (good, bad)] == [None, None]
-    paid, bounced = verified(stripe.settle(good)), verified(stripe.bounce(bad))
+    assert [verified(stripe.start_delayed_payment(ref)).result for ref in (good, bad)] == [None, None]
+    paid, bounced = verified(stripe.settle_delayed_payment(good)), verified(stripe.fail_delayed_payment(bad))
     assert (paid.result, paid.ref, paid.amount) == (PaymentResult.CAPTURED, good, 4200)
     assert (bounced.result, bounced.ref, bounced.payment) == (PaymentResult.FAILED, bad, "py_2")
 
 
 def test_an_expired_session_has_failed(stripe: StripeSessions) -> None:
     ref = started(stripe)
-    told = verified(stripe.run_out(ref))
+    told = verified(stripe.expire(ref))
     assert told == Notice(id=told.id, result=PaymentResult.FAILED, ref=ref, payment="py_1")
 
 
@@ -539,7 +539,7 @@ def test_a_payment_runs_from_start_to_refund(stripe: StripeSessions) -> None:
         assert await provider.close(ref) == PAID
         await provider.refund(ref, "refund-py_1")
         await provider.refund(ref, "refund-py_1")
-        told = provider.verify(*stripe.event("charge.refunded", stripe.charge(ref)))
+        told = provider.verify(*stripe.event("charge.refunded", stripe.latest_charge(ref)))
         assert (told.result, told.payment, told.amount) == (PaymentResult.REFUNDED, "py_1", 4200)
 
     asking(stripe.url, go)
@@ -551,13 +551,13 @@ def test_a_payment_runs_from_start_to_refund(stripe: StripeSessions) -> None:
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalStripe]:
-    with localstripe() as stripe:
+    with running_localstripe() as stripe:
         yield stripe
 
 
 def test_an_intent_is_open_until_it_is_paid_or_cancelled(local: LocalStripe) -> None:
     async def go(provider: Stripe) -> None:
-        paid, over = local.intent(), local.intent()
+        paid, over = local.create_intent(), local.create_intent()
         assert await provider.look_up(paid) == await provider.look_up(over) == OPEN
         await asyncio.to_thread(local.post, f"/v1/payment_intents/{paid}/confirm")
         assert await provider.look_up(paid) == PAID
@@ -574,9 +574,9 @@ def test_an_intent_is_refunded_once_whatever_the_keys(local: LocalStripe) -> Non
         for key in ("refund-1", "refund-1", "refund-2"):
             await provider.refund(paid, key)
 
-    paid = local.intent(confirm=True)
+    paid = local.create_intent(confirm=True)
     asking(local.url, go, LOCAL_KEY)
-    (made,) = local.refunds(paid)
+    (made,) = local.list_refunds(paid)
     assert (made["amount"], made["metadata"]) == (4200, TAGS)
 
 
@@ -589,23 +589,23 @@ def test_a_refusal_by_localstripe_is_a_refusal(local: LocalStripe) -> None:
 
 @pytest.mark.parametrize("key", ["pk_test_12345", "sk_"])
 def test_a_bad_key_is_no_fault_of_the_payment(local: LocalStripe, key: str) -> None:
-    paid = local.intent(confirm=True)
+    paid = local.create_intent(confirm=True)
     with pytest.raises(ProviderError, match="AuthenticationError"):
         asking(local.url, lambda provider: provider.look_up(paid), key)
     with pytest.raises(ProviderError, match="AuthenticationError"):
         asking(local.url, lambda provider: provider.refund(paid, "refund-1"), key)
-    assert local.refunds(paid) == []
+    assert local.list_refunds(paid) == []
 
 
 @contextmanager
-def inbox() -> Iterator[tuple[str, list[Signed]]]:
+def inbox() -> Iterator[tuple[str, list[SignedRequest]]]:
     """The address of a server that takes any POST, and what it has got."""
-    got: list[Signed] = []
+    got: list[SignedRequest] = []
 
     class Taker(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            got.append(Signed({name.lower(): value for name, value in self.headers.items()}, body))
+            got.append(SignedRequest({name.lower(): value for name, value in self.headers.items()}, body))
             self.send_response(204)
             self.end_headers()
 
@@ -626,12 +626,12 @@ def inbox() -> Iterator[tuple[str, list[Signed]]]:
 def test_notices_that_localstripe_signs_are_believed_and_others_are_not(local: LocalStripe) -> None:
     with inbox() as (url, got):
         local.post("/_config/webhooks/ours", url=url, secret=SECRET)
-        paid, declined = local.intent(confirm=True), local.intent(card="4000000000000341")
+        paid, declined = local.create_intent(confirm=True), local.create_intent(card="4000000000000341")
         with pytest.raises(AssertionError, match="card_declined"):
             local.post(f"/v1/payment_intents/{declined}/confirm")
         wait_until(lambda: {paid, declined} <= _by_intent(got).keys(), 30)
         local.post("/_config/webhooks/ours", url=url, secret="whsec_of_somebody_else")
-        forged = local.intent(confirm=True)
+        forged = local.create_intent(confirm=True)
         wait_until(lambda: forged in _by_intent(got), 30)
     told = verified(_by_intent(got)[paid])
     assert told == Notice(id=told.id, result=PaymentResult.CAPTURED, payment="py_1", amount=4200, currency="EUR")
@@ -640,5 +640,5 @@ def test_notices_that_localstripe_signs_are_believed_and_others_are_not(local: L
         verified(_by_intent(got)[forged])
 
 
-def _by_intent(got: list[Signed]) -> dict[str, Signed]:
+def _by_intent(got: list[SignedRequest]) -> dict[str, SignedRequest]:
     return {json.loads(signed.body)["data"]["object"]["id"]: signed for signed in got}

@@ -11,14 +11,14 @@ from holdfast.runtime import ids
 from tests.support import resources, stripe_checkout_server
 from tests.support.harness import Org, Server, fresh_database, query, running_server, wait_until
 from tests.support.http_assertions import expect_ok
-from tests.support.localstripe_server import LOCAL_KEY, localstripe
+from tests.support.localstripe_server import LOCAL_KEY, running_localstripe
 from tests.support.resources import booking_status, payment_state, start_checkout
 from tests.support.stripe_checkout_server import KEY, SECRET, StripeSessions
 
 
 @pytest.fixture(scope="module")
 def stripe() -> Iterator[StripeSessions]:
-    with stripe_checkout_server.serving() as stripe:
+    with stripe_checkout_server.running_stripe() as stripe:
         yield stripe
 
 
@@ -85,15 +85,15 @@ def test_a_payment_that_ends_while_stripe_answers_sends_nobody_to_the_checkout(
 def test_a_seat_is_bought_and_refunded_with_an_intent_of_localstripe(postgres: str) -> None:
     """localstripe has no hosted checkout, so the payment starts in the sandbox and then becomes one of Stripe's."""
     keys = {"HOLDFAST_STRIPE_KEY": LOCAL_KEY, "HOLDFAST_STRIPE_WEBHOOK_SECRET": SECRET}
-    with localstripe() as stripe, fresh_database(postgres) as url:
+    with running_localstripe() as stripe, fresh_database(postgres) as url:
         with running_server(url, workers=1, worker=True, HOLDFAST_STRIPE_API=stripe.url, **keys) as server:
             with server.client(Org(url).headers("admin")) as clerk:
                 booking, payment = start_checkout(clerk)
-                intent = stripe.intent(amount=3570, metadata={"payment": payment["id"]})
+                intent = stripe.create_intent(amount=3570, metadata={"payment": payment["id"]})
                 query(url, "UPDATE payment SET provider = 'stripe', provider_ref = $1", intent)
                 stripe.post("/_config/webhooks/ours", url=f"{server.url}/v1/webhooks/stripe", secret=SECRET)
                 stripe.post(f"/v1/payment_intents/{intent}/confirm")
                 wait_until(lambda: booking_status(clerk, booking) == "confirmed", 15)
                 expect_ok(clerk.post(f"/v1/bookings/{booking}/refund"))
                 wait_until(lambda: payment_state(clerk, payment) == ("refunded", "refunded"), 15)
-                assert [refund["amount"] for refund in stripe.refunds(intent)] == [3570]
+                assert [refund["amount"] for refund in stripe.list_refunds(intent)] == [3570]

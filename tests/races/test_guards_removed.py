@@ -18,15 +18,15 @@ from holdfast.engine.load import LoadedBatch, load_batch
 from holdfast.engine.rows import LostUpdateError
 from holdfast.engine.save import save
 from holdfast.runtime import db
-from tests.support.engine_helpers import (
+from tests.support.engine_harness import (
     EventHandle,
     async_test,
-    eventually,
     is_waiting_for_lock,
     lane_connection,
     new_event,
-    place_command,
-    without,
+    new_hold_command,
+    poll_until,
+    remove_guard,
 )
 
 UNLOCKED = sql.engine.lock.replace("FOR UPDATE", "")
@@ -90,8 +90,8 @@ async def _race(url: str, wants: str) -> AsyncIterator[Race]:
 
 def _all(event: EventHandle, wants: str) -> list[Command]:
     if wants == "seats":
-        return [place_command(event, seat) for seat in SEATS]
-    return [place_command(event) for _ in range(CAPACITY)]
+        return [new_hold_command(event, seat) for seat in SEATS]
+    return [new_hold_command(event) for _ in range(CAPACITY)]
 
 
 def _bookings(outcomes: list[Outcome]) -> int:
@@ -102,7 +102,7 @@ def _bookings(outcomes: list[Outcome]) -> int:
 def versions_unchecked() -> Iterator[None]:
     """Batches that save an event without checking that it is still the version they loaded."""
     guarded = sql.engine.insert_bookings
-    sql.engine.insert_bookings = without("AND event.version = changed.was", guarded)
+    sql.engine.insert_bookings = remove_guard("AND event.version = changed.was", guarded)
     yield
     sql.engine.insert_bookings = guarded
 
@@ -113,7 +113,7 @@ async def test_with_the_lock_the_second_batch_waits_and_gets_nothing(database: s
     async with _race(database, wants) as race:
         await race.first.open(sql.engine.lock)
         waiting = asyncio.create_task(race.second.open(sql.engine.lock))
-        await eventually(lambda: is_waiting_for_lock(race.first.connection, race.second.connection.get_server_pid()))
+        await poll_until(lambda: is_waiting_for_lock(race.first.connection, race.second.connection.get_server_pid()))
         won = await race.first.save()
         await waiting
         lost = await race.second.save()

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.runtime import db
-from tests.support.engine_helpers import async_test, lane_connection
+from tests.support.engine_harness import async_test, lane_connection
 
 
 class Part(Struct, frozen=True):

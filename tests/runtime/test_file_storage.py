@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.runtime.storage import Storage, StorageAddressError, StorageError, open_storage
-from tests.support.engine_helpers import async_test
+from tests.support.engine_harness import async_test
 from tests.support.harness import free_port
 
 ORG = secrets.token_hex(16)

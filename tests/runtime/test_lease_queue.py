@@ -13,7 +13,7 @@ from holdfast.runtime import db
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.lease_queue import LeaseQueue
 from holdfast.sql import NamedStatement
-from tests.support.engine_helpers import async_test, shift_clock
+from tests.support.engine_harness import async_test, shift_clock
 
 TABLE: Final = """
 CREATE TABLE task (id integer PRIMARY KEY, stream text, due_at timestamptz, attempts integer);

@@ -114,7 +114,7 @@ def staged(postgres: str, path: Path) -> Iterator[Stage]:
 def _mail(stage: Stage, event: str) -> None:
     """Letters that arrive, that are refused for now, and for good, by a server that repeats the address."""
     stage.confirmed(event, "happy")
-    wait_until(lambda: len(stage.mailbox.taken) == 1, SEEN_SECONDS)
+    wait_until(lambda: len(stage.mailbox.accepted) == 1, SEEN_SECONDS)
     for code, who in (("550", "unknown"), ("451", "greylisted")):
         address = f"{who}@example.org"
         stage.mailbox.answers["rcpt"] = [f"{code} <{address}> is not for me"]

@@ -38,22 +38,22 @@ class BrowserBuyer:
         expect(self.page.locator("body")).to_contain_text(text, timeout=WAIT_MS)
 
     def seat_state(self, seat: str) -> str:
-        found: str = self.page.evaluate("seat => document.getElementById('map').map.state(seat)", seat)
-        return found
+        state: str = self.page.evaluate("seat => document.getElementById('map').map.state(seat)", seat)
+        return state
 
     def expect_seat(self, seat: str, state: str) -> None:
-        asked = "([seat, state]) => document.getElementById('map').map?.state(seat) === state"
-        self.page.wait_for_function(asked, arg=[seat, state], timeout=WAIT_MS)
+        has_state = "([seat, state]) => document.getElementById('map').map?.state(seat) === state"
+        self.page.wait_for_function(has_state, arg=[seat, state], timeout=WAIT_MS)
 
     def click_seat(self, seat: str) -> None:
-        place = self.page.evaluate("seat => document.getElementById('map').map.position(seat)", seat)
-        self.page.locator(".seatmap-frame").click(position=place)
+        position = self.page.evaluate("seat => document.getElementById('map').map.position(seat)", seat)
+        self.page.locator(".seatmap-frame").click(position=position)
 
     def chosen_seats(self) -> list[str]:
         return self.page.locator("[data-picks] strong").all_inner_texts()
 
     def hold(self) -> None:
-        """Hold the chosen seats and wait for the page of the booking."""
+        """Hold the chosen seats and wait for the booking page."""
         self.page.locator("[data-submit]").click()
         self.page.wait_for_url("**/b/*")
 
@@ -73,17 +73,17 @@ class BrowserBuyer:
 def browser_buyer(browser: Browser, server: Server, **options: Any) -> Iterator[BrowserBuyer]:
     """A buyer with a fresh browser session, which must end without errors."""
     context = browser.new_context(**{"locale": "en-GB", **options})
-    someone = BrowserBuyer(context.new_page(), server.url)
+    buyer = BrowserBuyer(context.new_page(), server.url)
     try:
-        yield someone
+        yield buyer
     finally:
         context.close()
-    assert someone.errors == [], someone.errors
+    assert buyer.errors == [], buyer.errors
 
 
 @contextmanager
 def foreign_site() -> Iterator[tuple[str, list[str]]]:
-    """The address of another site, which serves the last of these pages."""
+    """The URL of another site, and its pages. It serves the last one."""
     pages: list[str] = []
 
     class Site(BaseHTTPRequestHandler):
@@ -96,8 +96,8 @@ def foreign_site() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: object) -> None:
             """Keep the test output clean."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
         # To a browser, localhost and 127.0.0.1 are different sites.
-        yield f"http://localhost:{served.server_port}", pages
-        served.shutdown()
+        yield f"http://localhost:{site.server_port}", pages
+        site.shutdown()

@@ -24,8 +24,8 @@ VERSION = 40
 STALLS, STANDING = 0, 1
 STANDING_CAPACITY = 10
 
-FILLS_HELD = (Status.HELD, Status.PAYMENT_SUBMITTED)
-FILLS_SOLD = (Status.CONFIRMED, Status.COMPLETED)
+COUNTED_AS_HELD = (Status.HELD, Status.PAYMENT_SUBMITTED)
+COUNTED_AS_SOLD = (Status.CONFIRMED, Status.COMPLETED)
 
 
 def make_id(name: str) -> bytes:
@@ -37,10 +37,10 @@ def seconds_from_now(seconds: float) -> datetime:
 
 
 def seat_grid(rows: str, numbers: int, pool: int = STALLS, first: int = 0) -> tuple[Seat, ...]:
-    places = [(row, number) for row in rows for number in range(1, numbers + 1)]
+    positions = [(row, number) for row in rows for number in range(1, numbers + 1)]
     return tuple(
         Seat(first + at, f"{row}-{number}", pool, row, number, None, None, False)
-        for at, (row, number) in enumerate(places)
+        for at, (row, number) in enumerate(positions)
     )
 
 
@@ -56,7 +56,7 @@ def example_layout(**changes: Any) -> Layout:
     stalls = Pool(STALLS, "stalls", "Stalls", (Tariff(0, "full", "Full", 3000),), (0, len(seats) - 1))
     tariffs = (Tariff(0, "full", "Full", 1500), Tariff(1, "child", "Child", 700))
     standing = Pool(STANDING, "standing", "Standing", tariffs, None)
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "event": EVENT,
         "org": ORG,
         "revision": 1,
@@ -67,7 +67,7 @@ def example_layout(**changes: Any) -> Layout:
         "pools": (stalls, standing),
         "seats": seats,
     }
-    return Layout(**{**given, **changes})
+    return Layout(**{**fields, **changes})
 
 
 def seat_line(label: str, layout: Layout | None = None) -> Line:
@@ -82,7 +82,7 @@ def standing_line(quantity: int, unit_price: int = 1500) -> Line:
 def make_booking(name: str, status: Status = Status.HELD, *lines: Line, **changes: Any) -> Booking:
     """A booking made a minute ago, with nine minutes until it expires."""
     subtotal = sum(line.quantity * line.unit_price for line in lines)
-    made = Booking(
+    booking = Booking(
         id=make_id(name),
         event=EVENT,
         org=ORG,
@@ -100,27 +100,27 @@ def make_booking(name: str, status: Status = Status.HELD, *lines: Line, **change
         fingerprint=make_id(f"of {name}"),
         version=VERSION - 1,
     )
-    return structs.replace(made, **changes)
+    return structs.replace(booking, **changes)
 
 
-def make_free(made: Booking) -> Booking:
-    lines = tuple(structs.replace(line, unit_price=0) for line in made.lines)
-    return structs.replace(made, lines=lines, subtotal=0, tax=0, total=0)
+def make_free(booking: Booking) -> Booking:
+    lines = tuple(structs.replace(line, unit_price=0) for line in booking.lines)
+    return structs.replace(booking, lines=lines, subtotal=0, tax=0, total=0)
 
 
 def make_event_state(layout: Layout | None = None, bookings: Iterable[Booking] = (), now: datetime = NOW) -> EventState:
     """The state of an event with exactly these bookings."""
     layout = layout or example_layout()
-    there = list(bookings)
+    bookings = list(bookings)
     counters = {pool.number: PoolCounter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
     taken: dict[int, bytes] = {}
-    for one in there:
-        for line in one.lines:
-            counters[line.pool].held += line.quantity if one.status in FILLS_HELD else 0
-            counters[line.pool].sold += line.quantity if one.status in FILLS_SOLD else 0
-            if line.seat is not None and one.status in FILLS_HELD + FILLS_SOLD:
-                taken[line.seat] = one.id
-    return EventState(layout, now, VERSION, counters, {one.id: one for one in there}, taken)
+    for booking in bookings:
+        for line in booking.lines:
+            counters[line.pool].held += line.quantity if booking.status in COUNTED_AS_HELD else 0
+            counters[line.pool].sold += line.quantity if booking.status in COUNTED_AS_SOLD else 0
+            if line.seat is not None and booking.status in COUNTED_AS_HELD + COUNTED_AS_SOLD:
+                taken[line.seat] = booking.id
+    return EventState(layout, now, VERSION, counters, {booking.id: booking for booking in bookings}, taken)
 
 
 def _capacity(layout: Layout, pool: Pool) -> int:
@@ -130,7 +130,7 @@ def _capacity(layout: Layout, pool: Pool) -> int:
 
 
 def place_command(name: str, *items: SeatItem | PoolItem, **changes: Any) -> PlaceHold:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "event": EVENT,
         "org": ORG,
         "booking": make_id(name),
@@ -140,12 +140,12 @@ def place_command(name: str, *items: SeatItem | PoolItem, **changes: Any) -> Pla
         "fingerprint": make_id(f"of {name}"),
         "items": items,
     }
-    return PlaceHold(**{**given, **changes})
+    return PlaceHold(**{**fields, **changes})
 
 
 def act_command(name: str, verb: Verb, **changes: Any) -> ActOnBooking:
-    given: dict[str, Any] = {"event": EVENT, "org": ORG, "booking": make_id(name), "verb": verb, "actor": "the clerk"}
-    return ActOnBooking(**{**given, **changes})
+    fields: dict[str, Any] = {"event": EVENT, "org": ORG, "booking": make_id(name), "verb": verb, "actor": "the clerk"}
+    return ActOnBooking(**{**fields, **changes})
 
 
 def decide_one(state: EventState, command: Command) -> Outcome:
@@ -153,14 +153,14 @@ def decide_one(state: EventState, command: Command) -> Outcome:
     return outcome
 
 
-def expect_done(state: EventState, command: Command) -> Accepted:
+def expect_accepted(state: EventState, command: Command) -> Accepted:
     outcome = decide_one(state, command)
     assert isinstance(outcome, Accepted), outcome
     return outcome
 
 
 def expect_booking(state: EventState, command: Command) -> Booking:
-    return expect_done(state, command).booking
+    return expect_accepted(state, command).booking
 
 
 def expect_refused(state: EventState, command: Command) -> Refused:

@@ -45,15 +45,15 @@ def run_installed_holdfast(
 
 
 def call_holdfast(database_url: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command that ends soon, without a process of its own."""
+    """Run a short command in this process."""
     done = CliRunner().invoke(app, arguments, env={"HOLDFAST_DATABASE_URL": database_url, **environment})
     is_crash = done.exc_info is not None and not isinstance(done.exception, SystemExit | None)
-    trace = "".join(traceback.format_exception(done.exception)) if is_crash else ""
-    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr + trace)
+    traceback_text = "".join(traceback.format_exception(done.exception)) if is_crash else ""
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr + traceback_text)
 
 
 def run_audit(*arguments: str, database_url: str = "") -> dict[str, Any]:
-    """The report of `holdfast audit`, once the exit code agrees with it."""
+    """Run `holdfast audit`, check that its exit code agrees with its report, and return the report."""
     done = call_holdfast(database_url, "audit") if database_url else run_holdfast("audit", *arguments)
     report: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == (0 if report["ok"] else 1), done.stderr

@@ -40,21 +40,21 @@ def send_all_at_once(port: int, requests: Sequence[bytes], connections: int | No
 
 async def send_all_at_once_async(port: int, requests: Sequence[bytes], connections: int | None = None) -> list[Reply]:
     count = min(connections or len(requests), len(requests))
-    open_ = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(count)))
+    open_connections = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(count)))
     replies: list[Reply | None] = [None] * len(requests)
 
     async def buyer(number: int) -> None:
-        reader, writer = open_[number]
+        reader, writer = open_connections[number]
         for at in range(number, len(requests), count):
             writer.write(requests[at])
-            replies[at] = await _reply(reader)
+            replies[at] = await _read_reply(reader)
         writer.close()
 
     await asyncio.gather(*(buyer(number) for number in range(count)))
     return [reply for reply in replies if reply is not None]
 
 
-async def _reply(reader: asyncio.StreamReader) -> Reply:
+async def _read_reply(reader: asyncio.StreamReader) -> Reply:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     status = int(head.split(" ", 2)[1])
     length = next(

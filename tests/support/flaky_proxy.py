@@ -1,5 +1,5 @@
 """A proxy between the engine and its database that fails at the worst moments: just before the database sees a COMMIT,
-or just after it obeyed and before the engine hears of it."""
+or just after it committed and before the engine gets its answer."""
 
 import asyncio
 from enum import Enum
@@ -23,13 +23,13 @@ class FlakyProxy:
         self._ends: list[asyncio.StreamWriter] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
-        # The fault that the next COMMIT meets; None again afterwards.
+        # The fault of the next COMMIT. The proxy resets it to None once it has happened.
         self.next_cut: Cut | None = None
         self.was_cut = asyncio.Event()
 
     async def open(self) -> str:
         """Start the proxy and return its URL."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve_connection, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return f"postgresql://postgres:@127.0.0.1:{port}/{self._database}?sslmode=disable"
 
@@ -46,32 +46,39 @@ class FlakyProxy:
         self.next_cut = cut
         self.was_cut.clear()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(f"{self._folder}/.s.PGSQL.5432")
-        self._ends += [writer, far_writer]
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        database_reader, database_writer = await asyncio.open_unix_connection(f"{self._folder}/.s.PGSQL.5432")
+        self._ends += [writer, database_writer]
         committing = asyncio.Event()
-        ways = (self._forth(reader, far_writer, committing), self._back(far_reader, writer, committing))
-        self._tasks += [asyncio.ensure_future(way) for way in ways]
+        directions = (
+            self._forward_requests(reader, database_writer, committing),
+            self._forward_replies(database_reader, writer, committing),
+        )
+        self._tasks += [asyncio.ensure_future(direction) for direction in directions]
 
-    async def _forth(self, near: asyncio.StreamReader, far: asyncio.StreamWriter, committing: asyncio.Event) -> None:
-        while data := await _read(near):
+    async def _forward_requests(
+        self, engine: asyncio.StreamReader, database: asyncio.StreamWriter, committing: asyncio.Event
+    ) -> None:
+        while data := await _read(engine):
             if self.next_cut is not None and b"COMMIT" in data:
                 if self.next_cut is Cut.BEFORE_COMMIT:
                     self._cut_now()
                     return
                 committing.set()
-            far.write(data)
-        far.close()
+            database.write(data)
+        database.close()
 
-    async def _back(self, far: asyncio.StreamReader, near: asyncio.StreamWriter, committing: asyncio.Event) -> None:
-        while data := await _read(far):
+    async def _forward_replies(
+        self, database: asyncio.StreamReader, engine: asyncio.StreamWriter, committing: asyncio.Event
+    ) -> None:
+        while data := await _read(database):
             if not committing.is_set():
-                near.write(data)
+                engine.write(data)
             elif data.endswith(READY):
                 silent = self.next_cut is Cut.SILENCE_AFTER_COMMIT
                 self._cut_now(silent=silent)
                 return
-        near.close()
+        engine.close()
 
     def _cut_now(self, *, silent: bool = False) -> None:
         self.next_cut = None

@@ -1,4 +1,4 @@
-"""Everything tests run Holdfast with: databases, real servers in real processes, orgs and example events."""
+"""What tests need to run Holdfast: databases, real servers in real processes, orgs and example events."""
 
 import asyncio
 import atexit
@@ -45,14 +45,14 @@ def with_database(url: str, name: str) -> str:
 def run_with_connection(work: Callable[[db.Connection], Awaitable[T]], url: str) -> T:
     """Run a coroutine on a connection of its own."""
 
-    async def connected() -> T:
+    async def run() -> T:
         connection = await db.connect(url)
         try:
             return await work(connection)
         finally:
             await connection.close()
 
-    return asyncio.run(connected())
+    return asyncio.run(run())
 
 
 def query(url: str, statement: str, *values: Any) -> Any:
@@ -65,9 +65,9 @@ def query(url: str, statement: str, *values: Any) -> Any:
 
 
 def start_postgres() -> str:
-    """The URL of an embedded PostgreSQL for the life of this process, in memory where there is room.
+    """The URL of an embedded PostgreSQL that runs as long as this process, in memory if there is room.
 
-    No test takes the power away, so nothing needs to reach a disk. That makes a new database cost milliseconds."""
+    No test cuts the power, so nothing needs to reach a disk. That makes a new database cost milliseconds."""
     url = embedded.start(_temporary_folder())
     for setting in ("fsync = off", "full_page_writes = off"):
         query(url, f"ALTER SYSTEM SET {setting}")
@@ -235,9 +235,9 @@ def example_event(**changes: Any) -> dict[str, Any]:
 
 def publish_event(client: httpx.Client, event: dict[str, Any]) -> str:
     """Create the event as an admin, publish it, and return its id."""
-    made = client.post("/v1/events", json=event)
-    assert made.status_code == 201, made.text
-    id_: str = made.json()["id"]
+    created = client.post("/v1/events", json=event)
+    assert created.status_code == 201, created.text
+    id_: str = created.json()["id"]
     assert client.post(f"/v1/events/{id_}/publish").status_code == 200
     return id_
 

@@ -39,12 +39,12 @@ class Page(HTMLParser):
         self._open: list[str] = []
         self._form: Form | None = None
         self._select: str | None = None
-        self._elsewhere: list[tuple[str, str, str]] = []
+        self._outside_fields: list[tuple[str, str, str]] = []
         self.feed(response.text)
         self.close()
         assert not self._open, f"not closed: {self._open}"
         self.text = " ".join(self.text.split())
-        for owner, name, value in self._elsewhere:
+        for owner, name, value in self._outside_fields:
             next(form for form in self.forms if form.id == owner).fields[name] = value
 
     @property
@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
-        assert len(attributes) == len(attrs), f"twice in one tag: {attrs}"
+        assert len(attributes) == len(attrs), f"duplicate attribute: {attrs}"
         self.tags.append((tag, attributes))
         self.text += " "
         if tag not in VOID:
@@ -116,7 +116,7 @@ class Page(HTMLParser):
         if kind == "file" or "disabled" in attributes or (kind == "checkbox" and "checked" not in attributes):
             return
         if attributes.get("form"):
-            self._elsewhere.append((attributes["form"] or "", name, value))
+            self._outside_fields.append((attributes["form"] or "", name, value))
         elif self._form is not None:
             self._form.fields[name] = value
 
@@ -124,8 +124,8 @@ class Page(HTMLParser):
 @contextmanager
 def new_visitor(server: Server, language: str = "en", **headers: str) -> Iterator[httpx.Client]:
     """A client without cookies."""
-    told = {"Accept": HTML, "Accept-Language": language, **headers}
-    with httpx.Client(base_url=server.url, headers=told, timeout=30, verify=False) as client:
+    all_headers = {"Accept": HTML, "Accept-Language": language, **headers}
+    with httpx.Client(base_url=server.url, headers=all_headers, timeout=30, verify=False) as client:
         yield client
 
 
@@ -164,8 +164,8 @@ def same_origin_headers(client: httpx.Client) -> dict[str, str]:
 
 def redirect_target(response: httpx.Response) -> str:
     assert response.status_code == 303, f"{response.status_code}: {response.text[:2000]}"
-    where: str = response.headers["location"]
-    return where
+    location: str = response.headers["location"]
+    return location
 
 
 def hold_on_page(client: httpx.Client, event: str, /, **values: str) -> str:

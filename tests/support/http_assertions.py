@@ -1,4 +1,4 @@
-"""What every success and every problem document has to look like."""
+"""Checks that every success and every problem document must pass."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ def expect_problem(response: httpx.Response) -> dict[str, Any]:
     assert document["status"] == response.status_code
     assert document["title"]
     assert document["detail"]
-    assert not [word for word in INTERNALS if word in response.text], document
+    assert not [trace for trace in INTERNALS if trace in response.text], document
     return document
 
 

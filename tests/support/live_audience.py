@@ -1,4 +1,4 @@
-"""An audience of thousands of WebSockets on one live feed, in a process of its own that does as little as it can.
+"""An audience of thousands of WebSockets on one live feed, in a process of its own that does little else.
 
 Run it as `python -m tests.support.live_audience <port> <path> <sockets>`. It prints `ready` once every socket has its
 snapshot, reads a version from a line of its input, waits until every socket has reached that version, and prints a
@@ -23,7 +23,7 @@ REACH_SECONDS = 60
 
 class AudienceReport(msgspec.Struct):
     """`last_at` says, by journal entry, when the last socket got it. A gap is a message that does not follow
-    its predecessor. `states` are the seats as one socket knows them in the end."""
+    its predecessor. `states` are the final seat states of one socket."""
 
     sockets: int
     messages: int
@@ -70,7 +70,7 @@ class Watcher(asyncio.Protocol):
         self._is_first = is_first
         self._rest = b""
         self._is_open = False
-        self.known = -1
+        self.version = -1
 
     def connection_made(self, transport: Any) -> None:
         key = base64.b64encode(os.urandom(16)).decode()
@@ -112,11 +112,11 @@ class Watcher(asyncio.Protocol):
             message = self._tally.messages[payload] = self._tally.parse(payload)
         message.count += 1
         message.last_at = time.time()
-        if self.known < 0:
+        if self.version < 0:
             self._tally.snapshots += 1
-        elif message.first > self.known + 1:
+        elif message.first > self.version + 1:
             self._tally.gaps += 1
-        self.known = max(self.known, message.last)
+        self.version = max(self.version, message.last)
         if self._is_first:
             self._tally.states.update(msgspec.json.decode(payload).get("seats", {}))
 
@@ -137,14 +137,14 @@ async def watch(port: int, path: str, sockets: int) -> AudienceReport:
     while tally.snapshots + tally.lost < sockets:
         await asyncio.sleep(0.05)
     print("ready", flush=True)
-    version = int(await loop.run_in_executor(None, sys.stdin.readline))
+    target = int(await loop.run_in_executor(None, sys.stdin.readline))
     give_up_at = time.monotonic() + REACH_SECONDS
-    while any(watcher.known < version for watcher in watchers) and time.monotonic() < give_up_at:
+    while any(watcher.version < target for watcher in watchers) and time.monotonic() < give_up_at:
         await asyncio.sleep(0.1)
-    return _report(tally, watchers, version)
+    return _report(tally, watchers, target)
 
 
-def _report(tally: Tally, watchers: list[Watcher], version: int) -> AudienceReport:
+def _report(tally: Tally, watchers: list[Watcher], target: int) -> AudienceReport:
     last_at: dict[int, float] = {}
     for message in tally.messages.values():
         if message.first:
@@ -156,7 +156,7 @@ def _report(tally: Tally, watchers: list[Watcher], version: int) -> AudienceRepo
         bytes=tally.bytes,
         gaps=tally.gaps,
         lost=tally.lost,
-        behind=sum(watcher.known < version for watcher in watchers),
+        behind=sum(watcher.version < target for watcher in watchers),
         merged=sum(message.count for message in tally.messages.values() if message.last > message.first > 0),
         states=tally.states,
         last_at=last_at,
@@ -192,11 +192,11 @@ class Audience:
 
 
 def main() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     port, path, sockets = sys.argv[1:]
-    seen = uvloop.run(watch(int(port), path, int(sockets)))
-    print(msgspec.json.encode(seen).decode(), flush=True)
+    report = uvloop.run(watch(int(port), path, int(sockets)))
+    print(msgspec.json.encode(report).decode(), flush=True)
 
 
 if __name__ == "__main__":

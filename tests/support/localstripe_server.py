@@ -1,4 +1,4 @@
-"""localstripe on loopback: intents, refunds and signed notices as others implemented them."""
+"""localstripe on loopback: intents, refunds and signed notices, implemented independently of us."""
 
 import subprocess
 import sys
@@ -32,14 +32,14 @@ class LocalStripe:
         assert answer.status_code == 200, answer.text
         return answer.json() if answer.content else None
 
-    def intent(self, card: str = "4242424242424242", **more: Any) -> str:
+    def create_intent(self, card: str = "4242424242424242", **more: Any) -> str:
         details = {"number": card, "exp_month": 12, "exp_year": 2035, "cvc": "123"}
         method = self.post("/v1/payment_methods", type="card", card=details)
         form = {"amount": 4200, "currency": "eur", "payment_method": method["id"], "metadata": TAGS, **more}
         id_: str = self.post("/v1/payment_intents", **form)["id"]
         return id_
 
-    def refunds(self, intent: str) -> list[Any]:
+    def list_refunds(self, intent: str) -> list[Any]:
         found: list[Any] = self._client.get("/v1/refunds", params={"payment_intent": intent}).json()["data"]
         return found
 
@@ -48,12 +48,12 @@ class LocalStripe:
 
 
 @contextmanager
-def localstripe() -> Iterator[LocalStripe]:
+def running_localstripe() -> Iterator[LocalStripe]:
     port = free_port()
     process = subprocess.Popen([sys.executable, "-c", LOCALSTRIPE, str(port)])
     stripe = LocalStripe(f"http://127.0.0.1:{port}")
     try:
-        wait_until(lambda: _answers(stripe.url), 30)
+        wait_until(lambda: _is_up(stripe.url), 30)
         yield stripe
     finally:
         stripe.close()
@@ -61,7 +61,7 @@ def localstripe() -> Iterator[LocalStripe]:
         process.wait(30)
 
 
-def _answers(url: str) -> bool:
+def _is_up(url: str) -> bool:
     try:
         return httpx.get(url).status_code == 401
     except httpx.TransportError:

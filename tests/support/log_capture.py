@@ -1,4 +1,4 @@
-"""Capture what a server writes to its log, and look for secrets in it."""
+"""Capture the log of a server, and look for secrets in it."""
 
 import json
 import os
@@ -28,25 +28,25 @@ class CapturedLog:
     def text(self) -> str:
         return self.path.read_text(errors="replace")
 
-    def has_entry(self, what: str) -> bool:
+    def has_entry(self, event: str) -> bool:
         """Whether the log has an entry of this name."""
-        return f'"event": "{what}"' in self.text
+        return f'"event": "{event}"' in self.text
 
 
 def find_leaks(text: str, named: dict[str, str]) -> list[str]:
     """The secrets in the log, without repeating the line that leaks."""
     found = []
     for line in text.splitlines():
-        about = json.loads(line).get("event") if line.startswith("{") else line[:20]
+        event = json.loads(line).get("event") if line.startswith("{") else line[:20]
         lowered = line.lower()
-        found += [f"{name} in {about}" for name, secret in named.items() if secret.lower() in lowered]
-        found += [f"{name} in {about}" for name, pattern in PATTERNS.items() if pattern.search(line)]
+        found += [f"{name} in {event}" for name, secret in named.items() if secret.lower() in lowered]
+        found += [f"{name} in {event}" for name, pattern in PATTERNS.items() if pattern.search(line)]
     return found
 
 
 @contextmanager
 def redirect_output(path: Path) -> Iterator[None]:
-    """Send the output of every process started meanwhile to this file."""
+    """Redirect the output of every process that starts meanwhile to this file."""
     kept = os.dup(1), os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 1)

@@ -18,16 +18,16 @@ class Mailbox:
 
     def __init__(self, **answers: list[str]) -> None:
         self.answers = answers
-        self.taken: list[tuple[Envelope, Session]] = []
+        self.accepted: list[tuple[Envelope, Session]] = []
 
     @property
     def messages(self) -> list[EmailMessage]:
-        raw = [envelope.original_content or b"" for envelope, _ in self.taken]
+        raw = [envelope.original_content or b"" for envelope, _ in self.accepted]
         return [message_from_bytes(content, policy=default) for content in raw]
 
-    def _answer(self, about: str, yes: str) -> str:
-        waiting = self.answers.get(about)
-        return waiting.pop(0) if waiting else yes
+    def _answer(self, command: str, default_answer: str) -> str:
+        scripted = self.answers.get(command)
+        return scripted.pop(0) if scripted else default_answer
 
     async def handle_RCPT(  # noqa: N802
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
@@ -40,7 +40,7 @@ class Mailbox:
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
         answer = self._answer("data", "250 OK")
         if answer.startswith("2"):
-            self.taken.append((envelope, session))
+            self.accepted.append((envelope, session))
         return answer
 
     async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802

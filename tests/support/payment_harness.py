@@ -20,8 +20,8 @@ from holdfast.payments.provider import CheckoutRequest, Notice, NoticeError, Pro
 from holdfast.payments.reconciler import Reconciler
 from holdfast.payments.refunds import Refunder
 from holdfast.runtime import db, ids
-from tests.support import engine_helpers
-from tests.support.engine_helpers import ACTOR, EventHandle, lane_connection, new_event
+from tests.support import engine_harness
+from tests.support.engine_harness import ACTOR, EventHandle, lane_connection, new_event
 
 POOLS: Final = [
     {"code": "stalls", "seats": {"rows": ["A"], "numbers": 10}, "tariffs": [{"code": "full", "price": 3000}]},
@@ -42,44 +42,44 @@ class NoticeBody(Struct, frozen=True, kw_only=True):
 
 class FakeGateway:
     """A provider in memory. `failures` lists the errors of the next calls by name; a failure of `refund after` happens
-    once the refund is under way. After `breaks_next` it fails for ever on the next payment it is asked about."""
+    once the refund is under way. After `break_on_next_call` every call about the next payment fails."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, CheckoutRequest] = {}
-        self.result: dict[str, PaymentResult | None] = {}
+        self.requests: dict[str, CheckoutRequest] = {}
+        self.results: dict[str, PaymentResult | None] = {}
         self.amounts: dict[str, tuple[int, str]] = {}
         self.refunds: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
         self.failures: dict[str, list[BaseException]] = defaultdict(list)
-        self.breaks_next = False
+        self.break_on_next_call = False
         self.broken_ref: str | None = None
         self.is_closed = False
 
-    async def start(self, ask: CheckoutRequest) -> StartedCheckout:
-        ref = f"gw_{ask.payment.rpartition('_')[2]}"
-        self.asked[ref] = ask
-        self.result.setdefault(ref, None)
-        self.amounts.setdefault(ref, (ask.amount, ask.currency))
+    async def start(self, request: CheckoutRequest) -> StartedCheckout:
+        ref = f"gw_{request.payment.rpartition('_')[2]}"
+        self.requests[ref] = request
+        self.results.setdefault(ref, None)
+        self.amounts.setdefault(ref, (request.amount, request.currency))
         return StartedCheckout(ref, f"https://gateway.example/{ref}")
 
     def capture(self, ref: str, amount: int | None = None) -> None:
-        self.result[ref] = PaymentResult.CAPTURED
+        self.results[ref] = PaymentResult.CAPTURED
         if amount is not None:
             self.amounts[ref] = (amount, self.amounts[ref][1])
 
     async def look_up(self, ref: str) -> ProviderStatus:
-        self._called("look_up", ref)
-        return self._standing(ref)
+        self._record_call("look_up", ref)
+        return self._status(ref)
 
     async def close(self, ref: str) -> ProviderStatus:
-        self._called("close", ref)
-        self.result[ref] = self.result[ref] or PaymentResult.FAILED
-        return self._standing(ref)
+        self._record_call("close", ref)
+        self.results[ref] = self.results[ref] or PaymentResult.FAILED
+        return self._status(ref)
 
     async def refund(self, ref: str, key: str) -> None:
-        self._called("refund", ref)
+        self._record_call("refund", ref)
         assert self.refunds.setdefault(key, ref) == ref
-        self._called("refund after", ref)
+        self._record_call("refund after", ref)
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         if headers.get("signed") != "by the gateway":
@@ -92,17 +92,17 @@ class FakeGateway:
     def refs_of_calls(self, name: str) -> list[str]:
         return [ref for call, ref in self.calls if call == name]
 
-    def _called(self, name: str, ref: str) -> None:
+    def _record_call(self, name: str, ref: str) -> None:
         self.calls.append((name, ref))
-        if self.breaks_next:
-            self.breaks_next, self.broken_ref = False, ref
+        if self.break_on_next_call:
+            self.break_on_next_call, self.broken_ref = False, ref
         if ref == self.broken_ref:
             raise RuntimeError("the library of this gateway has a bug")
         if self.failures[name]:
             raise self.failures[name].pop(0)
 
-    def _standing(self, ref: str) -> ProviderStatus:
-        return ProviderStatus(self.result[ref], *self.amounts[ref])
+    def _status(self, ref: str) -> ProviderStatus:
+        return ProviderStatus(self.results[ref], *self.amounts[ref])
 
 
 class PaymentHarness:
@@ -131,7 +131,7 @@ class PaymentHarness:
         self.connect_providers({"gateway": self.gateway})
 
     async def hold(self, *seats: str, user: str = "u-1", email: str | None = "buyer@example.org") -> Booking:
-        command = structs.replace(engine_helpers.place_command(self.event, *seats, user=user), email=email)
+        command = structs.replace(engine_harness.new_hold_command(self.event, *seats, user=user), email=email)
         return (await self.execute(command)).booking
 
     async def execute(self, command: Command) -> Accepted:
@@ -140,68 +140,74 @@ class PaymentHarness:
         return outcome
 
     async def apply(self, booking: Booking, verb: BookingAction) -> Booking:
-        return (await self.execute(engine_helpers.act_command(self.event, booking.id, verb))).booking
+        return (await self.execute(engine_harness.new_action_command(self.event, booking.id, verb))).booking
 
-    async def start_payment(self, booking: Booking, *, ask: bool = True) -> Payment:
-        """Start a payment of the booking. Without `ask` it stays without a provider reference."""
-        new = ids.new_id()
+    async def start_payment(self, booking: Booking, *, at_provider: bool = True) -> Payment:
+        """Start a payment of the booking. Unless `at_provider`, it gets no provider reference."""
+        id_ = ids.new_id()
         command = StartPayment(
             event=self.event.id,
             org=self.event.org,
             booking=booking.id,
-            payment=new,
+            payment=id_,
             provider="gateway",
             actor=ACTOR,
-            request_key=new,
-            fingerprint=new,
+            request_key=id_,
+            fingerprint=id_,
         )
-        begun = (await self.execute(command)).payment
-        assert begun is not None
-        if not ask:
-            return begun
-        started = await self.gateway.start(self._ask(begun))
-        await self.pool.execute(sql.payments.set_started, self.event.id, new, started.ref, started.checkout_url)
-        return structs.replace(begun, provider_ref=started.ref)
+        payment = (await self.execute(command)).payment
+        assert payment is not None
+        if not at_provider:
+            return payment
+        started = await self.gateway.start(self._checkout_request(payment))
+        await self.pool.execute(sql.payments.set_started, self.event.id, id_, started.ref, started.checkout_url)
+        return structs.replace(payment, provider_ref=started.ref)
 
-    def _ask(self, begun: Payment) -> CheckoutRequest:
-        id_ = self.payment_text(begun)
-        return CheckoutRequest(payment=id_, amount=begun.amount, currency=begun.currency, description="", return_url="")
+    def _checkout_request(self, payment: Payment) -> CheckoutRequest:
+        id_ = self.payment_text(payment)
+        return CheckoutRequest(
+            payment=id_, amount=payment.amount, currency=payment.currency, description="", return_url=""
+        )
 
-    def payment_text(self, of: Payment) -> str:
-        return ids.format_payment_id(self.event.id, of.id)
+    def payment_text(self, payment: Payment) -> str:
+        return ids.format_payment_id(self.event.id, payment.id)
 
-    async def deliver_notice(self, of: Payment, news: PaymentResult = PaymentResult.CAPTURED, **changes: Any) -> bool:
+    async def deliver_notice(
+        self, payment: Payment, result: PaymentResult = PaymentResult.CAPTURED, /, **changes: Any
+    ) -> bool:
         """Deliver the gateway's notice about the payment, under the gateway's own reference."""
-        given: dict[str, Any] = {"ref": of.provider_ref, "amount": of.amount, "currency": of.currency}
-        word = NoticeBody(**{"id": secrets.token_hex(8), "result": news, **given, **changes})
-        return await self.inbox.receive("gateway", {"signed": "by the gateway"}, json.encode(word))
+        fields: dict[str, Any] = {"ref": payment.provider_ref, "amount": payment.amount, "currency": payment.currency}
+        body = NoticeBody(**{"id": secrets.token_hex(8), "result": result, **fields, **changes})
+        return await self.inbox.receive("gateway", {"signed": "by the gateway"}, json.encode(body))
 
-    async def settle(self, of: Payment, booking: Booking, news: PaymentResult = PaymentResult.CAPTURED) -> Payment:
+    async def settle(
+        self, payment: Payment, booking: Booking, result: PaymentResult = PaymentResult.CAPTURED
+    ) -> Payment:
         """Settle the payment directly, without the inbox."""
         command = SettlePayment(
-            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, result=news,
-            amount=of.amount, currency=of.currency,
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=payment.id, actor=ACTOR, result=result,
+            amount=payment.amount, currency=payment.currency,
         )  # fmt: skip
         settled = (await self.execute(command)).payment
         assert settled is not None
         return settled
 
-    async def resolve(self, of: Payment, booking: Booking, remedy: Remedy) -> Payment:
+    async def resolve(self, payment: Payment, booking: Booking, remedy: Remedy) -> Payment:
         command = ResolvePayment(
-            event=self.event.id, org=self.event.org, booking=booking.id, payment=of.id, actor=ACTOR, remedy=remedy
+            event=self.event.id, org=self.event.org, booking=booking.id, payment=payment.id, actor=ACTOR, remedy=remedy
         )
         resolved = (await self.execute(command)).payment
         assert resolved is not None
         return resolved
 
-    async def row(self, of: Payment) -> Any:
+    async def row(self, payment: Payment) -> Any:
         return await self.connection.fetchrow(
             "SELECT *, extract(epoch FROM due_at - holdfast_now())::float AS due_seconds FROM payment WHERE id = $1",
-            of.id,
+            payment.id,
         )
 
-    async def payment_state(self, of: Payment) -> tuple[str, str | None]:
-        row = await self.row(of)
+    async def payment_state(self, payment: Payment) -> tuple[str, str | None]:
+        row = await self.row(payment)
         return row["status"], row["outcome"]
 
     async def status(self, booking: Booking) -> str:
@@ -243,11 +249,11 @@ async def payment_harness(database: str, **changes: Any) -> AsyncIterator[Paymen
     pool = await db.create_pool(database, 4)
     async with lane_connection(database) as connection:
         event = await new_event(connection, **{"pools": POOLS, "policy": policy, **changes})
-        opened = PaymentHarness(database, connection, pool, event)
-        await opened.freeze_clock(await opened.now())
+        harness = PaymentHarness(database, connection, pool, event)
+        await harness.freeze_clock(await harness.now())
         try:
-            yield opened
+            yield harness
         finally:
-            await opened.engine.close()
+            await harness.engine.close()
             async with asyncio.timeout(10):
                 await pool.close()

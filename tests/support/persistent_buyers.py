@@ -1,4 +1,4 @@
-"""Buyers who never give up: they retry lost connections and "busy" answers with the same Idempotency-Key and remember
+"""Buyers who never give up: they retry lost connections and "busy" answers under the same Idempotency-Key and record
 every answer."""
 
 import asyncio
@@ -65,10 +65,10 @@ class PersistentBuyers:
         while not self._stopping and not self.unexpected_answers:
             item = {"pool": "places"} if random.random() < 0.8 else {"seat": f"A-{random.randint(1, SEATS)}"}
             body = {"user": "u", "items": [item]}
-            placed = await self._post_until_answered(client, f"/v1/events/{self._event}/holds", {201, 409}, body)
-            if placed is None or placed.status_code == 409:
+            answer = await self._post_until_answered(client, f"/v1/events/{self._event}/holds", {201, 409}, body)
+            if answer is None or answer.status_code == 409:
                 continue
-            booking: str = placed.json()["id"]
+            booking: str = answer.json()["id"]
             self.acknowledged[booking] = "held"
             if random.random() < 0.5 and await self._post_until_answered(
                 client, f"/v1/bookings/{booking}/confirm", {200}
@@ -109,11 +109,11 @@ def buying_in_background(server: Server, key: str, event: str) -> Iterator[Persi
     finally:
         buyers.stop()
         thread.join()
-    _check(server.database_url, event, buyers)
+    _check_database(server.database_url, event, buyers)
 
 
-def _check(url: str, event: str, buyers: PersistentBuyers) -> None:
-    """The database has exactly the acknowledged bookings, and no unit is sold twice."""
+def _check_database(url: str, event: str, buyers: PersistentBuyers) -> None:
+    """Check that the database has exactly the acknowledged bookings and that no seat is sold twice."""
     assert buyers.unexpected_answers == []
     id_ = ids.parse_event_id(event)
     assert id_ is not None

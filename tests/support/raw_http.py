@@ -27,12 +27,12 @@ def send_bytes(port: int, *parts: bytes, hang_up: bool = False) -> httpx.Respons
 
 
 def read_response(connection: socket.socket) -> httpx.Response | None:
-    heard = b""
-    while b"\r\n\r\n" not in heard:
+    received = b""
+    while b"\r\n\r\n" not in received:
         if not (more := _receive(connection)):
             return None
-        heard += more
-    lines, _, body = heard.partition(b"\r\n\r\n")
+        received += more
+    lines, _, body = received.partition(b"\r\n\r\n")
     first, *rest = lines.decode("latin-1").split("\r\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in rest)]
     length = int(dict(headers).get("content-length", "0"))

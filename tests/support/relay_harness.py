@@ -128,7 +128,7 @@ def new_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
 
 
-async def new_org(connection: db.Connection | db.Pool) -> bytes:
+async def insert_org(connection: db.Connection | db.Pool) -> bytes:
     org = ids.new_id()
     await connection.execute(
         "INSERT INTO org (id, slug, name, token_secret) VALUES ($1, $2, '', '')", org, f"org-{secrets.token_hex(4)}"
@@ -136,7 +136,7 @@ async def new_org(connection: db.Connection | db.Pool) -> bytes:
     return org
 
 
-async def new_endpoint(connection: db.Connection | db.Pool, org: bytes, url: str, secret: str | None = None) -> str:
+async def insert_endpoint(connection: db.Connection | db.Pool, org: bytes, url: str, secret: str | None = None) -> str:
     """Create an endpoint and return its target."""
     endpoint = ids.new_id()
     await connection.execute(

@@ -123,15 +123,15 @@ def create_endpoint(client: httpx.Client) -> str:
 
 def post_endpoint(client: httpx.Client) -> httpx.Response:
     """Create an endpoint. An org has a limit, so the oldest ones make room."""
-    there = expect_ok(client.get("/v1/webhook-endpoints"))["items"]
-    for oldest in there[: max(0, len(there) - 10)]:
+    existing = expect_ok(client.get("/v1/webhook-endpoints"))["items"]
+    for oldest in existing[: max(0, len(existing) - 10)]:
         expect_ok(client.delete(f"/v1/webhook-endpoints/{oldest['id']}"))
     return client.post("/v1/webhook-endpoints", json={"url": "http://127.0.0.1:9/hook"})
 
 
-def create_resource(client: httpx.Client, about: Resource, user: str = "u-1") -> str:
-    """Create a resource of this kind and return its id, or whatever else a path has in its place."""
-    match about:
+def create_resource(client: httpx.Client, kind: Resource, user: str = "u-1") -> str:
+    """Create a resource of this kind and return its id, as a path names it."""
+    match kind:
         case Resource.EVENT:
             return publish_event(client, reviewed_event())
         case Resource.BOOKING:
@@ -166,5 +166,5 @@ def booking_status(clerk: httpx.Client, booking: str) -> str:
 
 
 def payment_state(clerk: httpx.Client, payment: dict[str, Any]) -> tuple[str, str | None]:
-    now = expect_ok(clerk.get(f"/v1/payments/{payment['id']}"))
-    return now["status"], now["outcome"]
+    current = expect_ok(clerk.get(f"/v1/payments/{payment['id']}"))
+    return current["status"], current["outcome"]

@@ -1,4 +1,4 @@
-"""As much of Stripe as a Checkout session needs, on loopback: what it stores, what it refuses, and its error messages.
+"""As much of Stripe as a Checkout session needs, on loopback, with Stripe's own rules and error messages.
 
 localstripe has no sessions and ignores idempotency keys.
 """
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 Form = dict[str, str]
 
 
-class Signed(NamedTuple):
+class SignedRequest(NamedTuple):
     """A signed webhook request."""
 
     headers: dict[str, str]
@@ -44,10 +44,10 @@ class RefusedError(Exception):
         self.body: Json = {"error": {"type": "invalid_request_error", "message": message, **more}}
 
 
-def sign(body: bytes, secret: str = SECRET, at: float | None = None) -> Signed:
+def sign(body: bytes, secret: str = SECRET, at: float | None = None) -> SignedRequest:
     stamp = int(time.time() if at is None else at)
     proof = hmac.new(secret.encode(), b"%d.%s" % (stamp, body), hashlib.sha256).hexdigest()
-    return Signed({"stripe-signature": f"t={stamp},v1={proof}", "content-type": "application/json"}, body)
+    return SignedRequest({"stripe-signature": f"t={stamp},v1={proof}", "content-type": "application/json"}, body)
 
 
 class StripeSessions:
@@ -72,7 +72,7 @@ class StripeSessions:
         self.closing = threading.Event()
         self._replays: dict[str, tuple[tuple[str, Form], Json]] = {}
 
-    def pay(self, session_id: str) -> list[Signed]:
+    def pay(self, session_id: str) -> list[SignedRequest]:
         """The buyer pays by card. Stripe sends an event for the session and one for its intent."""
         session = self._complete(session_id, "succeeded")
         return [
@@ -80,86 +80,86 @@ class StripeSessions:
             self.event("payment_intent.succeeded", self.intents[session["payment_intent"]]),
         ]
 
-    def promise(self, session_id: str, status: str = "processing") -> Signed:
+    def start_delayed_payment(self, session_id: str, status: str = "processing") -> SignedRequest:
         """The buyer chooses a bank debit, which takes days, or a transfer or voucher, which `requires_action`."""
         return self.event("checkout.session.completed", self._complete(session_id, status))
 
-    def settle(self, session_id: str) -> Signed:
+    def settle_delayed_payment(self, session_id: str) -> SignedRequest:
         session = self._set_intent(session_id, "succeeded")
         return self.event("checkout.session.async_payment_succeeded", session)
 
-    def bounce(self, session_id: str) -> Signed:
+    def fail_delayed_payment(self, session_id: str) -> SignedRequest:
         session = self._set_intent(session_id, "requires_payment_method")
         return self.event("checkout.session.async_payment_failed", session)
 
-    def run_out(self, session_id: str) -> Signed:
+    def expire(self, session_id: str) -> SignedRequest:
         session = self.sessions[session_id]
         session.update(status="expired", url=None)
         return self.event("checkout.session.expired", session)
 
-    def finish_for_free(self, session_id: str) -> Signed:
+    def complete_for_free(self, session_id: str) -> SignedRequest:
         session = self.sessions[session_id]
         session.update(status="complete", payment_status="no_payment_required", amount_total=0, url=None)
         return self.event("checkout.session.completed", session)
 
-    def event(self, kind: str, subject: Json) -> Signed:
+    def event(self, kind: str, subject: Json) -> SignedRequest:
         event = {
-            "id": _new("evt"),
+            "id": _new_id("evt"),
             "object": "event",
             "type": kind,
             "livemode": False,
-            "data": {"object": _copy(subject)},
+            "data": {"object": _snapshot(subject)},
         }
         return sign(json.dumps(event).encode())
 
-    def charge(self, session_id: str) -> Json:
+    def latest_charge(self, session_id: str) -> Json:
         charge: Json = self.intents[self.sessions[session_id]["payment_intent"]]["latest_charge"]
         return charge
 
     def serve(self, call: Call) -> Json:
         if call.method != "POST" or call.idempotency_key is None:
             return self._route(call)
-        asked = (call.path, call.form)
-        before = self._replays.get(call.idempotency_key)
-        if before is None:
+        request = (call.path, call.form)
+        earlier = self._replays.get(call.idempotency_key)
+        if earlier is None:
             # Stripe stores no refusals: a refused call may be retried under its key.
-            before = self._replays[call.idempotency_key] = (asked, self._route(call))
-        if before[0] != asked:
+            earlier = self._replays[call.idempotency_key] = (request, self._route(call))
+        if earlier[0] != request:
             raise RefusedError(
                 400,
                 "Keys for idempotent requests can only be used with the same parameters they were first used with.",
                 type="idempotency_error",
             )
-        return before[1]
+        return earlier[1]
 
     def _route(self, call: Call) -> Json:
         match call.method, call.path.strip("/").split("/")[1:]:
             case "POST", ["checkout", "sessions"]:
-                return _copy(self._create(call.form))
+                return _snapshot(self._create(call.form))
             case "GET", ["checkout", "sessions", id_]:
-                return self._expanded(_known(self.sessions, id_, "checkout.session"))
+                return self._expanded(_find(self.sessions, id_, "checkout.session"))
             case "POST", ["checkout", "sessions", id_, "expire"]:
-                return _copy(self._expire(_known(self.sessions, id_, "checkout.session")))
+                return _snapshot(self._expire(_find(self.sessions, id_, "checkout.session")))
             case "GET", ["payment_intents", id_]:
-                return _copy(_known(self.intents, id_, "payment_intent"))
+                return _snapshot(_find(self.intents, id_, "payment_intent"))
             case "POST", ["refunds"]:
-                return _copy(self._refund(call.form))
+                return _snapshot(self._refund(call.form))
         raise RefusedError(404, f"Unrecognized request URL ({call.method}: {call.path}).")
 
     def _create(self, form: Form) -> Json:
         expires_at = int(form.get("expires_at", time.time() + DAY))
         left = expires_at - time.time()
         if left < 30 * MINUTE:
-            raise _bad_expiry("must be at least 30 minutes from Checkout Session creation")
+            raise _expiry_error("must be at least 30 minutes from Checkout Session creation")
         if left > DAY:
-            raise _bad_expiry("must be less than 24 hours from Checkout Session creation")
+            raise _expiry_error("must be less than 24 hours from Checkout Session creation")
         email = form.get("customer_email")
         if email is not None and "@" not in email:
             raise RefusedError(400, f"Invalid email address: {email}", code="email_invalid", param="customer_email")
         price = "line_items[0][price_data]"
         currency, amount = form[f"{price}[currency]"], int(form[f"{price}[unit_amount]"])
         _check_amount(currency, amount)
-        id_ = _new("cs_test")
+        id_ = _new_id("cs_test")
         self.sessions[id_] = {
             "id": id_,
             "object": "checkout.session",
@@ -174,9 +174,9 @@ class StripeSessions:
             "success_url": form["success_url"],
             "cancel_url": form["cancel_url"],
             "payment_intent": None,
-            "metadata": _tags(form, "metadata"),
+            "metadata": _metadata(form, "metadata"),
             "url": f"https://checkout.stripe.com/c/pay/{id_}",
-            "_of_intent": _tags(form, "payment_intent_data[metadata]"),
+            "_of_intent": _metadata(form, "payment_intent_data[metadata]"),
             "_name": form[f"{price}[product_data][name]"],
         }
         return self.sessions[id_]
@@ -194,8 +194,8 @@ class StripeSessions:
 
     def _complete(self, session_id: str, intent_status: str) -> Json:
         session = self.sessions[session_id]
-        assert session["status"] == "open", "a session that is over cannot be paid"
-        id_ = _new("pi")
+        assert session["status"] == "open", "an ended session cannot be paid"
+        id_ = _new_id("pi")
         self.intents[id_] = {
             "id": id_,
             "object": "payment_intent",
@@ -211,7 +211,7 @@ class StripeSessions:
         intent = self.intents[session["payment_intent"]]
         paid = status == "succeeded"
         charge = {
-            "id": _new("ch"),
+            "id": _new_id("ch"),
             "object": "charge",
             "amount": intent["amount"],
             "amount_refunded": 0,
@@ -230,10 +230,10 @@ class StripeSessions:
 
     def _expanded(self, session: Json) -> Json:
         intent = session["payment_intent"]
-        return _copy({**session, "payment_intent": self.intents[intent] if intent else None})
+        return _snapshot({**session, "payment_intent": self.intents[intent] if intent else None})
 
     def _refund(self, form: Form) -> Json:
-        intent = _known(self.intents, form["payment_intent"], "payment_intent")
+        intent = _find(self.intents, form["payment_intent"], "payment_intent")
         charge = intent["latest_charge"]
         if charge is None:
             raise RefusedError(400, "This PaymentIntent does not have a successful charge to refund.")
@@ -244,13 +244,13 @@ class StripeSessions:
         amount = charge["amount"] - charge["amount_refunded"]
         charge.update(refunded=True, amount_refunded=charge["amount"])
         refund = {
-            "id": _new("re"),
+            "id": _new_id("re"),
             "object": "refund",
             "amount": amount,
             "currency": charge["currency"],
             "payment_intent": intent["id"],
             "status": self.refund_status,
-            "metadata": _tags(form, "metadata"),
+            "metadata": _metadata(form, "metadata"),
         }
         self.refunds.append(refund)
         return refund
@@ -267,28 +267,28 @@ def _check_amount(currency: str, amount: int) -> None:
         raise RefusedError(400, "Invalid amount.", code="invalid_charge_amount")
 
 
-def _bad_expiry(what: str) -> RefusedError:
-    return RefusedError(400, f"The `expires_at` timestamp {what}.", param="expires_at")
+def _expiry_error(problem: str) -> RefusedError:
+    return RefusedError(400, f"The `expires_at` timestamp {problem}.", param="expires_at")
 
 
-def _known(where: dict[str, Json], id_: str, kind: str) -> Json:
-    if id_ not in where:
+def _find(objects: dict[str, Json], id_: str, kind: str) -> Json:
+    if id_ not in objects:
         raise RefusedError(404, f"No such {kind}: '{id_}'", code="resource_missing", param="id")
-    return where[id_]
+    return objects[id_]
 
 
-def _tags(form: Form, prefix: str) -> Form:
+def _metadata(form: Form, prefix: str) -> Form:
     start = f"{prefix}["
     return {name[len(start) : -1]: value for name, value in form.items() if name.startswith(start)}
 
 
-def _copy(found: Json) -> Json:
-    """A snapshot without the private fields of this server."""
-    kept: Json = json.loads(json.dumps({name: value for name, value in found.items() if not name.startswith("_")}))
+def _snapshot(document: Json) -> Json:
+    """A copy without the private fields of this server."""
+    kept: Json = json.loads(json.dumps({name: value for name, value in document.items() if not name.startswith("_")}))
     return kept
 
 
-def _new(prefix: str) -> str:
+def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(12)}"
 
 
@@ -344,7 +344,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[StripeSessions]:
+def running_stripe() -> Iterator[StripeSessions]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     account = StripeSessions(f"http://127.0.0.1:{server.server_port}")
     server.RequestHandlerClass = type("_Bound", (_Handler,), {"account": account})

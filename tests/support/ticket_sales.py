@@ -20,19 +20,19 @@ def new_address() -> str:
 
 
 def theatre_event(**changes: Any) -> dict[str, Any]:
-    given = {"timezone": "Europe/Madrid", "ends_at": "2027-03-05T22:00:00Z", "details": {"address": "Calle Mayor 1"}}
-    return example_event(**{**given, "policy": {"review": "manual"}, **changes})
+    fields = {"timezone": "Europe/Madrid", "ends_at": "2027-03-05T22:00:00Z", "details": {"address": "Calle Mayor 1"}}
+    return example_event(**{**fields, "policy": {"review": "manual"}, **changes})
 
 
 def buy_booking(client: httpx.Client, event: str, *items: dict[str, Any], **buyer: str) -> str:
     """Hold, pay in the sandbox, and wait for the confirmation."""
-    held = expect_ok(
+    booking = expect_ok(
         post_hold(client, event, items=list(items) or [{"pool": "standing", "tariff": "full"}], **buyer), 201
     )
-    payment = expect_ok(post_payment(client, held["id"]), 201)
+    payment = expect_ok(post_payment(client, booking["id"]), 201)
     assert httpx.post(payment["checkout_url"], data={"action": "pay"}).status_code == 303
-    wait_until(lambda: booking_status(client, held["id"]) == "confirmed", ARRIVES_SECONDS)
-    id_: str = held["id"]
+    wait_until(lambda: booking_status(client, booking["id"]) == "confirmed", ARRIVES_SECONDS)
+    id_: str = booking["id"]
     return id_
 
 
@@ -45,14 +45,14 @@ def wait_for_emails(mailbox: Mailbox, address: str, count: int = 1) -> list[Emai
     return emails_to(mailbox, address)
 
 
-def plain_text(letter: EmailMessage) -> str:
-    body = letter.get_body(("plain",))
+def plain_text(email: EmailMessage) -> str:
+    body = email.get_body(("plain",))
     assert body is not None
     return str(body.get_content())
 
 
-def attachments(letter: EmailMessage) -> dict[str, bytes]:
-    return {str(part.get_filename()): part.get_payload(decode=True) for part in letter.iter_attachments()}  # type: ignore[misc]
+def attachments(email: EmailMessage) -> dict[str, bytes]:
+    return {str(part.get_filename()): part.get_payload(decode=True) for part in email.iter_attachments()}  # type: ignore[misc]
 
 
 def check_in(client: httpx.Client, code: str, gate: str | None = "north", nonce: str | None = None) -> httpx.Response:

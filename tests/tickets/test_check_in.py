@@ -14,7 +14,7 @@ from icalendar import Calendar
 
 from holdfast.runtime import db
 from tests.support.concurrent_requests import Reply, request, send_all_at_once
-from tests.support.engine_helpers import eventually
+from tests.support.engine_harness import poll_until
 from tests.support.harness import (
     IS_LONG,
     Org,
@@ -213,7 +213,7 @@ def test_a_refund_that_is_being_written_holds_up_the_door_until_it_is_known(
             async with connection.transaction():
                 await connection.execute("UPDATE booking SET status = 'refunded' WHERE id = $1", _id(booking))
                 shown = asyncio.create_task(client.post("/v1/checkins", json={"code": code}))
-                await eventually(lambda: _waits_or_is_done(server, shown))
+                await poll_until(lambda: _waits_or_is_done(server, shown))
             answer = await shown
             return Reply(answer.status_code, answer.json())
 

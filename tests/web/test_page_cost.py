@@ -30,14 +30,14 @@ from holdfast.web import event_pages
 from holdfast.web.customer_api import get_seats
 from holdfast.web.session import COOKIE, read_cookie
 from holdfast.web.site import SECRET_NAME
-from tests.support.engine_helpers import (
+from tests.support.engine_harness import (
     EventHandle,
-    act_command,
     async_test,
     lane_connection,
+    new_action_command,
     new_event,
+    new_hold_command,
     new_org,
-    place_command,
     run_commands,
 )
 
@@ -99,7 +99,7 @@ async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHand
     secret = await connection.fetchval("SELECT value FROM secret WHERE name = $1", SECRET_NAME)
     session = read_cookie(shop.client.cookies[COOKIE], secret)
     assert session is not None
-    (outcome,) = await run_commands(connection, [place_command(event, "A-1", user=session.user(event.org))])
+    (outcome,) = await run_commands(connection, [new_hold_command(event, "A-1", user=session.user(event.org))])
     assert isinstance(outcome, Accepted)
     return outcome.booking
 
@@ -113,7 +113,7 @@ async def test_booking_pages_cost_few_statements(database: str) -> None:
         assert await shop.cost(path) <= HELD_PAGE_STATEMENTS_MAX, shop.statements
         assert await shop.cost(f"{path}/state") <= STATE_STATEMENTS_MAX, shop.statements
         assert not [statement for statement in shop.statements if "FROM tariff" in statement]
-        await run_commands(connection, [act_command(event, booking.id, Verb.CONFIRM)])
+        await run_commands(connection, [new_action_command(event, booking.id, Verb.CONFIRM)])
         assert await shop.cost(path) <= TICKETS_PAGE_STATEMENTS_MAX, shop.statements
         assert "/qr.svg" in await shop.look(path)
 

@@ -26,7 +26,7 @@ from holdfast.web.sandbox_pages import sandbox_routes
 from holdfast.web.site import Site
 from tests.support.browser import chromium
 from tests.support.harness import fresh_database, wait_until
-from tests.support.sandbox_shop import SECRET, SandboxShop, checkout_request
+from tests.support.merchant_server import SECRET, MerchantServer, checkout_request
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Place:
     """The checkout page and the shop on one server, in a thread of its own."""
 
     def __init__(self, database: str) -> None:
-        self.shop = SandboxShop()
+        self.shop = MerchantServer()
         self.sandbox: Sandbox
         self._loop = asyncio.new_event_loop()
         self._up: Future[None] = Future()

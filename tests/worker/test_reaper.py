@@ -16,16 +16,16 @@ from holdfast.engine.event_editor import set_status
 from holdfast.engine.load import DUE_MAX
 from holdfast.runtime import db
 from holdfast.worker.reaper import FIRST, Reaper
-from tests.support.engine_helpers import (
+from tests.support.engine_harness import (
     ACTOR,
     EventHandle,
     async_test,
     hold_many,
     lane_connection,
     new_event,
+    new_hold_command,
     new_org,
     one_pool,
-    place_command,
     run_commands,
     shift_clock,
 )
@@ -112,7 +112,7 @@ async def test_an_event_full_of_due_holds_is_for_sale_without_a_reaper(database:
         event = await new_event(connection, pools=one_pool(capacity))
         await hold_many(connection, event, capacity)
         await shift_clock(connection, HOUR)
-        everything = structs.replace(place_command(event), items=(PoolItem("places", capacity),))
+        everything = structs.replace(new_hold_command(event), items=(PoolItem("places", capacity),))
         (outcome,) = await run_commands(connection, [everything])
         assert isinstance(outcome, Accepted)
         assert await _statuses(connection, event) == {"expired": capacity, "held": 1}

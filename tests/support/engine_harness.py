@@ -1,4 +1,4 @@
-"""The engine without HTTP: events and commands in process, and a clock that tests can move."""
+"""The engine without HTTP: events and commands in process, and a clock that tests can set."""
 
 import asyncio
 import functools
@@ -79,7 +79,7 @@ def one_pool(capacity: int, price: int = 100) -> list[dict[str, Any]]:
     return [{"code": "places", "capacity": capacity, "tariffs": [{"code": "full", "price": price}]}]
 
 
-def place_command(
+def new_hold_command(
     event: EventHandle, *seats: str, pool: str = "places", details: str | None = None, user: str = ""
 ) -> PlaceHold:
     """A hold of these seats, or of one unit of the pool."""
@@ -97,7 +97,7 @@ def place_command(
     )
 
 
-def act_command(event: EventHandle, booking: bytes, verb: BookingAction) -> ActOnBooking:
+def new_action_command(event: EventHandle, booking: bytes, verb: BookingAction) -> ActOnBooking:
     return ActOnBooking(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
 
 
@@ -112,40 +112,40 @@ async def run_commands(connection: db.Connection, commands: Sequence[Command]) -
 
 async def hold_many(connection: db.Connection, event: EventHandle, count: int) -> list[bytes]:
     """Place `count` holds of one unit each and return their bookings."""
-    outcomes = await run_commands(connection, [place_command(event) for _ in range(count)])
+    outcomes = await run_commands(connection, [new_hold_command(event) for _ in range(count)])
     assert all(isinstance(outcome, Accepted) for outcome in outcomes)
     return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
 
 
 async def shift_clock(connection: db.Connection | db.DatabaseScope, seconds: int) -> None:
-    """Set the clock of this database ahead by so many seconds."""
+    """Set the clock of this database ahead by this many seconds."""
     await connection.execute(
         "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
         f"AS 'SELECT clock_timestamp() + interval ''{seconds} seconds'''"
     )
 
 
-async def eventually(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 10) -> None:
+async def poll_until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 10) -> None:
     """Poll until the condition holds. The deadline only keeps a test from hanging."""
     async with asyncio.timeout(seconds):
-        while not await _truth(condition()):
+        while not await _resolve(condition()):
             await asyncio.sleep(0.01)
 
 
-async def _truth(found: Awaitable[bool] | bool) -> bool:
-    return found if isinstance(found, bool) else await found
+async def _resolve(result: Awaitable[bool] | bool) -> bool:
+    return result if isinstance(result, bool) else await result
 
 
-def without(guard: str, statement: NamedStatement, instead: str = "") -> NamedStatement:
-    """A statement that lacks one of its conditions, to show what the condition is for."""
+def remove_guard(guard: str, statement: NamedStatement, replacement: str = "") -> NamedStatement:
+    """Return the statement without one of its conditions, to show what the condition prevents."""
     assert guard in statement.text
     unguarded = copy(statement)
-    unguarded.text = statement.text.replace(guard, instead)
+    unguarded.text = statement.text.replace(guard, replacement)
     return unguarded
 
 
 async def is_waiting_for_lock(observer: db.Connection, pid: int) -> bool:
-    found: bool = await observer.fetchval(
+    is_waiting: bool = await observer.fetchval(
         "SELECT wait_event_type IS NOT DISTINCT FROM 'Lock' FROM pg_stat_activity WHERE pid = $1", pid
     )
-    return found
+    return is_waiting

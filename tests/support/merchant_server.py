@@ -1,4 +1,4 @@
-"""A shop on loopback that receives the sandbox gateway's notices."""
+"""A merchant's server on loopback that receives the sandbox gateway's notices."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.payments.provider import CheckoutRequest, Notice
 from holdfast.payments.sandbox import Sandbox
-from tests.support.engine_helpers import eventually
+from tests.support.engine_harness import poll_until
 from tests.support.harness import free_port
 
 KEY = b"a key of thirty-two bytes for us"
@@ -34,7 +34,7 @@ HOUR = 3600
 NO_DATABASE: Any = None
 
 
-class SandboxShop:
+class MerchantServer:
     """Receives notices and verifies them. `answers` replace its next replies."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class SandboxShop:
         )
         serving = asyncio.create_task(server.serve())
         try:
-            await eventually(self._is_up)
+            await poll_until(self._is_up)
             yield
         finally:
             server.stop()  # type: ignore[no-untyped-call]
@@ -76,11 +76,11 @@ class SandboxShop:
 
 
 def checkout_request(payment: str = PAYMENT, **changes: Any) -> CheckoutRequest:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "amount": 3000,
         "currency": "EUR",
         "description": "Friday night, 2 places",
         "return_url": "https://shop.example/thanks",
         "expires_at": datetime.now(UTC) + timedelta(seconds=HOUR),
     }
-    return CheckoutRequest(payment=payment, **{**given, **changes})
+    return CheckoutRequest(payment=payment, **{**fields, **changes})
