@@ -1,4 +1,4 @@
-"""Statements reach PostgreSQL through a scope of `Database`, which knows what each of them is about."""
+"""Statements reach PostgreSQL through a scope of `Database`, which knows the event or org that each belongs to."""
 
 import ast
 import re
@@ -20,8 +20,8 @@ SCOPE = re.compile(
 )
 
 
-def calls_around_the_door(source: str) -> list[str]:
-    """What runs a statement without being a scope."""
+def calls_outside_a_scope(source: str) -> list[str]:
+    """The receivers that run a statement and are not a scope."""
     receivers = [
         ast.unparse(node.func.value)
         for node in ast.walk(ast.parse(source))
@@ -31,7 +31,7 @@ def calls_around_the_door(source: str) -> list[str]:
 
 
 def test_every_module_runs_its_statements_in_a_scope() -> None:
-    found = {path.relative_to(ROOT).as_posix(): calls_around_the_door(path.read_text()) for path in MODULES}
+    found = {path.relative_to(ROOT).as_posix(): calls_outside_a_scope(path.read_text()) for path in MODULES}
     assert {module: calls for module, calls in found.items() if calls} == {}
 
 
@@ -47,5 +47,5 @@ def test_every_module_runs_its_statements_in_a_scope() -> None:
         ("async with database.org(o).transaction() as scope:\n  await scope.execute(x)", []),
     ],
 )
-def test_a_call_around_the_door_is_found(source: str, found: list[str]) -> None:
-    assert calls_around_the_door("async def f():\n " + source.replace("\n", "\n ")) == found
+def test_the_check_finds_a_call_outside_a_scope(source: str, found: list[str]) -> None:
+    assert calls_outside_a_scope("async def f():\n " + source.replace("\n", "\n ")) == found

@@ -37,10 +37,10 @@ LAYERS = {
 ENTRY_POINTS = re.compile(r"holdfast\.(__main__|runtime\.(asgi|cli|cli_database|cli_keys|cli_orgs|server))")
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.
-PASSED_IN = "sql.engine.lock_if_free"
+PASSED_IN_STATEMENT = "sql.engine.lock_if_free"
 
 OUTSIDE = {"asyncio", "asyncpg", "io", "os", "pathlib", "socket", "subprocess", "sys", "threading", "urllib"}
-CHANCE_AND_TIME = {"random", "secrets", "time", "uuid"}
+RANDOMNESS_AND_TIME = {"random", "secrets", "time", "uuid"}
 CLOCKS = {"now", "today", "utcnow"}
 
 WRITES_STOCK = re.compile(
@@ -56,13 +56,13 @@ def name_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """`holdfast.api.auth` is of the part `api`; a module of its own is its own part."""
+    """The part of `holdfast.api.auth` is `api`. A module outside a package is its own part."""
     return module.split(".")[1] if "." in module else ""
 
 
 @cache
-def parsed(source: str) -> ast.Module:
-    """A collection in the middle of building a tree makes Python 3.11 lose count of its depth."""
+def parse(source: str) -> ast.Module:
+    """Parse with the garbage collector off: a collection in the middle makes Python 3.11 miscount the tree's depth."""
     gc.disable()
     try:
         return ast.parse(source)
@@ -71,9 +71,9 @@ def parsed(source: str) -> ast.Module:
 
 
 def imports(source: str, module: str) -> set[str]:
-    """Everything the module names in an import, with what it takes from where: `a.b` for `from a import b`."""
+    """Every name that the module imports: `a` and `a.b` for `from a import b`."""
     found: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -89,16 +89,16 @@ def parts_imported(source: str, module: str) -> set[str]:
 
 
 def impurities(source: str, module: str) -> set[str]:
-    """Ways to reach the outside: modules that do, and methods that read a clock."""
-    outside = {name.split(".")[0] for name in imports(source, module)} & (OUTSIDE | CHANCE_AND_TIME)
-    calls = [node.func for node in ast.walk(parsed(source)) if isinstance(node, ast.Call)]
+    """Imported modules that reach outside the process, and calls that read a clock."""
+    outside = {name.split(".")[0] for name in imports(source, module)} & (OUTSIDE | RANDOMNESS_AND_TIME)
+    calls = [node.func for node in ast.walk(parse(source)) if isinstance(node, ast.Call)]
     read = {f".{call.attr}()" for call in calls if isinstance(call, ast.Attribute) and call.attr in CLOCKS}
     return outside | read
 
 
 def stock_statements_used(source: str, module: str) -> set[str]:
-    """Statements of `engine.sql` and `events.sql`, as `sql.engine.lock`, or the whole file where it is taken as one."""
-    tree = parsed(source)
+    """Statements of `engine.sql` and `events.sql`, as `sql.engine.lock`, or the whole file if it is used as one."""
+    tree = parse(source)
     dotted = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     files = {f"sql.{name}" for name in STOCK_STATEMENTS}
     used = {text for text in dotted if text.startswith(tuple(f"{file}." for file in files))}
@@ -112,15 +112,15 @@ def stock_written(text: str) -> list[str]:
 
 
 def texts_in(source: str) -> Iterator[str]:
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def offenders(check: Callable[[str, str], object], *parts: str) -> dict[str, object]:
-    """What the check finds in the modules of these parts, or in all."""
+    """The findings of the check by module, in these parts or in all."""
     found = {name_of(path): check(path.read_text(), name_of(path)) for path in MODULES}
-    return {name: what for name, what in found.items() if what and (not parts or part_of(name) in parts)}
+    return {name: finding for name, finding in found.items() if finding and (not parts or part_of(name) in parts)}
 
 
 def forbidden_imports(source: str, module: str) -> set[str]:
@@ -134,7 +134,7 @@ def test_imports_point_one_way() -> None:
     assert offenders(forbidden_imports) == {}
 
 
-def test_the_core_reads_no_clock_no_randomness_and_nothing_outside() -> None:
+def test_the_core_uses_no_clock_no_randomness_and_no_io() -> None:
     assert offenders(impurities, "core") == {}
 
 
@@ -148,10 +148,10 @@ def test_no_module_writes_stock_with_a_statement_of_its_own() -> None:
 
 def test_only_the_engine_uses_the_statements_that_write_stock() -> None:
     others = {part_of(name_of(path)) for path in MODULES} - {"engine"}
-    assert offenders(stock_statements_used, *others) == {"holdfast.worker.reaper": {PASSED_IN}}
+    assert offenders(stock_statements_used, *others) == {"holdfast.worker.reaper": {PASSED_IN_STATEMENT}}
 
 
-def test_every_package_has_its_layer() -> None:
+def test_every_package_has_a_layer() -> None:
     packages = {path.parent.relative_to(ROOT).parts[0] for path in MODULES if path.parent != ROOT}
     assert packages == set(LAYERS)
     assert {path.stem for path in STATEMENTS} >= {*STOCK_STATEMENTS, "reads", "worker"}
@@ -167,7 +167,7 @@ def test_every_package_has_its_layer() -> None:
         ("holdfast.runtime.cli", "from holdfast.api import auth", set()),
     ],
 )
-def test_an_import_that_points_the_wrong_way_is_found(module: str, source: str, found: set[str]) -> None:
+def test_the_check_finds_an_import_in_the_wrong_direction(module: str, source: str, found: set[str]) -> None:
     assert forbidden_imports(source, module) == found
 
 
@@ -180,10 +180,10 @@ def test_an_import_that_points_the_wrong_way_is_found(module: str, source: str, 
         ("from holdfast.api import auth as a", "api"),
         ("from ..worker import reaper", "worker"),
         ("from .. import worker", "worker"),
-        ("def late():\n    from holdfast.bot import run", "bot"),
+        ("def late():\n    from holdfast.demo import data", "demo"),
     ],
 )
-def test_an_import_is_seen_however_it_is_written(source: str, part: str) -> None:
+def test_the_check_finds_every_form_of_import(source: str, part: str) -> None:
     assert part in parts_imported(source, "holdfast.core.decide")
 
 
@@ -191,7 +191,7 @@ def test_an_import_is_seen_however_it_is_written(source: str, part: str) -> None
     "source",
     ["import time", "from os import urandom", "from datetime import datetime\nat = datetime.now(UTC)", "import uuid"],
 )
-def test_the_check_finds_an_import_from_outside(source: str) -> None:
+def test_the_check_finds_clocks_randomness_and_io(source: str) -> None:
     assert impurities(source, "holdfast.core.decide")
 
 
@@ -206,7 +206,7 @@ def test_the_check_finds_an_import_from_outside(source: str) -> None:
         ("from holdfast.engine import event_editor as editor\neditor.set_status()", set()),
     ],
 )
-def test_the_check_finds_an_engine_statement_wherever_it_is_used(source: str, used: set[str]) -> None:
+def test_the_check_finds_every_use_of_an_engine_statement(source: str, used: set[str]) -> None:
     assert stock_statements_used(source, "holdfast.worker.reaper") == used
 
 
@@ -222,5 +222,5 @@ def test_the_check_finds_an_engine_statement_wherever_it_is_used(source: str, us
         ("UPDATE seats_of_a_view SET x = 1", []),
     ],
 )
-def test_the_check_tells_a_write_to_stock_from_a_read(text: str, tables: list[str]) -> None:
+def test_the_check_distinguishes_writes_to_stock_from_reads(text: str, tables: list[str]) -> None:
     assert stock_written(text) == tables

@@ -1,4 +1,4 @@
-"""The benchmark runs in a short form and reports what it measured."""
+"""The benchmark runs in a short form and reports its measurements."""
 
 import json
 import subprocess

@@ -67,7 +67,7 @@ def test_the_price_is_the_sum_of_the_items_and_the_tax_comes_on_top() -> None:
 )
 def test_half_a_cent_of_tax_is_rounded_up(price: int, tax_bps: int, tax: int) -> None:
     placed = expect_booking(
-        make_event_state(_at_price(price, tax_bps)), place_command("it", PoolItem("standing", 1, "full"))
+        make_event_state(_layout_with_price(price, tax_bps)), place_command("it", PoolItem("standing", 1, "full"))
     )
     assert (placed.tax, placed.total) == (tax, price + tax)
 
@@ -75,14 +75,15 @@ def test_half_a_cent_of_tax_is_rounded_up(price: int, tax_bps: int, tax: int) ->
 @given(price=st.integers(0, 100_000_000_000), quantity=st.integers(1, 10), tax_bps=st.integers(0, 10_000))
 def test_tax_is_rounded_once_over_the_whole_booking(price: int, quantity: int, tax_bps: int) -> None:
     placed = expect_booking(
-        make_event_state(_at_price(price, tax_bps)), place_command("it", PoolItem("standing", quantity, "full"))
+        make_event_state(_layout_with_price(price, tax_bps)),
+        place_command("it", PoolItem("standing", quantity, "full")),
     )
     assert placed.subtotal == price * quantity
     assert placed.tax == floor(Fraction(price * quantity * tax_bps, 10_000) + Fraction(1, 2))
     assert placed.total == placed.subtotal + placed.tax
 
 
-def _at_price(price: int, tax_bps: int) -> Any:
+def _layout_with_price(price: int, tax_bps: int) -> Any:
     stalls, standing = example_layout().pools
     full = structs.replace(standing.tariffs[0], price=price)
     pools = (stalls, structs.replace(standing, tariffs=(full, standing.tariffs[1])))
@@ -91,9 +92,9 @@ def _at_price(price: int, tax_bps: int) -> Any:
 
 def test_a_booking_keeps_its_price_when_prices_change() -> None:
     agreed = expect_booking(make_event_state(), place_command("it", PoolItem("standing", 2, "full")))
-    dearer = make_event_state(_at_price(9999, 2500), [agreed])
-    kept = expect_booking(dearer, act_command("it", Verb.CONFIRM))
-    assert (kept.subtotal, kept.tax, kept.total, kept.lines) == (
+    repriced = make_event_state(_layout_with_price(9999, 2500), [agreed])
+    confirmed = expect_booking(repriced, act_command("it", Verb.CONFIRM))
+    assert (confirmed.subtotal, confirmed.tax, confirmed.total, confirmed.lines) == (
         agreed.subtotal,
         agreed.tax,
         agreed.total,
@@ -101,15 +102,15 @@ def test_a_booking_keeps_its_price_when_prices_change() -> None:
     )
 
 
-def test_the_tariff_may_be_left_out_where_a_pool_has_one() -> None:
+def test_an_item_needs_no_tariff_if_its_pool_has_only_one() -> None:
     placed = expect_booking(make_event_state(), place_command("it", SeatItem("A-1"), SeatItem("A-2", "full")))
     assert [line.unit_price for line in placed.lines] == [3000, 3000]
 
 
-def test_the_tariff_has_to_be_named_where_a_pool_has_several() -> None:
-    said = expect_refused(make_event_state(), place_command("it", PoolItem("standing", 1)))
-    assert (said.refusal, said.conflicts) == (Refusal.UNKNOWN_TARIFF, ("standing",))
-    assert "full, child" in said.detail
+def test_an_item_must_name_its_tariff_if_its_pool_has_several() -> None:
+    refused = expect_refused(make_event_state(), place_command("it", PoolItem("standing", 1)))
+    assert (refused.refusal, refused.conflicts) == (Refusal.UNKNOWN_TARIFF, ("standing",))
+    assert "full, child" in refused.detail
 
 
 def test_quantities_of_one_pool_and_tariff_become_one_line() -> None:
@@ -119,11 +120,11 @@ def test_quantities_of_one_pool_and_tariff_become_one_line() -> None:
     assert placed.units == 6
 
 
-def test_quantities_are_counted_together_against_what_is_left() -> None:
+def test_all_items_of_a_pool_count_together_against_its_capacity() -> None:
     half = STANDING_CAPACITY // 2
     items = (PoolItem("standing", half, "full"), PoolItem("standing", half + 1, "child"))
-    said = expect_refused(make_event_state(), place_command("it", *items))
-    assert (said.refusal, said.conflicts) == (Refusal.SOLD_OUT, ("standing",))
+    refused = expect_refused(make_event_state(), place_command("it", *items))
+    assert (refused.refusal, refused.conflicts) == (Refusal.SOLD_OUT, ("standing",))
 
 
 def test_a_seat_named_twice_is_refused() -> None:
@@ -136,22 +137,22 @@ def test_a_pool_with_seats_is_not_sold_by_quantity() -> None:
     assert expect_refusal(make_event_state(), place_command("it", PoolItem("stalls", 1))) is Refusal.INVALID_REQUEST
 
 
-def test_a_pool_without_seats_has_no_best_ones() -> None:
+def test_best_available_is_refused_in_a_pool_without_seats() -> None:
     best = BestSeats("standing", 1, "full")
     assert expect_refusal(make_event_state(), place_command("it", best_available=best)) is Refusal.INVALID_REQUEST
 
 
-def test_a_hold_takes_its_units_and_is_one_fact() -> None:
+def test_a_hold_takes_its_units_and_writes_one_journal_entry() -> None:
     state = make_event_state()
     placed = expect_booking(state, place_command("it", *FAMILY, cart_hash=b"cart", details='{"a": 1}'))
     assert placed.status is Status.HELD
     assert (placed.user, placed.cart_hash, placed.details) == ("user of it", b"cart", '{"a": 1}')
     assert (held_and_sold(state, STALLS), held_and_sold(state, STANDING)) == ((1, 0), (3, 0))
     assert state.taken == {2: placed.id}
-    (fact,) = state.entries
-    assert (fact.number, fact.kind, fact.booking.id, fact.actor) == (VERSION + 1, "held", placed.id, "actor of it")
-    assert fact.data.seats == {"A-3": "held"}
-    assert fact.data.pools == {
+    (entry,) = state.entries
+    assert (entry.number, entry.kind, entry.booking.id, entry.actor) == (VERSION + 1, "held", placed.id, "actor of it")
+    assert entry.data.seats == {"A-3": "held"}
+    assert entry.data.pools == {
         "stalls": PoolState(10, 1, 0, 9),
         "standing": PoolState(STANDING_CAPACITY, 3, 0, STANDING_CAPACITY - 3),
     }
@@ -159,20 +160,20 @@ def test_a_hold_takes_its_units_and_is_one_fact() -> None:
     assert placed.version == state.version == VERSION + 1
 
 
-@pytest.mark.parametrize(("hold", "longest", "limit"), [(600, 1800, 1800), (600, 600, 600), (600, 60, 600)])
-def test_a_hold_lasts_as_long_as_the_policy_says(hold: int, longest: int, limit: int) -> None:
-    layout = example_layout(policy=Policy(hold_seconds=hold, max_hold_seconds=longest))
+@pytest.mark.parametrize(("hold", "maximum", "limit"), [(600, 1800, 1800), (600, 600, 600), (600, 60, 600)])
+def test_a_hold_lasts_as_long_as_the_policy_says(hold: int, maximum: int, limit: int) -> None:
+    layout = example_layout(policy=Policy(hold_seconds=hold, max_hold_seconds=maximum))
     placed = expect_booking(make_event_state(layout), place_command("it", *FAMILY))
     assert (placed.expires_at, placed.max_expires_at) == (seconds_from_now(hold), seconds_from_now(limit))
 
 
-def test_where_the_policy_confirms_at_once_units_are_sold_without_a_deadline() -> None:
+def test_a_policy_that_confirms_at_once_sells_without_a_deadline() -> None:
     state = make_event_state(example_layout(policy=Policy(confirm_at_once=True)))
     placed = expect_booking(state, place_command("it", *FAMILY))
     assert (placed.status, placed.expires_at, placed.max_expires_at) == (Status.CONFIRMED, None, None)
     assert (held_and_sold(state, STALLS), held_and_sold(state, STANDING)) == ((0, 1), (0, 3))
-    (fact,) = state.entries
-    assert (fact.kind, fact.data.seats) == ("confirmed", {"A-3": "sold"})
+    (entry,) = state.entries
+    assert (entry.kind, entry.data.seats) == ("confirmed", {"A-3": "sold"})
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_where_the_policy_confirms_at_once_units_are_sold_without_a_deadline() -
     [SeatItem("A-2"), SeatItem("Z-9"), PoolItem("standing", STANDING_CAPACITY + 1, "full"), PoolItem("balcony", 1)],
     ids=["a taken seat", "an unknown seat", "more than is left", "an unknown pool"],
 )
-def test_all_of_it_or_nothing(missing: SeatItem | PoolItem) -> None:
+def test_an_order_is_accepted_as_a_whole_or_refused(missing: SeatItem | PoolItem) -> None:
     state = make_event_state(bookings=[make_booking("other", Status.CONFIRMED, seat_line("A-2"))])
     assert isinstance(decide(state, [place_command("it", *FAMILY, missing)])[0], Refused)
     assert is_unchanged(state)
@@ -189,10 +190,10 @@ def test_all_of_it_or_nothing(missing: SeatItem | PoolItem) -> None:
 
 def test_a_refusal_names_every_conflict() -> None:
     others = [make_booking("other", Status.HELD, seat_line("A-2"), seat_line("B-1"))]
-    said = expect_refused(
+    refused = expect_refused(
         make_event_state(bookings=others), place_command("it", SeatItem("B-1"), SeatItem("A-1"), SeatItem("A-2"))
     )
-    assert (said.refusal, said.conflicts) == (Refusal.SEAT_TAKEN, ("B-1", "A-2"))
+    assert (refused.refusal, refused.conflicts) == (Refusal.SEAT_TAKEN, ("B-1", "A-2"))
 
 
 def test_a_blocked_seat_is_not_sold() -> None:
@@ -203,7 +204,7 @@ def test_a_blocked_seat_is_not_sold() -> None:
     )
 
 
-def test_the_first_of_a_batch_gets_the_seat_and_the_second_does_not() -> None:
+def test_the_first_order_of_a_batch_gets_the_seat() -> None:
     state = make_event_state()
     first, second = decide(state, [place_command("first", SeatItem("A-1")), place_command("second", SeatItem("A-1"))])
     assert isinstance(first, Accepted)
@@ -221,7 +222,7 @@ def test_a_batch_sells_exactly_what_is_left() -> None:
     assert held_and_sold(state) == (STANDING_CAPACITY, 0)
 
 
-LIVING = [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED]
+LIVE = [Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED]
 
 
 @pytest.mark.parametrize("status", Status)
@@ -229,7 +230,7 @@ def test_only_live_bookings_count_against_one_booking_per_user(status: Status) -
     earlier = make_booking("earlier", status, standing_line(1), user="ann")
     state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [earlier])
     (outcome,) = decide(state, [place_command("it", SeatItem("A-1"), user="ann")])
-    assert _said(outcome) is (Refusal.ALREADY_BOOKED if status in LIVING else None)
+    assert _refusal_of(outcome) is (Refusal.ALREADY_BOOKED if status in LIVE else None)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -237,20 +238,20 @@ def test_only_live_units_count_against_the_limit(status: Status) -> None:
     earlier = make_booking("earlier", status, standing_line(2), user="ann")
     state = make_event_state(example_layout(policy=Policy(max_units_per_user=4)), [earlier])
     (outcome,) = decide(state, [place_command("it", PoolItem("standing", 3, "full"), user="ann")])
-    assert _said(outcome) is (Refusal.LIMIT_REACHED if status in LIVING else None)
+    assert _refusal_of(outcome) is (Refusal.LIMIT_REACHED if status in LIVE else None)
 
 
-def test_the_limit_itself_may_be_reached_but_not_passed() -> None:
+def test_a_buyer_may_reach_the_limit_but_not_exceed_it() -> None:
     state = make_event_state(example_layout(policy=Policy(max_units_per_user=4)))
     orders = [place_command(f"{n}", PoolItem("standing", n, "full"), user="ann") for n in (3, 2, 1)]
-    assert [_said(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED, None]
+    assert [_refusal_of(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED, None]
 
 
-def test_the_limit_counts_the_best_available_seats_too() -> None:
+def test_best_available_seats_count_against_the_limit() -> None:
     state = make_event_state(example_layout(policy=Policy(max_units_per_user=3)))
     best = BestSeats("stalls", 2)
     orders = [place_command(f"{n}", best_available=best, user="ann") for n in range(2)]
-    assert [_said(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED]
+    assert [_refusal_of(outcome) for outcome in decide(state, orders)] == [None, Refusal.LIMIT_REACHED]
 
 
 def test_the_bookings_of_one_buyer_do_not_limit_another() -> None:
@@ -268,26 +269,26 @@ def test_a_buyer_who_cancels_may_book_again_in_the_same_batch() -> None:
         place_command("second", SeatItem("A-2"), user="ann"),
     )
     outcomes = decide(state, [first, second, act_command("first", Verb.CANCEL), second])
-    assert [_said(outcome) for outcome in outcomes] == [None, Refusal.ALREADY_BOOKED, None, None]
+    assert [_refusal_of(outcome) for outcome in outcomes] == [None, Refusal.ALREADY_BOOKED, None, None]
 
 
-def test_a_hold_that_is_due_does_not_count_against_its_buyer() -> None:
+def test_a_due_hold_does_not_count_against_its_buyer() -> None:
     due = make_booking("due", Status.HELD, standing_line(1), user="ann", expires_at=seconds_from_now(0))
     state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True)), [due])
     assert expect_booking(state, place_command("it", SeatItem("A-1"), user="ann")).status is Status.HELD
 
 
-def test_the_same_key_and_body_give_the_same_booking_again() -> None:
+def test_a_repeated_key_and_body_return_the_same_booking() -> None:
     state = make_event_state()
     first = expect_accepted(state, place_command("it", *FAMILY))
-    again = expect_accepted(state, place_command("it", *FAMILY, booking=make_id("another id")))
-    assert (first.replayed, again.replayed) == (False, True)
-    assert again.booking == first.booking
+    repeated = expect_accepted(state, place_command("it", *FAMILY, booking=make_id("another id")))
+    assert (first.replayed, repeated.replayed) == (False, True)
+    assert repeated.booking == first.booking
     assert len(state.entries) == 1
     assert held_and_sold(state, STALLS) == (1, 0)
 
 
-def test_the_same_key_in_one_batch_makes_one_booking() -> None:
+def test_a_key_repeated_in_one_batch_makes_one_booking() -> None:
     state = make_event_state()
     outcomes = decide(state, [place_command("it", *FAMILY, booking=make_id(f"id {n}")) for n in range(5)])
     assert [outcome.replayed for outcome in outcomes if isinstance(outcome, Accepted)] == [
@@ -301,7 +302,7 @@ def test_the_same_key_in_one_batch_makes_one_booking() -> None:
     assert len(state.entries) == 1
 
 
-def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_replay() -> None:
+def test_a_retried_batch_finds_its_own_booking_and_does_not_report_a_replay() -> None:
     command = place_command("it", *FAMILY)
     committed = expect_booking(make_event_state(), command)
     reopened = make_event_state(bookings=[committed])
@@ -311,7 +312,7 @@ def test_a_batch_that_is_run_again_finds_its_own_work_and_does_not_call_it_a_rep
 
 
 @pytest.mark.parametrize("status", Status)
-def test_a_replay_shows_what_has_become_of_the_booking(status: Status) -> None:
+def test_a_replay_returns_the_booking_in_its_current_status(status: Status) -> None:
     earlier = make_booking("it", status, standing_line(2))
     state = make_event_state(bookings=[earlier])
     done = expect_accepted(state, place_command("it", PoolItem("standing", 2, "full"), booking=make_id("another id")))
@@ -320,7 +321,7 @@ def test_a_replay_shows_what_has_become_of_the_booking(status: Status) -> None:
 
 
 @pytest.mark.parametrize("event", EventStatus)
-def test_a_replay_is_answered_even_when_the_event_is_no_longer_on_sale(event: EventStatus) -> None:
+def test_a_replay_succeeds_even_if_the_event_is_no_longer_on_sale(event: EventStatus) -> None:
     earlier = make_booking("it", Status.CONFIRMED, standing_line(2))
     assert (
         expect_booking(
@@ -331,12 +332,12 @@ def test_a_replay_is_answered_even_when_the_event_is_no_longer_on_sale(event: Ev
     )
 
 
-def test_a_replay_needs_nothing_to_be_left() -> None:
+def test_a_replay_succeeds_even_if_the_pool_is_sold_out() -> None:
     everything = make_booking("it", Status.HELD, standing_line(STANDING_CAPACITY))
     policy = Policy(one_booking_per_user=True, max_units_per_user=1)
     state = make_event_state(example_layout(policy=policy), [everything])
-    again = place_command("it", PoolItem("standing", STANDING_CAPACITY, "full"), booking=make_id("another id"))
-    assert expect_booking(state, again) == everything
+    repeated = place_command("it", PoolItem("standing", STANDING_CAPACITY, "full"), booking=make_id("another id"))
+    assert expect_booking(state, repeated) == everything
 
 
 def test_the_same_key_with_another_body_is_refused() -> None:
@@ -347,15 +348,15 @@ def test_the_same_key_with_another_body_is_refused() -> None:
     assert is_unchanged(state)
 
 
-def test_a_refusal_is_judged_anew_under_the_same_key() -> None:
+def test_a_refused_order_is_decided_again_under_the_same_key() -> None:
     state = make_event_state(bookings=[make_booking("other", Status.HELD, seat_line("A-1"))])
     command = place_command("it", SeatItem("A-1"))
     outcomes = decide(state, [command, act_command("other", Verb.CANCEL), command])
-    assert [_said(outcome) for outcome in outcomes] == [Refusal.SEAT_TAKEN, None, None]
+    assert [_refusal_of(outcome) for outcome in outcomes] == [Refusal.SEAT_TAKEN, None, None]
 
 
-class Scene(Struct):
-    """An order that would be granted: seat A-3 in an event with a few bookings of others."""
+class OrderScenario(Struct):
+    """An order that would be accepted: seat A-3. Each flaw adds one reason to refuse it."""
 
     items: list[SeatItem | PoolItem]
     bookings: list[Booking]
@@ -368,78 +369,78 @@ class Scene(Struct):
         state = make_event_state(layout, self.bookings)
         (outcome,) = decide(state, [place_command("it", *self.items, user="ann", **self.order)])
         assert is_unchanged(state) is isinstance(outcome, Refused)
-        return _said(outcome)
+        return _refusal_of(outcome)
 
 
-def _said(outcome: Accepted | Refused) -> Refusal | None:
+def _refusal_of(outcome: Accepted | Refused) -> Refusal | None:
     return outcome.refusal if isinstance(outcome, Refused) else None
 
 
-def _names_a_seat_twice(scene: Scene) -> None:
-    scene.items += [SeatItem("B-5"), SeatItem("B-5")]
+def _names_a_seat_twice(scenario: OrderScenario) -> None:
+    scenario.items += [SeatItem("B-5"), SeatItem("B-5")]
 
 
-def _asks_another_org_s_event(scene: Scene) -> None:
-    scene.order["org"] = OTHER_ORG
+def _names_an_event_of_another_org(scenario: OrderScenario) -> None:
+    scenario.order["org"] = OTHER_ORG
 
 
-def _comes_before_the_sale(scene: Scene) -> None:
-    scene.layout["status"] = EventStatus.DRAFT
+def _orders_before_the_sale(scenario: OrderScenario) -> None:
+    scenario.layout["status"] = EventStatus.DRAFT
 
 
-def _uses_the_key_of_another_request(scene: Scene) -> None:
+def _reuses_an_idempotency_key(scenario: OrderScenario) -> None:
     request = {"request_key": place_command("it").request_key, "fingerprint": b"of something else"}
-    scene.bookings.append(make_booking("request", Status.EXPIRED, standing_line(1), **request))
+    scenario.bookings.append(make_booking("request", Status.EXPIRED, standing_line(1), **request))
 
 
-def _asks_for_an_unknown_seat(scene: Scene) -> None:
-    scene.items.append(SeatItem("Z-9"))
+def _orders_an_unknown_seat(scenario: OrderScenario) -> None:
+    scenario.items.append(SeatItem("Z-9"))
 
 
-def _asks_for_an_unknown_pool(scene: Scene) -> None:
-    scene.items.append(PoolItem("balcony", 1))
+def _orders_an_unknown_pool(scenario: OrderScenario) -> None:
+    scenario.items.append(PoolItem("balcony", 1))
 
 
-def _asks_for_an_unknown_tariff(scene: Scene) -> None:
-    scene.items.append(PoolItem("standing", 1, "senior"))
+def _orders_an_unknown_tariff(scenario: OrderScenario) -> None:
+    scenario.items.append(PoolItem("standing", 1, "senior"))
 
 
-def _has_booked_already(scene: Scene) -> None:
-    scene.policy["one_booking_per_user"] = True
-    scene.bookings.append(make_booking("ann's", Status.CONFIRMED, seat_line("B-1"), user="ann"))
+def _has_booked_already(scenario: OrderScenario) -> None:
+    scenario.policy["one_booking_per_user"] = True
+    scenario.bookings.append(make_booking("ann's", Status.CONFIRMED, seat_line("B-1"), user="ann"))
 
 
-def _passes_the_limit(scene: Scene) -> None:
-    scene.policy["max_units_per_user"] = 1
-    scene.items.append(SeatItem("A-4"))
+def _exceeds_the_limit(scenario: OrderScenario) -> None:
+    scenario.policy["max_units_per_user"] = 1
+    scenario.items.append(SeatItem("A-4"))
 
 
-def _asks_for_a_taken_seat(scene: Scene) -> None:
-    scene.bookings.append(make_booking("taker", Status.HELD, seat_line("B-3")))
-    scene.items.append(SeatItem("B-3"))
+def _orders_a_taken_seat(scenario: OrderScenario) -> None:
+    scenario.bookings.append(make_booking("taker", Status.HELD, seat_line("B-3")))
+    scenario.items.append(SeatItem("B-3"))
 
 
-def _asks_for_more_than_is_left(scene: Scene) -> None:
-    scene.items.append(PoolItem("standing", STANDING_CAPACITY + 1, "child"))
+def _orders_more_than_is_left(scenario: OrderScenario) -> None:
+    scenario.items.append(PoolItem("standing", STANDING_CAPACITY + 1, "child"))
 
 
-def _leaves_an_orphan(scene: Scene) -> None:
-    scene.policy["avoid_orphans"] = True
-    scene.bookings.append(make_booking("neighbour", Status.HELD, seat_line("A-1")))
+def _leaves_an_orphan(scenario: OrderScenario) -> None:
+    scenario.policy["avoid_orphans"] = True
+    scenario.bookings.append(make_booking("neighbour", Status.HELD, seat_line("A-1")))
 
 
-FLAWS: dict[Refusal, Callable[[Scene], None]] = {
+FLAWS: dict[Refusal, Callable[[OrderScenario], None]] = {
     Refusal.INVALID_REQUEST: _names_a_seat_twice,
-    Refusal.NOT_FOUND: _asks_another_org_s_event,
-    Refusal.EVENT_NOT_ON_SALE: _comes_before_the_sale,
-    Refusal.IDEMPOTENCY_KEY_REUSED: _uses_the_key_of_another_request,
-    Refusal.UNKNOWN_SEAT: _asks_for_an_unknown_seat,
-    Refusal.UNKNOWN_POOL: _asks_for_an_unknown_pool,
-    Refusal.UNKNOWN_TARIFF: _asks_for_an_unknown_tariff,
+    Refusal.NOT_FOUND: _names_an_event_of_another_org,
+    Refusal.EVENT_NOT_ON_SALE: _orders_before_the_sale,
+    Refusal.IDEMPOTENCY_KEY_REUSED: _reuses_an_idempotency_key,
+    Refusal.UNKNOWN_SEAT: _orders_an_unknown_seat,
+    Refusal.UNKNOWN_POOL: _orders_an_unknown_pool,
+    Refusal.UNKNOWN_TARIFF: _orders_an_unknown_tariff,
     Refusal.ALREADY_BOOKED: _has_booked_already,
-    Refusal.LIMIT_REACHED: _passes_the_limit,
-    Refusal.SEAT_TAKEN: _asks_for_a_taken_seat,
-    Refusal.SOLD_OUT: _asks_for_more_than_is_left,
+    Refusal.LIMIT_REACHED: _exceeds_the_limit,
+    Refusal.SEAT_TAKEN: _orders_a_taken_seat,
+    Refusal.SOLD_OUT: _orders_more_than_is_left,
     Refusal.ORPHAN_SEAT: _leaves_an_orphan,
 }
 
@@ -448,20 +449,20 @@ FLAWS: dict[Refusal, Callable[[Scene], None]] = {
 RANKED = sorted(FLAWS, key=lambda flaw: (flaw is not Refusal.NOT_FOUND, flaw.rank))
 
 
-def scene_with(*flaws: Refusal) -> Scene:
-    scene = Scene([SeatItem("A-3")], [], {}, {}, {})
+def scenario_with(*flaws: Refusal) -> OrderScenario:
+    scenario = OrderScenario([SeatItem("A-3")], [], {}, {}, {})
     for flaw in flaws:
-        FLAWS[flaw](scene)
-    return scene
+        FLAWS[flaw](scenario)
+    return scenario
 
 
-def test_the_order_without_a_flaw_is_granted() -> None:
-    assert scene_with().refusal() is None
+def test_an_order_without_a_flaw_is_accepted() -> None:
+    assert scenario_with().refusal() is None
 
 
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.code)
 def test_an_order_with_one_flaw_gets_that_refusal(flaw: Refusal) -> None:
-    assert scene_with(flaw).refusal() is flaw
+    assert scenario_with(flaw).refusal() is flaw
 
 
 @pytest.mark.parametrize(
@@ -469,14 +470,14 @@ def test_an_order_with_one_flaw_gets_that_refusal(flaw: Refusal) -> None:
     list(combinations(RANKED, 2)),
     ids=lambda flaw: flaw.code,
 )
-def test_the_higher_ranking_of_two_flaws_is_reported(first: Refusal, second: Refusal) -> None:
-    assert scene_with(second, first).refusal() is first
-    assert scene_with(first, second).refusal() is first
+def test_the_higher_ranking_of_two_refusals_is_reported(first: Refusal, second: Refusal) -> None:
+    assert scenario_with(second, first).refusal() is first
+    assert scenario_with(first, second).refusal() is first
 
 
 @pytest.mark.parametrize("flaw", RANKED, ids=lambda flaw: flaw.code)
-def test_fixing_one_flaw_reveals_the_next(flaw: Refusal) -> None:
-    assert scene_with(*RANKED[RANKED.index(flaw) :]).refusal() is flaw
+def test_fixing_one_flaw_reveals_the_next_refusal(flaw: Refusal) -> None:
+    assert scenario_with(*RANKED[RANKED.index(flaw) :]).refusal() is flaw
 
 
 BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
@@ -491,42 +492,42 @@ BEST_FLAWS: list[tuple[Refusal, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("refusal", "order"), BEST_FLAWS, ids=[flaw.code for flaw, _ in BEST_FLAWS])
-def test_asking_for_the_best_is_refused_in_the_same_order(refusal: Refusal, order: dict[str, Any]) -> None:
+def test_best_available_is_refused_in_the_same_order(refusal: Refusal, order: dict[str, Any]) -> None:
     others = [make_booking("other", Status.HELD, seat_line("A-3"), seat_line("B-3"))]
     state = make_event_state(example_layout(policy=Policy(one_booking_per_user=True, max_units_per_user=10)), others)
     assert expect_refusal(state, place_command("it", **order)) is refusal
     assert is_unchanged(state)
 
 
-def test_counters_that_would_fall_below_nothing_are_loud() -> None:
+def test_a_held_counter_below_zero_raises_an_error() -> None:
     state = make_event_state(bookings=[make_booking("it", Status.HELD, standing_line(2))])
     state.counters[STANDING] = PoolCounter(STANDING_CAPACITY, 1, 0)
     with pytest.raises(OversoldError):
         decide(state, [act_command("it", Verb.CANCEL)])
 
 
-def test_counters_that_would_pass_the_capacity_are_loud() -> None:
+def test_counters_above_the_capacity_raise_an_error() -> None:
     state = make_event_state()
     state.counters[STALLS] = PoolCounter(10, 5, 5)
     with pytest.raises(OversoldError):
-        decide(state, [_best_of_the_stalls()])
+        decide(state, [_best_seat_command()])
 
 
-def test_a_sold_counter_that_would_fall_below_nothing_is_loud() -> None:
+def test_a_sold_counter_below_zero_raises_an_error() -> None:
     state = make_event_state(bookings=[make_booking("it", Status.CONFIRMED, standing_line(1))])
     state.counters[STANDING] = PoolCounter(STANDING_CAPACITY, 5, 0)
     with pytest.raises(OversoldError):
         decide(state, [act_command("it", Verb.REFUND)])
 
 
-def test_a_seat_that_is_another_s_already_is_loud() -> None:
+def test_a_seat_that_belongs_to_another_booking_raises_an_error() -> None:
     state = make_event_state(bookings=[make_booking("it", Status.HELD, seat_line("A-1"))])
     state.taken[0] = make_id("another")
     with pytest.raises(AssertionError, match="another booking already has"):
         decide(state, [act_command("it", Verb.CONFIRM)])
 
 
-def _best_of_the_stalls() -> PlaceHold:
+def _best_seat_command() -> PlaceHold:
     return place_command("it", best_available=BestSeats("stalls", 1))
 
 

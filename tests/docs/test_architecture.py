@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md shows the tree as it is."""
+"""ARCHITECTURE.md shows the current source tree."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_the_source_tree_lists_every_package_and_module() -> None:
     assert modules_in_document() == modules_in_tree()
 
 
-def test_every_file_that_the_text_names_exists() -> None:
+def test_every_file_named_in_the_text_exists() -> None:
     named = set(re.findall(r"`((?:\w+/)+\w+\.\w+)`", DOCUMENT.read_text()))
     assert len(named) > 10
     assert {name for name in named if not (SOURCE / name).exists()} == set()

@@ -25,19 +25,19 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
 
-def session() -> str:
-    """The shell session of the README, less the two make commands."""
+def readme_session() -> str:
+    """The shell session of the README without the two make commands."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert "make run" in blocks[0]
     assert "make test" in blocks[0]
     return "\n".join(blocks[1:])
 
 
-def test_the_session_of_the_readme_works(database: str) -> None:
+def test_the_session_in_the_readme_works(database: str) -> None:
     environment = {**os.environ, "HOLDFAST_DATABASE_URL": database}
     subprocess.run([BIN / "holdfast", "demo"], env=environment, check=True, capture_output=True)
     with running_server(database, worker=True) as server:
-        script = session().replace("http://127.0.0.1:8000", server.url).replace(".venv/bin", str(BIN))
+        script = readme_session().replace("http://127.0.0.1:8000", server.url).replace(".venv/bin", str(BIN))
         done = subprocess.run(
             ["bash", "-eu", "-o", "pipefail", "-c", script],
             env=environment,
@@ -77,7 +77,7 @@ def test_every_setting_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
-def test_every_refusal_is_described_where_its_type_points(refusal: Refusal) -> None:
+def test_the_page_that_a_refusal_links_to_describes_it(refusal: Refusal) -> None:
     assert f'id="{refusal.code}"' in render_api_docs(OPERATIONS).decode()
 
 
@@ -87,25 +87,25 @@ def test_every_operation_is_described(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("group", [app, orgs, keys])
-def test_every_command_says_what_it_does(group: typer.Typer) -> None:
+def test_every_command_has_a_description(group: typer.Typer) -> None:
     for command in group.registered_commands:
         assert command.callback is not None
         assert command.callback.__doc__
 
 
-def test_the_api_shows_every_policy_of_every_preset() -> None:
-    def told(value: Any) -> str:
+def test_the_settings_page_shows_every_policy_of_every_preset() -> None:
+    def shown(value: Any) -> str:
         return (
             {None: "\u2013", True: "yes", False: "no"}.get(value, str(value)) if type(value) is not int else str(value)
         )
 
     text = (ROOT / "docs" / "settings.md").read_text()
     for name in Policy.__struct_fields__:
-        values = [told(getattr(policy, name)) for policy in (Policy(), *PRESETS.values())]
+        values = [shown(getattr(policy, name)) for policy in (Policy(), *PRESETS.values())]
         assert f"| `{name}` | {' | '.join(values)} |" in text
 
 
-def test_the_bare_address_shows_what_is_on_sale(server: Server) -> None:
+def test_the_start_page_is_served_as_html(server: Server) -> None:
     with server.client() as client:
         page = client.get("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
