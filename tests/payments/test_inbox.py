@@ -1,5 +1,4 @@
-"""The inbox verifies a provider's notice, stores it once, answers, and acts on it: at once, or as soon as the obstacle
-is gone."""
+"""The inbox verifies a provider's notice, stores it once, answers, and acts on it: at once, or as soon as it can."""
 
 import asyncio
 import json
@@ -34,7 +33,7 @@ SECONDS = 20
 MEBIBYTE = 1024 * 1024
 
 
-def booking_of(client: httpx.Client, payment: dict[str, Any]) -> str:
+def booking_status_of(client: httpx.Client, payment: dict[str, Any]) -> str:
     status: str = expect_ok(client.get(f"/v1/bookings/{payment['booking']}"))["status"]
     return status
 
@@ -47,11 +46,11 @@ def notices(server: Server) -> list[Any]:
 # Over HTTP
 
 
-def test_a_notice_has_its_effect_before_it_is_answered(admin: httpx.Client) -> None:
+def test_a_notice_takes_effect_before_it_is_answered(admin: httpx.Client) -> None:
     payment = start_payment(admin)
     assert expect_ok(post_notice(admin, payment)) == {"stored": True}
     assert payment_state(admin, payment) == ("succeeded", "fulfilled")
-    assert booking_of(admin, payment) == "confirmed"
+    assert booking_status_of(admin, payment) == "confirmed"
 
 
 def test_a_repeated_notice_is_stored_once_and_always_accepted(server: Server, admin: httpx.Client) -> None:
@@ -66,9 +65,9 @@ def test_a_repeated_notice_is_stored_once_and_always_accepted(server: Server, ad
 def test_the_same_result_under_another_id_changes_nothing(server: Server, admin: httpx.Client) -> None:
     payment = start_payment(admin)
     expect_ok(post_notice(admin, payment))
-    facts = query(server.database_url, "SELECT number FROM journal WHERE event_id = $1", event_of(payment))
+    entries = query(server.database_url, "SELECT number FROM journal WHERE event_id = $1", event_id_of(payment))
     assert expect_ok(post_notice(admin, payment)) == {"stored": True}
-    assert query(server.database_url, "SELECT number FROM journal WHERE event_id = $1", event_of(payment)) == facts
+    assert query(server.database_url, "SELECT number FROM journal WHERE event_id = $1", event_id_of(payment)) == entries
     assert payment_state(admin, payment) == ("succeeded", "fulfilled")
 
 
@@ -78,32 +77,32 @@ def test_the_order_of_a_failure_and_a_success_does_not_matter(admin: httpx.Clien
     for kind in kinds:
         expect_ok(post_notice(admin, payment, f"payment.{kind}"))
     assert payment_state(admin, payment) == ("succeeded", "fulfilled")
-    assert booking_of(admin, payment) == "confirmed"
+    assert booking_status_of(admin, payment) == "confirmed"
 
 
-def test_a_failure_is_no_reason_to_give_up_the_hold(admin: httpx.Client) -> None:
+def test_a_failed_payment_keeps_the_hold(admin: httpx.Client) -> None:
     payment = start_payment(admin)
     expect_ok(post_notice(admin, payment, "payment.failed"))
     assert payment_state(admin, payment) == ("failed", None)
-    assert booking_of(admin, payment) == "held"
-    again = expect_ok(post_payment(admin, payment["booking"]), 201)
-    expect_ok(post_notice(admin, again))
-    assert booking_of(admin, payment) == "confirmed"
+    assert booking_status_of(admin, payment) == "held"
+    second = expect_ok(post_payment(admin, payment["booking"]), 201)
+    expect_ok(post_notice(admin, second))
+    assert booking_status_of(admin, payment) == "confirmed"
 
 
 @pytest.mark.parametrize("wrong", [{"amount": 1}, {"amount": 0}, {"amount": 10**12}, {"currency": "USD"}])
-def test_a_wrong_sum_is_never_confirmed(admin: httpx.Client, wrong: dict[str, Any]) -> None:
+def test_a_wrong_amount_never_confirms_the_booking(admin: httpx.Client, wrong: dict[str, Any]) -> None:
     payment = start_payment(admin)
     expect_ok(post_notice(admin, payment, **wrong))
     assert payment_state(admin, payment) == ("review", "review")
-    assert booking_of(admin, payment) == "held"
+    assert booking_status_of(admin, payment) == "held"
     expect_ok(post_notice(admin, payment))
     assert payment_state(admin, payment) == ("review", "review")
-    assert booking_of(admin, payment) == "held"
+    assert booking_status_of(admin, payment) == "held"
 
 
-def forged(payment: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Ways to send what a provider has not sent, or not now."""
+def bad_notices(payment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Notices that the provider did not send, or sent at another time."""
     body = json.dumps(
         {
             "type": "payment.succeeded",
@@ -113,30 +112,28 @@ def forged(payment: dict[str, Any]) -> dict[str, dict[str, Any]]:
     now = datetime.now(UTC)
     return {
         "old": {"body": body, "at": now - timedelta(minutes=6)},
-        "of the future": {"body": body, "at": now + timedelta(minutes=6)},
-        "no JSON": {"body": "what?"},
-        "no object": {"body": "[]"},
-        "nothing": {"body": ""},
-        "no sum": {"body": json.dumps({"type": "payment.succeeded", "data": {"provider_ref": "sbx_1"}})},
-        "a sum that is none": {"body": body.replace(str(payment["amount"]), '"all"')},
-        "a sum below nothing": {"body": body.replace(str(payment["amount"]), "-1")},
-        "a sum beyond everything": {"body": body.replace(str(payment["amount"]), str(10**30))},
+        "from the future": {"body": body, "at": now + timedelta(minutes=6)},
+        "not JSON": {"body": "what?"},
+        "not an object": {"body": "[]"},
+        "empty": {"body": ""},
+        "no amount": {"body": json.dumps({"type": "payment.succeeded", "data": {"provider_ref": "sbx_1"}})},
+        "an amount that is no number": {"body": body.replace(str(payment["amount"]), '"all"')},
+        "a negative amount": {"body": body.replace(str(payment["amount"]), "-1")},
+        "a huge amount": {"body": body.replace(str(payment["amount"]), str(10**30))},
     }
 
 
-@pytest.mark.parametrize("kind", list(forged({"provider_ref": "x", "amount": 1, "currency": "EUR"})))
-def test_a_notice_that_is_not_the_providers_is_refused_and_not_stored(
-    server: Server, admin: httpx.Client, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", list(bad_notices({"provider_ref": "x", "amount": 1, "currency": "EUR"})))
+def test_an_invalid_notice_is_refused_and_not_stored(server: Server, admin: httpx.Client, kind: str) -> None:
     payment = start_payment(admin)
     before = len(notices(server))
-    given = forged(payment)[kind]
-    expect_error(post_raw_notice(admin, given["body"], "msg_forged", given.get("at")), 400, "invalid_signature")
+    notice = bad_notices(payment)[kind]
+    expect_error(post_raw_notice(admin, notice["body"], "msg_forged", notice.get("at")), 400, "invalid_signature")
     assert len(notices(server)) == before
     assert payment_state(admin, payment) == ("started", None)
 
 
-def test_a_signature_is_good_for_its_own_body_id_and_time_only(server: Server, admin: httpx.Client) -> None:
+def test_a_signature_is_valid_only_for_its_own_body_id_and_time(server: Server, admin: httpx.Client) -> None:
     payment = start_payment(admin)
     sent: list[httpx.Request] = []
     admin.event_hooks["request"].append(sent.append)
@@ -168,16 +165,16 @@ def test_a_signature_is_good_for_its_own_body_id_and_time_only(server: Server, a
 
 def test_an_unrelated_notice_is_stored_and_ignored(server: Server, admin: httpx.Client) -> None:
     expect_ok(post_raw_notice(admin, json.dumps({"type": "payout.paid", "data": {}}), "msg_else"))
-    (kept,) = [notice for notice in notices(server) if notice["id"] == "msg_else"]
-    assert (kept["result"], kept["due_at"]) == (None, None)
+    (stored,) = [notice for notice in notices(server) if notice["id"] == "msg_else"]
+    assert (stored["result"], stored["due_at"]) == (None, None)
 
 
-def test_a_provider_that_is_not_set_up_has_no_address(admin: httpx.Client) -> None:
+def test_a_provider_that_is_not_configured_has_no_webhook(admin: httpx.Client) -> None:
     for name in ("stripe", "receipt", "nobody", "SANDBOX"):
         expect_error(admin.post(f"/v1/webhooks/{name}", content=b"{}"), 404, "not_found")
 
 
-def test_a_notice_is_no_larger_than_a_mebibyte(server: Server, admin: httpx.Client) -> None:
+def test_a_notice_larger_than_a_mebibyte_is_refused(server: Server, admin: httpx.Client) -> None:
     payment = start_payment(admin)
     before = len(notices(server))
     data = {name: payment[name] for name in ("provider_ref", "amount", "currency")}
@@ -189,37 +186,39 @@ def test_a_notice_is_no_larger_than_a_mebibyte(server: Server, admin: httpx.Clie
     assert len(notices(server)) == before + 1
 
 
-def test_an_event_that_others_keep_locked_does_not_keep_a_provider_waiting(server: Server, admin: httpx.Client) -> None:
+def test_a_locked_event_does_not_keep_the_provider_waiting(server: Server, admin: httpx.Client) -> None:
     """The provider gets its answer after two seconds, and the effect follows when the lock is released."""
     payment = start_payment(admin)
 
-    async def tell_while_locked() -> int:
+    async def post_while_locked() -> int:
         async with lane_connection(server.database_url) as other:
             async with other.transaction():
-                await other.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", event_of(payment))
+                await other.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", event_id_of(payment))
                 answer = await asyncio.to_thread(post_notice, admin, payment)
-                assert await other.fetchval("SELECT status FROM payment WHERE id = $1", id_of(payment)) == "started"
+                assert (
+                    await other.fetchval("SELECT status FROM payment WHERE id = $1", payment_id_of(payment))
+                    == "started"
+                )
                 return answer.status_code
 
-    assert asyncio.run(tell_while_locked()) == 200
+    assert asyncio.run(post_while_locked()) == 200
     wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
 
-def event_of(payment: dict[str, Any]) -> bytes:
-    named = ids.parse_payment_id(payment["id"])
-    assert named is not None
-    return named[0]
+def event_id_of(payment: dict[str, Any]) -> bytes:
+    parsed = ids.parse_payment_id(payment["id"])
+    assert parsed is not None
+    return parsed[0]
 
 
-def id_of(payment: dict[str, Any]) -> bytes:
-    named = ids.parse_payment_id(payment["id"])
-    assert named is not None
-    return named[1]
+def payment_id_of(payment: dict[str, Any]) -> bytes:
+    parsed = ids.parse_payment_id(payment["id"])
+    assert parsed is not None
+    return parsed[1]
 
 
-def test_a_process_that_is_killed_between_keeping_and_acting_leaves_it_to_the_worker(database: str) -> None:
-    """The event is locked while the notice comes, so that it is kept and cannot be acted on; then everything that
-    could act on it is killed."""
+def test_the_worker_acts_on_a_notice_whose_process_was_killed(database: str) -> None:
+    """While the event is locked, the notice is stored but cannot take effect. Then every API process is killed."""
     with running_server(database, workers=1, worker=True) as server:
         org = Org(database)
         with server.client(org.headers()) as admin:
@@ -228,13 +227,13 @@ def test_a_process_that_is_killed_between_keeping_and_acting_leaves_it_to_the_wo
             async def kill_while_locked() -> None:
                 async with lane_connection(database) as other, lane_connection(database) as observer:
                     async with other.transaction():
-                        await other.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", event_of(payment))
-                        telling = asyncio.create_task(asyncio.to_thread(post_notice, admin, payment))
-                        await poll_until(lambda: _is_kept(observer))
+                        await other.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", event_id_of(payment))
+                        posting = asyncio.create_task(asyncio.to_thread(post_notice, admin, payment))
+                        await poll_until(lambda: _is_stored(observer))
                         for pid in server.api_pids():
                             os.kill(pid, signal.SIGKILL)
                         with pytest.raises(httpx.TransportError):
-                            await telling
+                            await posting
                     assert await observer.fetchval("SELECT status FROM payment") == "started"
 
             asyncio.run(kill_while_locked())
@@ -243,11 +242,11 @@ def test_a_process_that_is_killed_between_keeping_and_acting_leaves_it_to_the_wo
             wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
 
-async def _is_kept(observer: Any) -> bool:
+async def _is_stored(observer: Any) -> bool:
     return bool(await observer.fetchval("SELECT count(*) FROM payment_notice") == 1)
 
 
-def test_the_worker_acts_on_a_stored_notice_that_nobody_acted_on(product: Server) -> None:
+def test_the_worker_acts_on_an_unprocessed_notice(product: Server) -> None:
     with product.client(Org(product.database_url).headers()) as admin:
         payment, id_ = start_payment(admin), secrets.token_hex(8)
         query(
@@ -258,11 +257,11 @@ def test_the_worker_acts_on_a_stored_notice_that_nobody_acted_on(product: Server
         )  # fmt: skip
         wait_until(lambda: payment_state(admin, payment) == ("succeeded", "fulfilled"), SECONDS)
 
-        def stored() -> tuple[Any, ...]:
+        def stored_state() -> tuple[Any, ...]:
             (row,) = query(product.database_url, "SELECT due_at, handled_as FROM payment_notice WHERE id = $1", id_)
             return tuple(row)
 
-        wait_until(lambda: stored() == (None, "succeeded"), SECONDS)
+        wait_until(lambda: stored_state() == (None, "succeeded"), SECONDS)
 
 
 def test_two_simultaneous_copies_of_a_notice_count_once(server: Server, admin: httpx.Client) -> None:
@@ -274,203 +273,203 @@ def test_two_simultaneous_copies_of_a_notice_count_once(server: Server, admin: h
         for number in range(1, 6)
     ]
 
-    async def both(payment: dict[str, Any]) -> list[httpx.Response]:
+    async def post_twice(payment: dict[str, Any]) -> list[httpx.Response]:
         id_ = secrets.token_hex(8)
         return list(await asyncio.gather(*(asyncio.to_thread(post_notice, admin, payment, id_=id_) for _ in range(2))))
 
     for payment in payments:
-        answers = [expect_ok(answer)["stored"] for answer in asyncio.run(both(payment))]
+        answers = [expect_ok(answer)["stored"] for answer in asyncio.run(post_twice(payment))]
         assert sorted(answers) == [False, True]
         assert payment_state(admin, payment) == ("succeeded", "fulfilled")
 
 
-# Without HTTP, with a provider that carries our own id.
+# Without HTTP, with a provider that returns our own payment id.
 
 
 @async_test
-async def test_a_notice_before_its_reference_is_known_is_matched_by_our_id(database: str) -> None:
-    async with payment_harness(database) as stage:
-        booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, at_provider=False)
-        assert await stage.deliver_notice(money, ref="gw_1", payment=stage.payment_text(money))
-        assert await stage.payment_state(money) == ("succeeded", "fulfilled")
-        assert await stage.status(booking) == "confirmed"
+async def test_a_notice_that_arrives_before_its_reference_is_matched_by_our_id(database: str) -> None:
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking, at_provider=False)
+        assert await harness.deliver_notice(payment, ref="gw_1", payment=harness.payment_text(payment))
+        assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
+        assert await harness.status(booking) == "confirmed"
 
 
 @async_test
-async def test_a_notice_that_names_only_a_reference_waits_until_that_is_known(database: str) -> None:
-    async with payment_harness(database) as stage:
-        booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, at_provider=False)
-        assert await stage.deliver_notice(money, ref="gw_1")
-        assert await stage.payment_state(money) == ("started", None)
-        await stage.advance_clock(2)
-        assert await stage.inbox.run_once() == 1
-        assert await stage.payment_state(money) == ("started", None)
-        await stage.connection.execute("UPDATE payment SET provider_ref = 'gw_1'")
-        await stage.advance_clock(3)
-        assert await stage.inbox.run_once() == 1
-        assert await stage.payment_state(money) == ("succeeded", "fulfilled")
-        await stage.advance_clock(3600)
-        assert await stage.inbox.run_once() == 0
+async def test_a_notice_with_an_unknown_reference_waits_until_it_is_known(database: str) -> None:
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking, at_provider=False)
+        assert await harness.deliver_notice(payment, ref="gw_1")
+        assert await harness.payment_state(payment) == ("started", None)
+        await harness.advance_clock(2)
+        assert await harness.inbox.run_once() == 1
+        assert await harness.payment_state(payment) == ("started", None)
+        await harness.connection.execute("UPDATE payment SET provider_ref = 'gw_1'")
+        await harness.advance_clock(3)
+        assert await harness.inbox.run_once() == 1
+        assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
+        await harness.advance_clock(3600)
+        assert await harness.inbox.run_once() == 0
 
 
 @async_test
 async def test_a_payment_settled_before_its_reference_was_known_can_be_refunded(database: str) -> None:
-    """The notice itself says how the provider calls the payment."""
-    async with payment_harness(database) as stage:
-        booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking, at_provider=False)
-        await stage.advance_clock(3600)
-        assert await stage.deliver_notice(money, ref="gw_1", payment=stage.payment_text(money))
-        assert await stage.payment_state(money) == ("refund_due", None)
-        assert await stage.refunds.run_once() == 1
-        assert list(stage.gateway.refunds.values()) == ["gw_1"]
+    """The notice carries the provider's reference."""
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking, at_provider=False)
+        await harness.advance_clock(3600)
+        assert await harness.deliver_notice(payment, ref="gw_1", payment=harness.payment_text(payment))
+        assert await harness.payment_state(payment) == ("refund_due", None)
+        assert await harness.refunds.run_once() == 1
+        assert list(harness.gateway.refunds.values()) == ["gw_1"]
 
 
 @async_test
 async def test_an_unknown_reference_raises_an_alarm_after_ten_minutes(database: str) -> None:
-    async with payment_harness(database) as stage:
-        money = await stage.start_payment(await stage.hold("A-1"))
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
         with capture_logs() as logs:
-            assert await stage.deliver_notice(money, ref="gw_nobodys")
-        (kept,) = await stage.notices()
-        assert (kept["result"], kept["provider_ref"], kept["handled_as"]) == ("captured", "gw_nobodys", None)
+            assert await harness.deliver_notice(payment, ref="gw_nobodys")
+        (stored,) = await harness.notices()
+        assert (stored["result"], stored["provider_ref"], stored["handled_as"]) == ("captured", "gw_nobodys", None)
         tries = 0
         for _ in range(int(MATCH_TIMEOUT.total_seconds()) // 30 - 1):
-            await stage.advance_clock(30)
-            tries += await stage.inbox.run_once()
+            await harness.advance_clock(30)
+            tries += await harness.inbox.run_once()
         assert tries >= 5
-        (kept,) = await stage.notices()
-        assert kept["due_at"] is not None
+        (stored,) = await harness.notices()
+        assert stored["due_at"] is not None
         assert [entry for entry in logs if entry["log_level"] == "error"] == []
-        await stage.advance_clock(91)
+        await harness.advance_clock(91)
         with capture_logs() as logs:
-            assert await stage.inbox.run_once() == 1
+            assert await harness.inbox.run_once() == 1
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("notice_unmatched", "error")]
-        (kept,) = await stage.notices()
-        assert (kept["due_at"], kept["handled_as"]) == (None, "unmatched")
-        await stage.advance_clock(3600)
-        assert await stage.inbox.run_once() == 0
-        assert await stage.payment_state(money) == ("started", None)
+        (stored,) = await harness.notices()
+        assert (stored["due_at"], stored["handled_as"]) == (None, "unmatched")
+        await harness.advance_clock(3600)
+        assert await harness.inbox.run_once() == 0
+        assert await harness.payment_state(payment) == ("started", None)
 
 
 @async_test
-async def test_a_notice_that_names_two_payments_is_about_neither(database: str) -> None:
-    async with payment_harness(database) as stage:
-        one, other = [await stage.start_payment(await stage.hold(seat, user=seat)) for seat in ("A-1", "A-2")]
-        assert await stage.deliver_notice(one, payment=stage.payment_text(other))
-        for money in (one, other):
-            assert await stage.payment_state(money) == ("started", None)
-        (kept,) = await stage.notices()
-        assert kept["due_at"] is not None
-        await stage.advance_clock(MATCH_TIMEOUT.total_seconds() + 1)
+async def test_a_notice_that_names_two_payments_settles_neither(database: str) -> None:
+    async with payment_harness(database) as harness:
+        one, other = [await harness.start_payment(await harness.hold(seat, user=seat)) for seat in ("A-1", "A-2")]
+        assert await harness.deliver_notice(one, payment=harness.payment_text(other))
+        for payment in (one, other):
+            assert await harness.payment_state(payment) == ("started", None)
+        (stored,) = await harness.notices()
+        assert stored["due_at"] is not None
+        await harness.advance_clock(MATCH_TIMEOUT.total_seconds() + 1)
         with capture_logs() as logs:
-            await stage.inbox.run_once()
+            await harness.inbox.run_once()
         assert [entry["event"] for entry in logs] == ["notice_unmatched"]
-        for money in (one, other):
-            assert await stage.payment_state(money) == ("started", None)
+        for payment in (one, other):
+            assert await harness.payment_state(payment) == ("started", None)
 
 
-@pytest.mark.parametrize("named", ["both", "id", "reference", "a reference and an id that is none"])
+@pytest.mark.parametrize("named", ["both", "id", "reference", "a reference and an invalid id"])
 @async_test
-async def test_a_notice_is_known_by_either_name(database: str, named: str) -> None:
-    async with payment_harness(database) as stage:
-        money = await stage.start_payment(await stage.hold("A-1"))
+async def test_a_notice_is_matched_by_our_id_or_by_the_reference(database: str, named: str) -> None:
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
         names: dict[str, Any] = {
-            "both": {"payment": stage.payment_text(money)},
-            "id": {"payment": stage.payment_text(money), "ref": None},
+            "both": {"payment": harness.payment_text(payment)},
+            "id": {"payment": harness.payment_text(payment), "ref": None},
             "reference": {},
-            "a reference and an id that is none": {"payment": "order 17"},
+            "a reference and an invalid id": {"payment": "order 17"},
         }
-        assert await stage.deliver_notice(money, **names[named])
-        assert await stage.payment_state(money) == ("succeeded", "fulfilled")
+        assert await harness.deliver_notice(payment, **names[named])
+        assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
 
 
 @async_test
 async def test_one_provider_cannot_settle_the_payment_of_another(database: str) -> None:
-    async with payment_harness(database) as stage:
-        money = await stage.start_payment(await stage.hold("A-1"))
-        stage.connect_providers({"gateway": stage.gateway, "other": stage.gateway})
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
+        harness.connect_providers({"gateway": harness.gateway, "other": harness.gateway})
         body = json.dumps(
             {
                 "id": "1",
                 "result": "captured",
-                "ref": money.provider_ref,
-                "payment": stage.payment_text(money),
-                "amount": money.amount,
-                "currency": money.currency,
+                "ref": payment.provider_ref,
+                "payment": harness.payment_text(payment),
+                "amount": payment.amount,
+                "currency": payment.currency,
             }
         ).encode()
-        assert await stage.inbox.receive("other", {"signed": "by the gateway"}, body)
-        assert await stage.payment_state(money) == ("started", None)
+        assert await harness.inbox.receive("other", {"signed": "by the gateway"}, body)
+        assert await harness.payment_state(payment) == ("started", None)
 
 
 @async_test
 async def test_an_unsigned_notice_is_not_stored(database: str) -> None:
-    async with payment_harness(database) as stage:
+    async with payment_harness(database) as harness:
         with pytest.raises(NoticeError):
-            await stage.inbox.receive("gateway", {}, b"{}")
-        assert await stage.notices() == []
+            await harness.inbox.receive("gateway", {}, b"{}")
+        assert await harness.notices() == []
 
 
 @async_test
 async def test_a_notice_that_a_busy_engine_refuses_is_processed_later(database: str) -> None:
     """A closing engine says "busy", as a full one does."""
-    async with payment_harness(database) as stage:
-        money = await stage.start_payment(await stage.hold("A-1"))
-        await stage.engine.close()
-        assert await stage.deliver_notice(money)
-        assert await stage.payment_state(money) == ("started", None)
-        await stage.restart_engine()
-        assert await stage.inbox.run_once() == 0
-        await stage.advance_clock(LEASE_SECONDS + 1)
-        assert await stage.inbox.run_once() == 1
-        assert await stage.payment_state(money) == ("succeeded", "fulfilled")
-        assert await stage.inbox.run_once() == 0
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
+        await harness.engine.close()
+        assert await harness.deliver_notice(payment)
+        assert await harness.payment_state(payment) == ("started", None)
+        await harness.restart_engine()
+        assert await harness.inbox.run_once() == 0
+        await harness.advance_clock(LEASE_SECONDS + 1)
+        assert await harness.inbox.run_once() == 1
+        assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
+        assert await harness.inbox.run_once() == 0
 
 
 @async_test
-async def test_two_workers_do_not_take_up_the_same_notice(database: str) -> None:
-    async with payment_harness(database) as stage:
+async def test_two_workers_do_not_process_the_same_notice(database: str) -> None:
+    async with payment_harness(database) as harness:
         for number in range(10):
-            await stage.deliver_notice(
-                await stage.start_payment(await stage.hold(user=f"u-{number}")), ref=f"gw_{number}"
+            await harness.deliver_notice(
+                await harness.start_payment(await harness.hold(user=f"u-{number}")), ref=f"gw_{number}"
             )
-        await stage.advance_clock(2)
-        taken = await asyncio.gather(*(stage.inbox.run_once() for _ in range(4)))
+        await harness.advance_clock(2)
+        taken = await asyncio.gather(*(harness.inbox.run_once() for _ in range(4)))
         assert sum(taken) == 10
 
 
 @async_test
-async def test_a_worker_that_was_slower_than_its_lease_does_not_revive_a_finished_notice(database: str) -> None:
-    async with payment_harness(database) as stage:
-        money = await stage.start_payment(await stage.hold("A-1"))
-        assert await stage.deliver_notice(money)
-        (kept,) = await stage.notices()
-        assert kept["due_at"] is None
-        await stage.connection.execute(sql.payments.postpone_notice, kept["provider"], kept["id"], 1.0)
-        (kept,) = await stage.notices()
-        assert kept["due_at"] is None
+async def test_a_worker_slower_than_its_lease_does_not_requeue_a_finished_notice(database: str) -> None:
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
+        assert await harness.deliver_notice(payment)
+        (stored,) = await harness.notices()
+        assert stored["due_at"] is None
+        await harness.connection.execute(sql.payments.postpone_notice, stored["provider"], stored["id"], 1.0)
+        (stored,) = await harness.notices()
+        assert stored["due_at"] is None
 
 
 @async_test
-async def test_a_provider_result_counts_even_after_a_long_silence(database: str) -> None:
+async def test_a_result_counts_even_after_a_long_silence(database: str) -> None:
     """After a day of silence the payment is under review, and the booking has long ended."""
-    async with payment_harness(database) as stage:
-        booking = await stage.hold("A-1")
-        money = await stage.start_payment(booking)
-        await _into_review(stage, money)
-        assert await stage.deliver_notice(money)
-        assert await stage.payment_state(money) == ("refund_due", None)
-        (kept,) = await stage.notices()
-        assert kept["handled_as"] == "refund_due"
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking)
+        await _move_to_review(harness, payment)
+        assert await harness.deliver_notice(payment)
+        assert await harness.payment_state(payment) == ("refund_due", None)
+        (stored,) = await harness.notices()
+        assert stored["handled_as"] == "refund_due"
 
 
-async def _into_review(stage: PaymentHarness, money: Any) -> None:
-    stage.gateway.results[money.provider_ref] = None
-    await stage.connection.execute("UPDATE payment SET provider = 'gone'")
-    await stage.advance_clock(2 * 86_400)
-    await stage.reconciler.run_once()
-    await stage.connection.execute("UPDATE payment SET provider = 'gateway'")
-    assert await stage.payment_state(money) == ("review", "review")
+async def _move_to_review(harness: PaymentHarness, payment: Any) -> None:
+    harness.gateway.results[payment.provider_ref] = None
+    await harness.connection.execute("UPDATE payment SET provider = 'gone'")
+    await harness.advance_clock(2 * 86_400)
+    await harness.reconciler.run_once()
+    await harness.connection.execute("UPDATE payment SET provider = 'gateway'")
+    assert await harness.payment_state(payment) == ("review", "review")

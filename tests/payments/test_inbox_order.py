@@ -14,41 +14,41 @@ from tests.support.engine_harness import async_test
 from tests.support.payment_harness import PaymentHarness, payment_harness
 
 
-async def store(stage: PaymentHarness, payment: Payment, news: str, *, seconds_ago: int, due_seconds_ago: int) -> None:
-    """A notice whose process died before it acted on it."""
-    now = await stage.now()
-    await stage.connection.execute(
+async def store_notice(
+    harness: PaymentHarness, payment: Payment, result: str, *, seconds_ago: int, due_seconds_ago: int
+) -> None:
+    """Store a notice whose process died before it acted on it."""
+    now = await harness.now()
+    await harness.connection.execute(
         "INSERT INTO payment_notice (provider, id, body, result, provider_ref, amount, currency, received_at, due_at) "
         "VALUES ('gateway', $1, '', $2, $3, $4, $5, $6, $7)",
-        f"{news} {payment.id.hex()}", news, payment.provider_ref, payment.amount, payment.currency,
+        f"{result} {payment.id.hex()}", result, payment.provider_ref, payment.amount, payment.currency,
         now - timedelta(seconds=seconds_ago), now - timedelta(seconds=due_seconds_ago),
     )  # fmt: skip
 
 
 @async_test
-async def test_a_capture_and_its_refund_are_acted_on_in_the_order_of_their_arrival(
+async def test_a_capture_and_its_refund_take_effect_in_the_order_they_arrived(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other way round, the booking would stay held although its money is back."""
+    """In the other order, the booking would stay held although its payment was refunded."""
 
     async def delay_capture(command: SettlePayment) -> None:
         await asyncio.sleep(0.2 if command.result is PaymentResult.CAPTURED else 0)
 
-    async with payment_harness(database) as stage:
-        booking = await stage.hold("A-1")
-        payment = await stage.start_payment(booking)
-        await store(stage, payment, "captured", seconds_ago=20, due_seconds_ago=1)
-        await store(stage, payment, "refunded", seconds_ago=10, due_seconds_ago=5)
-        intercept(stage, monkeypatch, delay_capture)
-        assert await stage.inbox.run_once() == 2
-        assert await stage.status(booking) == "refunded"
-        assert await stage.payment_state(payment) == ("refunded", "refunded")
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking)
+        await store_notice(harness, payment, "captured", seconds_ago=20, due_seconds_ago=1)
+        await store_notice(harness, payment, "refunded", seconds_ago=10, due_seconds_ago=5)
+        intercept(harness, monkeypatch, delay_capture)
+        assert await harness.inbox.run_once() == 2
+        assert await harness.status(booking) == "refunded"
+        assert await harness.payment_state(payment) == ("refunded", "refunded")
 
 
 @async_test
-async def test_a_notice_that_fails_does_not_keep_others_from_their_effect(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failing_notice_does_not_delay_others(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[bytes] = []
 
     async def break_once(command: SettlePayment) -> None:
@@ -56,32 +56,32 @@ async def test_a_notice_that_fails_does_not_keep_others_from_their_effect(
             broken.clear()
             raise RuntimeError
 
-    async with payment_harness(database) as stage:
-        bookings = [await stage.hold(f"A-{number}", user=f"u-{number}") for number in (1, 2, 3)]
-        payments = [await stage.start_payment(booking) for booking in bookings]
+    async with payment_harness(database) as harness:
+        bookings = [await harness.hold(f"A-{number}", user=f"u-{number}") for number in (1, 2, 3)]
+        payments = [await harness.start_payment(booking) for booking in bookings]
         for payment in payments:
-            await store(stage, payment, "captured", seconds_ago=10, due_seconds_ago=1)
+            await store_notice(harness, payment, "captured", seconds_ago=10, due_seconds_ago=1)
         broken.append(payments[0].id)
-        intercept(stage, monkeypatch, break_once)
+        intercept(harness, monkeypatch, break_once)
         with capture_logs() as logs:
-            assert await stage.inbox.run_once() == 3
+            assert await harness.inbox.run_once() == 3
         assert [(log["event"], log["queue"], log["error"]) for log in logs if log["log_level"] == "error"] == [
             ("queue_row_failed", "inbox", "RuntimeError")
         ]
-        assert [await stage.status(booking) for booking in bookings] == ["held", "confirmed", "confirmed"]
-        await stage.advance_clock(6)
-        assert await stage.inbox.run_once() == 1
-        assert await stage.status(bookings[0]) == "confirmed"
+        assert [await harness.status(booking) for booking in bookings] == ["held", "confirmed", "confirmed"]
+        await harness.advance_clock(6)
+        assert await harness.inbox.run_once() == 1
+        assert await harness.status(bookings[0]) == "confirmed"
 
 
 def intercept(
-    stage: PaymentHarness, monkeypatch: pytest.MonkeyPatch, act: Callable[[SettlePayment], Awaitable[None]]
+    harness: PaymentHarness, monkeypatch: pytest.MonkeyPatch, act: Callable[[SettlePayment], Awaitable[None]]
 ) -> None:
-    """Do this before the engine gets a command."""
-    submit = stage.engine.submit
+    """Run `act` before the engine gets a command."""
+    submit = harness.engine.submit
 
     async def act_and_submit(command: SettlePayment) -> Outcome:
         await act(command)
         return await submit(command)
 
-    monkeypatch.setattr(stage.engine, "submit", act_and_submit)
+    monkeypatch.setattr(harness.engine, "submit", act_and_submit)

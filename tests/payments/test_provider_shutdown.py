@@ -15,30 +15,30 @@ from tests.support.payment_harness import FakeGateway
 
 
 @async_test
-async def test_an_api_process_that_stops_closes_its_providers(database: str) -> None:
+async def test_a_stopping_api_process_closes_its_providers(database: str) -> None:
     gateway = FakeGateway()
     sent: list[str] = []
-    requests: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+    lifespan_messages: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message["type"])
         if message["type"] == "lifespan.startup.complete":
             assert not gateway.is_closed
-            requests.put_nowait({"type": "lifespan.shutdown"})
+            lifespan_messages.put_nowait({"type": "lifespan.shutdown"})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "make_providers", lambda *_: {"gateway": gateway})
-        # The process of the tests is no child of a server, and keeps its own garbage collection.
+        # The test process is no child of a server, and keeps its own garbage collection.
         patch.setattr(app, "end_with_parent", lambda: None)
         patch.setattr(app, "_tune_gc", lambda: None)
-        requests.put_nowait({"type": "lifespan.startup"})
-        await app.App(Settings(database_url=database))({"type": "lifespan"}, requests.get, send)
+        lifespan_messages.put_nowait({"type": "lifespan.startup"})
+        await app.App(Settings(database_url=database))({"type": "lifespan"}, lifespan_messages.get, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert gateway.is_closed
 
 
 @async_test
-async def test_a_worker_that_stops_closes_its_providers(database: str) -> None:
+async def test_a_stopping_worker_closes_its_providers(database: str) -> None:
     gateway = FakeGateway()
 
     async def stop_at_once(loop: JobLoop, stopping: asyncio.Event) -> None:

@@ -25,12 +25,12 @@ def reviewer(server: Server, org: Org) -> Any:
         yield client
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _proven(client: httpx.Client, event: str, user: str = "u-1") -> str:
-    """A booking of one place whose receipt waits for review."""
+def _submit_booking(client: httpx.Client, event: str, user: str = "u-1") -> str:
+    """Hold one place, submit its receipt, and return the booking."""
     booking: str = expect_ok(post_hold(client, event, user=user, items=[{"pool": "standing", "tariff": "full"}]), 201)[
         "id"
     ]
@@ -39,38 +39,38 @@ def _proven(client: httpx.Client, event: str, user: str = "u-1") -> str:
 
 
 def _event_of(booking: str) -> str:
-    named = ids.parse_booking_id(booking)
-    assert named is not None
-    return ids.format_event_id(named[0])
+    parsed = ids.parse_booking_id(booking)
+    assert parsed is not None
+    return ids.format_event_id(parsed[0])
 
 
-def _facts(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
-    facts = expect_ok(client.get(f"/v1/events/{_event_of(booking)}/journal"))["items"]
-    return [fact for fact in facts if fact["booking"] == booking]
+def _journal(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
+    entries = expect_ok(client.get(f"/v1/events/{_event_of(booking)}/journal"))["items"]
+    return [entry for entry in entries if entry["booking"] == booking]
 
 
-def _letters(server: Server, booking: str) -> list[tuple[str, str]]:
-    """Kinds and bodies of what waits to be mailed about a booking."""
-    named = ids.parse_booking_id(booking)
-    assert named is not None
+def _emails(server: Server, booking: str) -> list[tuple[str, str]]:
+    """The kinds and bodies of the emails about a booking."""
+    parsed = ids.parse_booking_id(booking)
+    assert parsed is not None
     rows = query(
         server.database_url,
         "SELECT kind, body FROM delivery WHERE event_id = $1 AND stream = $2 AND channel = 'mail' ORDER BY number",
-        *named,
+        *parsed,
     )
     return [(row["kind"], row["body"]) for row in rows]
 
 
-def _timeless(reply: Reply) -> dict[str, Any]:
+def _without_times(reply: Reply) -> dict[str, Any]:
     return {name: value for name, value in reply.body.items() if name not in ("server_time", "expires_in_seconds")}
 
 
 def test_the_first_of_a_simultaneous_approval_and_rejection_counts(
     server: Server, org: Org, admin: httpx.Client
 ) -> None:
-    """Two people, each of whom clicks twice, on connections of their own."""
+    """Two people each click twice, on connections of their own."""
     event = publish_event(admin, reviewed_event())
-    bookings = [_proven(admin, event, f"u-{number}") for number in range(ROUNDS)]
+    bookings = [_submit_booking(admin, event, f"u-{number}") for number in range(ROUNDS)]
     decided: Counter[str] = Counter()
     for number, booking in enumerate(bookings):
         approve = request("POST", f"/v1/bookings/{booking}/approve", org.keys["review"])
@@ -78,14 +78,14 @@ def test_the_first_of_a_simultaneous_approval_and_rejection_counts(
         clicks = [("confirmed", approve), ("rejected", reject)] * 2
         clicks = clicks if number % 2 else clicks[::-1]
         replies = send_all_at_once(server.port, [click for _, click in clicks])
-        wanted = [what for what, _ in clicks]
-        done = [(what, reply) for what, reply in zip(wanted, replies, strict=True) if reply.status == 200]
-        no = [reply for reply in replies if reply.status != 200]
+        outcomes = [outcome for outcome, _ in clicks]
+        done = [(outcome, reply) for outcome, reply in zip(outcomes, replies, strict=True) if reply.status == 200]
+        refused = [reply for reply in replies if reply.status != 200]
         assert len(done) == 2, replies
-        (winner,) = {what for what, _ in done}
+        (winner,) = {outcome for outcome, _ in done}
         assert [reply.body["status"] for _, reply in done] == [winner] * 2
-        assert _timeless(done[0][1]) == _timeless(done[1][1])
-        assert [(reply.status, reply.code) for reply in no] == [(409, f"already_{winner}")] * 2
+        assert _without_times(done[0][1]) == _without_times(done[1][1])
+        assert [(reply.status, reply.code) for reply in refused] == [(409, f"already_{winner}")] * 2
         decided[winner] += 1
     statuses = Counter(
         row["status"]
@@ -97,26 +97,26 @@ def test_the_first_of_a_simultaneous_approval_and_rejection_counts(
     assert set(decided) == {"confirmed", "rejected"}, "one side always won, so there was no race"
     pool = expect_ok(admin.get(f"/v1/events/{event}/availability"))["pools"][1]
     assert (pool["held"], pool["sold"]) == (0, decided["confirmed"])
-    facts = query(
+    entries = query(
         server.database_url,
         "SELECT booking_id, count(*) FROM journal WHERE event_id = $1 AND kind IN ('confirmed', 'rejected') GROUP BY 1",
         ids.parse_event_id(event),
     )
-    assert [row["count"] for row in facts] == [1] * ROUNDS
+    assert [row["count"] for row in entries] == [1] * ROUNDS
     assert run_audit(database_url=server.database_url)["ok"]
 
 
-def test_the_clock_of_the_review_replaces_that_of_the_payment(admin: httpx.Client) -> None:
+def test_the_review_deadline_replaces_the_hold_deadline(admin: httpx.Client) -> None:
     event = publish_event(
         admin, reviewed_event(policy={"review": "manual", "hold_seconds": 60, "review_seconds": 7200})
     )
-    held_ = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
-    assert _moment(held_["expires_at"]) - _moment(held_["server_time"]) == timedelta(seconds=60)
-    answer = expect_ok(upload_receipt(admin, held_["id"]))
+    held = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
+    assert _parse_time(held["expires_at"]) - _parse_time(held["server_time"]) == timedelta(seconds=60)
+    answer = expect_ok(upload_receipt(admin, held["id"]))
     assert answer["status"] == "payment_submitted"
-    assert _moment(answer["expires_at"]) - _moment(answer["server_time"]) == timedelta(seconds=7200)
+    assert _parse_time(answer["expires_at"]) - _parse_time(answer["server_time"]) == timedelta(seconds=7200)
     assert answer["expires_in_seconds"] == 7200
-    assert expect_ok(admin.get(f"/v1/bookings/{held_['id']}"))["expires_at"] == answer["expires_at"]
+    assert expect_ok(admin.get(f"/v1/bookings/{held['id']}"))["expires_at"] == answer["expires_at"]
     assert [(p["provider"], p["status"], p["amount"]) for p in answer["payments"]] == [("receipt", "submitted", 3570)]
 
 
@@ -133,17 +133,17 @@ def test_a_missed_review_expires_the_booking_with_a_reason(product: Server) -> N
         event = publish_event(admin, reviewed_event(policy={"review": "manual", "review_seconds": 1}))
         booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}], email=BUYER), 201)["id"]
         expect_ok(upload_receipt(admin, booking))
-        wait_until(lambda: "expired" in [fact["kind"] for fact in _facts(admin, booking)], 20)
+        wait_until(lambda: "expired" in [entry["kind"] for entry in _journal(admin, booking)], 20)
         found = expect_ok(admin.get(f"/v1/bookings/{booking}"))
         assert (found["status"], found["reason"]) == ("expired", "receipt_not_reviewed")
         (payment,) = found["payments"]
         assert (payment["status"], payment["outcome"]) == ("review", "review")
         assert payment["reason"] == "receipt_not_reviewed"
-        ((kind, body),) = _letters(server, booking)
+        ((kind, body),) = _emails(server, booking)
         assert kind == "booking.expired"
         assert "receipt_not_reviewed" in body
-        (fact,) = [fact for fact in _facts(admin, booking) if fact["kind"] == "expired"]
-        assert (fact["actor"], fact["reason"]) == ("system", "receipt_not_reviewed")
+        (entry,) = [entry for entry in _journal(admin, booking) if entry["kind"] == "expired"]
+        assert (entry["actor"], entry["reason"]) == ("system", "receipt_not_reviewed")
         expect_error(admin.post(f"/v1/bookings/{booking}/approve"), 410, "hold_expired")
         expect_error(admin.post(f"/v1/bookings/{booking}/reject"), 410, "hold_expired")
         expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
@@ -159,10 +159,10 @@ def test_the_reason_of_a_rejection_reaches_the_booking_the_journal_and_the_buyer
     assert (answer["status"], answer["reason"]) == ("rejected", REASON)
     assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["reason"] == REASON
     assert [(p["status"], p["outcome"]) for p in answer["payments"]] == [("failed", None)]
-    (fact,) = [fact for fact in _facts(admin, booking) if fact["kind"] == "rejected"]
-    assert fact["reason"] == REASON
-    assert fact["actor"].startswith("key:hf_sk_")
-    ((kind, body),) = _letters(server, booking)
+    (entry,) = [entry for entry in _journal(admin, booking) if entry["kind"] == "rejected"]
+    assert entry["reason"] == REASON
+    assert entry["actor"].startswith("key:hf_sk_")
+    ((kind, body),) = _emails(server, booking)
     assert (kind, REASON in body, BUYER in body) == ("booking.rejected", True, True)
     expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
 
@@ -176,7 +176,7 @@ def test_an_approval_captures_the_payment_of_the_receipt(admin: httpx.Client, re
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
-def test_there_is_nothing_to_review_before_a_receipt_is_submitted(admin: httpx.Client, verb: str) -> None:
+def test_a_booking_without_a_receipt_cannot_be_reviewed(admin: httpx.Client, verb: str) -> None:
     booking = create_held_booking(admin)
     expect_error(admin.post(f"/v1/bookings/{booking}/{verb}"), 409, "not_submitted")
     assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "held"
@@ -190,19 +190,19 @@ def test_a_review_decision_is_final(admin: httpx.Client) -> None:
     expect_error(admin.post(f"/v1/bookings/{rejected}/approve"), 409, "already_rejected")
     expect_error(upload_receipt(admin, approved), 409, "already_confirmed")
     expect_error(upload_receipt(admin, rejected), 409, "already_rejected")
-    again = expect_ok(admin.post(f"/v1/bookings/{rejected}/reject", json={"reason": "Something else."}))
-    assert (again["status"], again["reason"]) == ("rejected", REASON)
+    repeated = expect_ok(admin.post(f"/v1/bookings/{rejected}/reject", json={"reason": "Something else."}))
+    assert (repeated["status"], repeated["reason"]) == ("rejected", REASON)
     expect_ok(admin.post(f"/v1/bookings/{approved}/refund"))
     expect_error(admin.post(f"/v1/bookings/{approved}/approve"), 409, "already_refunded")
     expect_error(admin.post(f"/v1/bookings/{approved}/reject"), 409, "already_refunded")
 
 
 @pytest.mark.parametrize("verb", ["extend", "cancel", "confirm"])
-def test_a_booking_under_review_is_left_to_the_reviewer(admin: httpx.Client, verb: str) -> None:
+def test_a_booking_under_review_cannot_be_extended_cancelled_or_confirmed(admin: httpx.Client, verb: str) -> None:
     expect_error(admin.post(f"/v1/bookings/{create_submitted_booking(admin)}/{verb}"), 409, "already_submitted")
 
 
-def test_a_receipt_within_the_grace_revives_the_booking(admin: httpx.Client) -> None:
+def test_a_receipt_within_the_grace_period_revives_the_booking(admin: httpx.Client) -> None:
     event = publish_event(
         admin, reviewed_event(policy={"review": "manual", "hold_seconds": 1, "late_grace_seconds": 60})
     )
@@ -214,9 +214,7 @@ def test_a_receipt_within_the_grace_revives_the_booking(admin: httpx.Client) -> 
     assert expect_ok(admin.post(f"/v1/bookings/{booking}/approve"))["status"] == "confirmed"
 
 
-def test_a_receipt_after_the_grace_or_for_what_others_have_taken_is_too_late(
-    server: Server, admin: httpx.Client
-) -> None:
+def test_a_receipt_after_the_grace_period_or_for_a_taken_seat_is_refused(server: Server, admin: httpx.Client) -> None:
     strict = publish_event(
         admin, reviewed_event(policy={"review": "manual", "hold_seconds": 1, "late_grace_seconds": 0})
     )
@@ -235,7 +233,7 @@ def test_a_receipt_after_the_grace_or_for_what_others_have_taken_is_too_late(
     assert run_audit(database_url=server.database_url)["ok"]
 
 
-def test_receipts_are_refused_where_nobody_reviews_them(admin: httpx.Client) -> None:
+def test_receipts_are_refused_if_the_event_offers_no_review(admin: httpx.Client) -> None:
     event = publish_event(admin, reviewed_event(policy={"review": "none"}))
     booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
     expect_error(upload_receipt(admin, booking), 409, "review_not_offered")

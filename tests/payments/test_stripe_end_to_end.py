@@ -45,7 +45,7 @@ def test_a_seat_is_bought_and_refunded_through_stripes_hosted_checkout(
     assert [refund["amount"] for refund in stripe.refunds] == [3570]
 
 
-def test_a_checkout_at_stripe_is_closed_when_its_buyer_gives_up(stripe: StripeSessions, admin: httpx.Client) -> None:
+def test_a_stripe_checkout_is_closed_when_the_buyer_cancels(stripe: StripeSessions, admin: httpx.Client) -> None:
     booking, payment = start_checkout(admin, provider="stripe")
     expect_ok(admin.post(f"/v1/bookings/{booking}/cancel"))
     wait_until(lambda: stripe.sessions[payment["provider_ref"]]["status"] == "expired", 15)
@@ -60,30 +60,30 @@ def test_a_checkout_at_stripe_is_closed_when_its_buyer_gives_up(stripe: StripeSe
     ],
     ids=["failed", "succeeded"],
 )
-def test_a_payment_that_ends_while_stripe_answers_sends_nobody_to_the_checkout(
+def test_a_payment_that_ends_while_stripe_answers_gets_no_checkout_url(
     server: Server, stripe: StripeSessions, admin: httpx.Client, meanwhile: str, status: int, session: str
 ) -> None:
-    """The reconciler gave it up, or the buyer paid: either way nobody must pay again."""
+    """The reconciler gave it up, or the buyer paid. Either way the buyer must not pay again."""
     url, before = server.database_url, set(stripe.sessions)
     booking = resources.create_held_booking(admin)
-    named = ids.parse_booking_id(booking)
-    assert named is not None
+    parsed = ids.parse_booking_id(booking)
+    assert parsed is not None
     with ThreadPoolExecutor(1) as thread:
         with stripe.lock:
-            asking = thread.submit(resources.post_payment, admin, booking, provider="stripe")
-            wait_until(lambda: bool(query(url, "SELECT FROM payment WHERE event_id = $1", named[0])), 5)
-            query(url, f"UPDATE payment SET {meanwhile} WHERE event_id = $1", named[0])
-        answer = asking.result(15)
+            posting = thread.submit(resources.post_payment, admin, booking, provider="stripe")
+            wait_until(lambda: bool(query(url, "SELECT FROM payment WHERE event_id = $1", parsed[0])), 5)
+            query(url, f"UPDATE payment SET {meanwhile} WHERE event_id = $1", parsed[0])
+        answer = posting.result(15)
     assert answer.status_code == status, answer.text
-    (made,) = set(stripe.sessions) - before
-    assert stripe.sessions[made]["status"] == session
+    (created,) = set(stripe.sessions) - before
+    assert stripe.sessions[created]["status"] == session
     assert answer.json().get("checkout_url") is None
-    (payment,) = query(url, "SELECT provider_ref FROM payment WHERE event_id = $1", named[0])
-    assert payment["provider_ref"] == made
+    (payment,) = query(url, "SELECT provider_ref FROM payment WHERE event_id = $1", parsed[0])
+    assert payment["provider_ref"] == created
 
 
-def test_a_seat_is_bought_and_refunded_with_an_intent_of_localstripe(postgres: str) -> None:
-    """localstripe has no hosted checkout, so the payment starts in the sandbox and then becomes one of Stripe's."""
+def test_a_seat_is_bought_and_refunded_through_a_localstripe_intent(postgres: str) -> None:
+    """localstripe has no hosted checkout, so the payment starts in the sandbox and is then moved to Stripe."""
     keys = {"HOLDFAST_STRIPE_KEY": LOCAL_KEY, "HOLDFAST_STRIPE_WEBHOOK_SECRET": SECRET}
     with running_localstripe() as stripe, fresh_database(postgres) as url:
         with running_server(url, workers=1, worker=True, HOLDFAST_STRIPE_API=stripe.url, **keys) as server:
