@@ -72,29 +72,29 @@ class BookingRead(Struct):
 
 
 class Order(Struct, frozen=True):
-    """A wish for something new."""
+    """A request for a new booking."""
 
     user: str
     items: tuple[SeatItem | PoolItem, ...] = ()
     best_available: BestSeats | None = None
 
 
-class Deed(Struct, frozen=True):
-    """A wish about an order that was granted, or may yet be granted in the same batch."""
+class ActionRequest(Struct, frozen=True):
+    """A request about an order that was accepted, or may yet be accepted in the same batch."""
 
     which: int
     verb: BookingAction
     by_owner: bool | None = None
 
 
-class Again(Struct, frozen=True):
-    """An order made before, under the same key, and possibly for something else."""
+class RepeatedOrder(Struct, frozen=True):
+    """An earlier order under the same key, possibly with another body."""
 
     which: int
     another_body: bool = False
 
 
-Wish = Order | Deed | Again
+Request = Order | ActionRequest | RepeatedOrder
 
 users = st.sampled_from(["ann", "bob", "cid"])
 which = st.integers(0, 50)
@@ -109,9 +109,11 @@ orders = st.builds(Order, users, baskets)
 best_orders = st.builds(
     Order, users, best_available=st.builds(BestSeats, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
 )
-deeds = st.builds(Deed, which, st.sampled_from(Verb), st.sampled_from([None, None, True, False]))
-agains = st.builds(Again, which, st.booleans())
-wishes = st.lists(st.one_of(orders, best_orders, deeds, deeds, agains), min_size=1, max_size=6)
+action_requests = st.builds(ActionRequest, which, st.sampled_from(Verb), st.sampled_from([None, None, True, False]))
+repeated_orders = st.builds(RepeatedOrder, which, st.booleans())
+request_lists = st.lists(
+    st.one_of(orders, best_orders, action_requests, action_requests, repeated_orders), min_size=1, max_size=6
+)
 policies = st.builds(
     PolicyChange,
     hold_seconds=st.sampled_from([60, 600]),
@@ -123,8 +125,8 @@ policies = st.builds(
 )
 
 
-class Life(RuleBasedStateMachine):
-    """One event of an org of its own, from its making until the auditor has looked at it."""
+class EventLifecycle(RuleBasedStateMachine):
+    """One event of an org of its own, from its creation to its audit."""
 
     url: ClassVar[str]
 
@@ -135,7 +137,7 @@ class Life(RuleBasedStateMachine):
         self.refused: set[bytes] = set()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """It fails rather than hangs."""
+        """Run the work with a timeout."""
 
         async def bounded() -> T:
             async with asyncio.timeout(STEP_SECONDS):
@@ -144,22 +146,22 @@ class Life(RuleBasedStateMachine):
         return self.runner.run(bounded())
 
     @initialize(policy=policies, published=st.sampled_from([*[True] * 7, False]))
-    def make(self, policy: PolicyChange, published: bool) -> None:
+    def create_event(self, policy: PolicyChange, published: bool) -> None:
         self.model = Model(policy)
-        self.run(self._make(policy))
+        self.run(self._create_event(policy))
         if published:
-            self.publish()
+            self.publish_event()
 
-    async def _make(self, policy: PolicyChange) -> None:
-        self.watcher = await db.connect(self.url)
+    async def _create_event(self, policy: PolicyChange) -> None:
+        self.observer = await db.connect(self.url)
         self.locker = await db.connect(self.url)
         await self._set_clock()
-        org = await create_org(db.Database(self.watcher), f"org-{secrets.token_hex(8)}")
+        org = await create_org(db.Database(self.observer), f"org-{secrets.token_hex(8)}")
         assert org is not None
         self.org = org
         tariffs = [TariffNew(code=code, price=price) for code, price in PRICES.items()]
-        offer = EventNew(
-            title="A life",
+        new_event = EventNew(
+            title="Friday night",
             starts_at=START,
             currency="EUR",
             tax_bps=TAX_PERCENT * 100,
@@ -173,145 +175,147 @@ class Life(RuleBasedStateMachine):
                 PoolNew(code="floor", capacity=FLOOR_CAPACITY, tariffs=tariffs),
             ],
         )
-        self.event = await event_editor.create_event(db.Database(self.watcher), org, offer, "the org")
-        await self._start_desk()
+        self.event = await event_editor.create_event(db.Database(self.observer), org, new_event, "the org")
+        await self._start_engine()
 
-    async def _start_desk(self) -> None:
-        self.wire = FlakyProxy(self.url)
-        self.engine = Engine(await self.wire.open(), lanes=1)
+    async def _start_engine(self) -> None:
+        self.proxy = FlakyProxy(self.url)
+        self.engine = Engine(await self.proxy.open(), lanes=1)
         before = asyncio.all_tasks()
         self.engine.start()
-        self.desk_tasks = asyncio.all_tasks() - before
+        self.engine_tasks = asyncio.all_tasks() - before
 
     async def _crash(self, waiting: Sequence["asyncio.Future[Outcome]"]) -> None:
-        """The process is gone in the middle of whatever it did, and another one starts."""
-        await self.wire.close()
-        for future in (*self.desk_tasks, *waiting):
+        """End the process in the middle of its work, and start another one."""
+        await self.proxy.close()
+        for future in (*self.engine_tasks, *waiting):
             future.cancel()
-        await asyncio.gather(*self.desk_tasks, *waiting, return_exceptions=True)
-        await self._start_desk()
+        await asyncio.gather(*self.engine_tasks, *waiting, return_exceptions=True)
+        await self._start_engine()
 
     async def _set_clock(self) -> None:
-        await self.watcher.execute(
+        await self.observer.execute(
             "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE "
             f"AS $$ SELECT timestamptz '{self.model.now.isoformat()}' $$"
         )
 
-    def command(self, wish: Wish) -> Command:
-        if isinstance(wish, Order):
+    def command(self, request: Request) -> Command:
+        if isinstance(request, Order):
             key, body = secrets.token_bytes(16), secrets.token_bytes(16)
             order = PlaceHold(
                 event=self.event,
                 org=self.org,
                 booking=new_id(),
-                user=wish.user,
+                user=request.user,
                 actor="a buyer",
                 request_key=key,
                 fingerprint=body,
-                items=wish.items,
-                best_available=wish.best_available,
+                items=request.items,
+                best_available=request.best_available,
             )
             self.orders.append(order)
             return order
-        known = [order for order in self.orders if isinstance(wish, Again) or order.booking not in self.refused]
+        known = [
+            order for order in self.orders if isinstance(request, RepeatedOrder) or order.booking not in self.refused
+        ]
         if not known:
             return ActOnBooking(event=self.event, org=self.org, booking=new_id(), verb=Verb.CONFIRM, actor="a clerk")
-        order = known[wish.which % len(known)]
-        if isinstance(wish, Again):
-            body = secrets.token_bytes(16) if wish.another_body else order.fingerprint
+        order = known[request.which % len(known)]
+        if isinstance(request, RepeatedOrder):
+            body = secrets.token_bytes(16) if request.another_body else order.fingerprint
             return structs.replace(order, booking=new_id(), fingerprint=body)
-        owner = {None: None, True: order.user, False: "somebody else"}[wish.by_owner]
+        owner = {None: None, True: order.user, False: "somebody else"}[request.by_owner]
         return ActOnBooking(
-            event=self.event, org=self.org, booking=order.booking, verb=wish.verb, actor="a clerk", owner=owner
+            event=self.event, org=self.org, booking=order.booking, verb=request.verb, actor="a clerk", owner=owner
         )
 
-    def ask(self, *wanted: Wish) -> None:
-        commands = [self.command(wish) for wish in wanted]
-        self.compare(commands, self.run(self._answers(commands)))
+    def send(self, *requests: Request) -> None:
+        commands = [self.command(request) for request in requests]
+        self.compare(commands, self.run(self._outcomes(commands)))
 
     def submit(self, commands: Sequence[Command]) -> list["asyncio.Future[Outcome]"]:
         return [asyncio.ensure_future(self.engine.submit(command)) for command in commands]
 
-    async def _answers(self, commands: Sequence[Command]) -> list[Outcome]:
+    async def _outcomes(self, commands: Sequence[Command]) -> list[Outcome]:
         return await asyncio.gather(*self.submit(commands))
 
     def compare(self, commands: Sequence[Command], outcomes: Sequence[Outcome], *, times: int = 1) -> None:
-        """`times`: how often the batch was decided before its answers came through."""
+        """`times` says how often the engine decided the batch before its answers arrived."""
         for _ in range(times):
-            expected = self.model.batch(commands, outcomes)
-        assert [_gist(outcome) for outcome in outcomes] == expected
+            expected = self.model.run_batch(commands, outcomes)
+        assert [_booking_or_refusal(outcome) for outcome in outcomes] == expected
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, Accepted):
                 self._check_answer(command, outcome)
         self.refused = {order.booking for order in self.orders} - set(self.model.bookings)
 
     def _check_answer(self, command: Command, outcome: Accepted) -> None:
-        entry = self.model.bookings[outcome.booking.id]
-        assert (outcome.booking.user, outcome.booking.total) == (entry.user, entry.total)
+        expected = self.model.bookings[outcome.booking.id]
+        assert (outcome.booking.user, outcome.booking.total) == (expected.user, expected.total)
         assert outcome.replayed is (isinstance(command, PlaceHold) and command.booking != outcome.booking.id)
         assert outcome.now == self.model.now
 
     @rule(order=orders)
     def hold(self, order: Order) -> None:
-        self.ask(order)
+        self.send(order)
 
     @rule(order=best_orders)
     def hold_the_best(self, order: Order) -> None:
-        self.ask(order)
+        self.send(order)
 
     @precondition(lambda self: self.model.bookings)
     @rule(which=which, by_owner=st.sampled_from([None, True, False]))
     def extend(self, which: int, by_owner: bool | None) -> None:
-        self.ask(Deed(which, Verb.EXTEND, by_owner))
+        self.send(ActionRequest(which, Verb.EXTEND, by_owner))
 
     @precondition(lambda self: self.model.bookings)
     @rule(which=which)
     def confirm(self, which: int) -> None:
-        self.ask(Deed(which, Verb.CONFIRM))
+        self.send(ActionRequest(which, Verb.CONFIRM))
 
     @precondition(lambda self: self.model.bookings)
     @rule(which=which, by_owner=st.sampled_from([None, True, False]))
     def cancel(self, which: int, by_owner: bool | None) -> None:
-        self.ask(Deed(which, Verb.CANCEL, by_owner))
+        self.send(ActionRequest(which, Verb.CANCEL, by_owner))
 
     @precondition(lambda self: self.model.bookings)
     @rule(which=which)
     def refund(self, which: int) -> None:
-        self.ask(Deed(which, Verb.REFUND))
+        self.send(ActionRequest(which, Verb.REFUND))
 
     @precondition(lambda self: self.orders)
-    @rule(again=agains)
-    def ask_again_under_the_same_key(self, again: Again) -> None:
-        self.ask(again)
+    @rule(repeated=repeated_orders)
+    def repeat_an_order_under_the_same_key(self, repeated: RepeatedOrder) -> None:
+        self.send(repeated)
 
-    @rule(wanted=wishes)
-    def ask_for_many_things_at_once(self, wanted: list[Wish]) -> None:
-        self.ask(*wanted)
+    @rule(requests=request_lists)
+    def send_many_requests_at_once(self, requests: list[Request]) -> None:
+        self.send(*requests)
 
-    @rule(wanted=wishes, cut=st.sampled_from([Cut.BEFORE_COMMIT, Cut.AFTER_COMMIT]))
-    def lose_the_connection_at_the_commit(self, wanted: list[Wish], cut: Cut) -> None:
-        commands = [self.command(wish) for wish in wanted]
-        self.wire.cut_next(cut)
-        outcomes = self.run(self._answers(commands))
-        assert self.wire.was_cut.is_set()
+    @rule(requests=request_lists, cut=st.sampled_from([Cut.BEFORE_COMMIT, Cut.AFTER_COMMIT]))
+    def lose_the_connection_at_the_commit(self, requests: list[Request], cut: Cut) -> None:
+        commands = [self.command(request) for request in requests]
+        self.proxy.cut_next(cut)
+        outcomes = self.run(self._outcomes(commands))
+        assert self.proxy.was_cut.is_set()
         self.compare(commands, outcomes, times=2 if cut is Cut.AFTER_COMMIT else 1)
 
-    @rule(wanted=wishes)
-    def lose_the_connection_while_waiting_for_the_lock(self, wanted: list[Wish]) -> None:
-        commands = [self.command(wish) for wish in wanted]
-        self.compare(commands, self.run(self._answers_after_kill(commands)))
+    @rule(requests=request_lists)
+    def lose_the_connection_while_waiting_for_the_lock(self, requests: list[Request]) -> None:
+        commands = [self.command(request) for request in requests]
+        self.compare(commands, self.run(self._outcomes_after_kill(commands)))
 
-    async def _answers_after_kill(self, commands: Sequence[Command]) -> list[Outcome]:
+    async def _outcomes_after_kill(self, commands: Sequence[Command]) -> list[Outcome]:
         async with self.locker.transaction():
             await self.locker.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", self.event)
-            answers = self.submit(commands)
+            futures = self.submit(commands)
             for backend in await self._blocked_backends():
-                await self.watcher.execute("SELECT pg_terminate_backend($1)", backend)
-        return await asyncio.gather(*answers)
+                await self.observer.execute("SELECT pg_terminate_backend($1)", backend)
+        return await asyncio.gather(*futures)
 
     async def _blocked_backends(self) -> list[int]:
         while True:
-            rows = await self.watcher.fetch(
+            rows = await self.observer.fetch(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
                 " AND application_name = 'holdfast-lane' AND wait_event_type = 'Lock'"
             )
@@ -319,31 +323,31 @@ class Life(RuleBasedStateMachine):
                 return [row["pid"] for row in rows]
             await asyncio.sleep(0.002)
 
-    @rule(wanted=wishes)
-    def crash_while_waiting_for_the_lock_and_ask_again(self, wanted: list[Wish]) -> None:
-        commands = [self.command(wish) for wish in wanted]
+    @rule(requests=request_lists)
+    def crash_while_waiting_for_the_lock_and_retry(self, requests: list[Request]) -> None:
+        commands = [self.command(request) for request in requests]
         self.run(self._crash_waiting(commands))
-        self.compare(commands, self.run(self._answers(commands)))
+        self.compare(commands, self.run(self._outcomes(commands)))
 
     async def _crash_waiting(self, commands: Sequence[Command]) -> None:
         async with self.locker.transaction():
             await self.locker.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", self.event)
-            answers = self.submit(commands)
+            futures = self.submit(commands)
             await self._blocked_backends()
-            await self._crash(answers)
+            await self._crash(futures)
 
-    @rule(wanted=wishes)
-    def crash_after_the_commit_and_ask_again(self, wanted: list[Wish]) -> None:
-        commands = [self.command(wish) for wish in wanted]
+    @rule(requests=request_lists)
+    def crash_after_the_commit_and_retry(self, requests: list[Request]) -> None:
+        commands = [self.command(request) for request in requests]
         self.run(self._crash_committed(commands))
-        self.compare(commands, self.run(self._answers(commands)), times=2)
+        self.compare(commands, self.run(self._outcomes(commands)), times=2)
 
     async def _crash_committed(self, commands: Sequence[Command]) -> None:
-        self.wire.cut_next(Cut.SILENCE_AFTER_COMMIT)
-        answers = self.submit(commands)
-        await self.wire.was_cut.wait()
-        assert not any(answer.done() for answer in answers)
-        await self._crash(answers)
+        self.proxy.cut_next(Cut.SILENCE_AFTER_COMMIT)
+        futures = self.submit(commands)
+        await self.proxy.was_cut.wait()
+        assert not any(future.done() for future in futures)
+        await self._crash(futures)
 
     @rule()
     def restart(self) -> None:
@@ -359,7 +363,7 @@ class Life(RuleBasedStateMachine):
         assert self.run(self.engine.sweep(self.event)) == self.model.sweep()
 
     @rule()
-    def let_the_reaper_work(self) -> None:
+    def run_the_reaper(self) -> None:
         self.run(self._reap())
         self.model.sweep()
 
@@ -369,24 +373,26 @@ class Life(RuleBasedStateMachine):
         await lane.close()
 
     @rule()
-    def publish(self) -> None:
+    def publish_event(self) -> None:
         self._set_status(EventStatus.ACTIVE, allowed={"draft", "active"})
 
     @precondition(lambda self: len(self.orders) > 6)
     @rule()
-    def complete(self) -> None:
+    def complete_event(self) -> None:
         self._set_status(EventStatus.COMPLETED, allowed={"active", "completed"})
 
     @precondition(lambda self: len(self.orders) > 6)
     @rule()
-    def call_off(self) -> None:
+    def cancel_event(self) -> None:
         self._set_status(EventStatus.CANCELLED, allowed={"draft", "active", "cancelled"})
 
     def _set_status(self, status: EventStatus, allowed: set[str]) -> None:
-        said = self.attempt(event_editor.set_status(db.Database(self.watcher), self.org, self.event, status, "the org"))
-        no = Refusal.EVENT_NOT_ON_SALE if self.model.event == "draft" else Refusal.EVENT_ENDED
-        assert said is (None if self.model.event in allowed else no)
-        if said is None and self.model.event != status:
+        refusal = self.attempt(
+            event_editor.set_status(db.Database(self.observer), self.org, self.event, status, "the org")
+        )
+        expected = Refusal.EVENT_NOT_ON_SALE if self.model.event == "draft" else Refusal.EVENT_ENDED
+        assert refusal is (None if self.model.event in allowed else expected)
+        if refusal is None and self.model.event != status:
             self.model.event = status.value
             self.model.entries += 1
 
@@ -410,54 +416,57 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.blocked)
     @rule()
-    def put_the_blocked_seats_back(self) -> None:
+    def unblock_the_seats(self) -> None:
         self._change(EventChange(unblock_seats=sorted(self.model.blocked)), False)
         if self.model.event in ("draft", "active"):
             self.model.blocked.clear()
 
-    def _change(self, change: EventChange, objection: Refusal | bool) -> None:
-        database = db.Database(self.watcher)
-        said = self.attempt(event_editor.change_event(database, self.org, self.event, change, "the org"))
-        expected = (objection or None) if self.model.event in ("draft", "active") else Refusal.EVENT_ENDED
-        assert said is expected
-        self.model.entries += said is None
+    def _change(self, change: EventChange, refusal_if_open: Refusal | bool) -> None:
+        database = db.Database(self.observer)
+        refusal = self.attempt(event_editor.change_event(database, self.org, self.event, change, "the org"))
+        expected = (refusal_if_open or None) if self.model.event in ("draft", "active") else Refusal.EVENT_ENDED
+        assert refusal is expected
+        self.model.entries += refusal is None
 
     def attempt(self, work: Awaitable[None]) -> Refusal | None:
-        async def attempted() -> Refusal | None:
+        async def run_or_refuse() -> Refusal | None:
             try:
                 await work
             except RefusedError as error:
                 return error.refused.refusal
             return None
 
-        return self.run(attempted())
+        return self.run(run_or_refuse())
 
     @invariant()
-    def bookings_read_as_the_model_has_them(self) -> None:
+    def bookings_match_the_model(self) -> None:
         for status in STATUSES:
             rows = self.run(
-                self.watcher.fetch(
+                self.observer.fetch(
                     *sql.reads.bookings(
                         org=self.org, event=self.event, user=None, status=status, after=None, limit=200, reference=None
                     )
                 )
             )
             read = [json.decode(row["booking"], type=BookingRead) for row in rows]
-            there = {booking.id: (booking.total, booking.expires_at) for booking in read}
-            entries = self.model.bookings.items()
-            assert there == {id_: (e.total, e.expires_at) for id_, e in entries if self.model.reads_as(e) == status}
+            found = {booking.id: (booking.total, booking.expires_at) for booking in read}
+            assert found == {
+                id_: (booking.total, booking.expires_at)
+                for id_, booking in self.model.bookings.items()
+                if self.model.visible_status(booking) == status
+            }
 
     @invariant()
-    def pools_count_what_the_model_counts(self) -> None:
+    def pool_counters_match_the_model(self) -> None:
         stored = "SELECT code, capacity, held, sold FROM pool WHERE event_id = $1"
         held, sold = self.model.taken(*TIMED), self.model.taken("confirmed", "completed")
         assert self._counts(stored) == self._expected(held, sold)
-        due = [entry for entry in self.model.bookings.values() if self.model.is_due(entry)]
-        gone = {seat for entry in due for seat in entry.seats()}, sum(entry.floor() for entry in due)
-        assert self._counts(sql.reads.availability) == self._expected((held[0] - gone[0], held[1] - gone[1]), sold)
+        due = [booking for booking in self.model.bookings.values() if self.model.is_due(booking)]
+        due_seats, due_floor = {seat for booking in due for seat in booking.seats()}, sum(b.floor() for b in due)
+        assert self._counts(sql.reads.availability) == self._expected((held[0] - due_seats, held[1] - due_floor), sold)
 
     def _counts(self, statement: str) -> dict[str, tuple[int, int, int]]:
-        rows = self.run(self.watcher.fetch(statement, self.event))
+        rows = self.run(self.observer.fetch(statement, self.event))
         return {row["code"]: (row["capacity"], row["held"], row["sold"]) for row in rows}
 
     def _expected(self, held: tuple[set[str], int], sold: tuple[set[str], int]) -> dict[str, tuple[int, int, int]]:
@@ -465,38 +474,38 @@ class Life(RuleBasedStateMachine):
         return {"hall": (hall, len(held[0]), len(sold[0])), "floor": (self.model.capacity, held[1], sold[1])}
 
     @invariant()
-    def seats_are_taken_as_in_the_model(self) -> None:
-        rows = self.run(self.watcher.fetch(sql.reads.seats, self.event))
+    def seat_states_match_the_model(self) -> None:
+        rows = self.run(self.observer.fetch(sql.reads.seats, self.event))
         states = dict.fromkeys(LABELS, "free") | dict.fromkeys(self.model.blocked, "blocked")
-        for entry in self.model.bookings.values():
-            status = self.model.reads_as(entry)
+        for booking in self.model.bookings.values():
+            status = self.model.visible_status(booking)
             state = "held" if status in TIMED else "sold" if status in TAKING else None
-            states |= dict.fromkeys(entry.seats(), state) if state else {}
+            states |= dict.fromkeys(booking.seats(), state) if state else {}
         assert {row["label"]: row["state"] for row in rows} == states
 
     @invariant()
-    def the_journal_has_a_fact_for_every_change_and_no_other(self) -> None:
-        facts = "SELECT event.version, (SELECT count(*) FROM journal WHERE event_id = $1) FROM event WHERE id = $1"
-        (row,) = self.run(self.watcher.fetch(facts, self.event))
+    def the_journal_has_one_entry_for_every_change(self) -> None:
+        statement = "SELECT event.version, (SELECT count(*) FROM journal WHERE event_id = $1) FROM event WHERE id = $1"
+        (row,) = self.run(self.observer.fetch(statement, self.event))
         assert tuple(row) == (self.model.entries, self.model.entries)
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "wire"):
+            if hasattr(self, "proxy"):
                 self.run(self._end())
         finally:
             self.runner.close()
 
     async def _end(self) -> None:
         await self.engine.close()
-        await self.wire.close()
-        findings, _ = await audit_event(db.Database(self.watcher), self.event)
-        await self.watcher.close()
+        await self.proxy.close()
+        findings, _ = await audit_event(db.Database(self.observer), self.event)
+        await self.observer.close()
         await self.locker.close()
         assert findings == []
 
 
-def _gist(outcome: Outcome) -> object:
+def _booking_or_refusal(outcome: Outcome) -> object:
     return outcome.refusal if isinstance(outcome, Refused) else outcome.booking.id
 
 
@@ -506,11 +515,11 @@ def shared_database(postgres: str) -> Iterator[str]:
         yield url
 
 
-def test_the_engine_always_does_what_the_model_says(shared_database: str) -> None:
-    class LifeHere(Life):
+def test_the_engine_always_agrees_with_the_model(shared_database: str) -> None:
+    class LifecycleInDatabase(EventLifecycle):
         url = shared_database
 
-    slow = settings(
+    run_settings = settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
     )
-    run_state_machine_as_test(LifeHere, settings=slow)
+    run_state_machine_as_test(LifecycleInDatabase, settings=run_settings)

@@ -35,8 +35,8 @@ STOCK = [
 HOUR = 3600
 
 
-class Busy(Struct, frozen=True):
-    """An event in which everything has happened that can, and a booking in each status it can leave behind."""
+class BusyEvent(Struct, frozen=True):
+    """An event with a history of every kind of change, and one of its bookings in each status."""
 
     event: EventHandle
     held: bytes
@@ -46,10 +46,10 @@ class Busy(Struct, frozen=True):
     refunded: bytes
 
 
-async def _busy_event(connection: db.Connection) -> Busy:
+async def _create_busy_event(connection: db.Connection) -> BusyEvent:
     event = await new_event(connection, pools=STOCK)
-    left = new_hold_command(event, "A-1", "A-2")
-    await run_commands(connection, [left, new_hold_command(event)])
+    expired = new_hold_command(event, "A-1", "A-2")
+    await run_commands(connection, [expired, new_hold_command(event)])
     await shift_clock(connection, HOUR)
     names = ["held", "confirmed", "cancelled", "refunded"]
     placed = {name: new_hold_command(event, f"B-{number}") for number, name in enumerate(names, 1)}
@@ -67,13 +67,13 @@ async def _busy_event(connection: db.Connection) -> Busy:
     )
     await run_commands(connection, [new_action_command(event, placed["refunded"].booking, Verb.REFUND)])
     await change_event(db.Database(connection), event.org, event.id, EventChange(block_seats=["B-10"]), ACTOR)
-    return Busy(event, expired=left.booking, **{name: command.booking for name, command in placed.items()})
+    return BusyEvent(event, expired=expired.booking, **{name: command.booking for name, command in placed.items()})
 
 
 @async_test
-async def test_a_busy_event_has_nothing_wrong_with_it(database: str) -> None:
+async def test_the_auditor_finds_nothing_wrong_with_a_busy_event(database: str) -> None:
     async with lane_connection(database) as connection:
-        busy = await _busy_event(connection)
+        busy = await _create_busy_event(connection)
         statuses = await connection.fetch("SELECT DISTINCT status FROM booking ORDER BY status")
         assert [row["status"] for row in statuses] == ["cancelled", "confirmed", "expired", "held", "refunded"]
         assert await audit_event(db.Database(connection), busy.event.id) == (
@@ -84,16 +84,16 @@ async def test_a_busy_event_has_nothing_wrong_with_it(database: str) -> None:
 
 @pytest.mark.parametrize("status", [EventStatus.COMPLETED, EventStatus.CANCELLED])
 @async_test
-async def test_an_event_that_has_ended_has_nothing_wrong_with_it(database: str, status: EventStatus) -> None:
+async def test_the_auditor_finds_nothing_wrong_with_an_ended_event(database: str, status: EventStatus) -> None:
     async with lane_connection(database) as connection:
-        event = (await _busy_event(connection)).event
+        event = (await _create_busy_event(connection)).event
         await set_status(db.Database(connection), event.org, event.id, status, ACTOR)
         while await sweep(connection, LayoutCache(), event.id):
             pass
         assert (await audit_event(db.Database(connection), event.id))[0] == []
 
 
-# What is planted, and the one finding it has to lead to: its name, and the pool, seat or booking it names.
+# Each corruption, and the one finding it must cause: its name, and the pool, seat or booking it names.
 CORRUPTIONS = {
     "a counter that is one too high": (
         "UPDATE pool SET held = held + 1 WHERE code = 'places'",
@@ -142,11 +142,11 @@ CORRUPTIONS = {
         "UPDATE booking SET subtotal = subtotal + 1, total = total + 1 WHERE id = '{held}'",
         ("booking_lines", "{held}"),
     ),
-    "a fact that is missing": (
+    "a missing journal entry": (
         "DELETE FROM journal WHERE kind = 'event_published'",
         ("journal_gap", "{version}"),
     ),
-    "a fact beyond the last": (
+    "a journal entry beyond the last": (
         """INSERT INTO journal (event_id, number, at, kind, actor, data)
         SELECT id, version + 1, now(), 'event_changed', 'test', '{{}}' FROM event""",
         ("journal_gap", "{version}"),
@@ -155,7 +155,7 @@ CORRUPTIONS = {
         "UPDATE event SET version = version + 1",
         ("journal_gap", "{version}"),
     ),
-    "a status that the journal does not know of": (
+    "a status that is not in the journal": (
         "UPDATE booking SET status = 'cancelled' WHERE id = '{expired}'",
         ("transition", "{expired}"),
     ),
@@ -164,16 +164,16 @@ CORRUPTIONS = {
         UPDATE journal SET kind = 'rejected' WHERE kind = 'expired' AND booking_id = '{expired}'""",
         ("transition", "{expired}"),
     ),
-    "a booking that begins in the middle": (
+    "a booking without a first journal entry": (
         """UPDATE journal SET kind = 'event_changed', booking_id = NULL
             WHERE kind = 'held' AND booking_id = '{cancelled}'""",
         ("transition", "{cancelled}"),
     ),
-    "a booking that the journal knows of and that is gone": (
+    "a deleted booking that is in the journal": (
         "DELETE FROM line WHERE booking_id = '{cancelled}'; DELETE FROM booking WHERE id = '{cancelled}'",
         ("stray", "{cancelled}"),
     ),
-    "a line of a booking that is gone": (
+    "a line of a deleted booking": (
         """DELETE FROM booking WHERE id = '{cancelled}';
         UPDATE journal SET kind = 'event_changed', booking_id = NULL WHERE booking_id = '{cancelled}'""",
         ("stray", "{cancelled}"),
@@ -183,22 +183,22 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 @async_test
-async def test_the_auditor_finds(database: str, corruption: str) -> None:
-    statements, (what, subject) = CORRUPTIONS[corruption]
+async def test_the_auditor_finds_every_corruption(database: str, corruption: str) -> None:
+    statements, (name, subject) = CORRUPTIONS[corruption]
     async with lane_connection(database) as connection:
-        busy = await _busy_event(connection)
+        busy = await _create_busy_event(connection)
         bookings = {name: getattr(busy, name) for name in ("held", "confirmed", "expired", "cancelled", "refunded")}
         await connection.execute(statements.format(**{name: id_.hex() for name, id_ in bookings.items()}))
         findings, version = await audit_event(db.Database(connection), busy.event.id)
-        named = {name: ids.format_booking_id(busy.event.id, id_) for name, id_ in bookings.items()}
+        booking_ids = {name: ids.format_booking_id(busy.event.id, id_) for name, id_ in bookings.items()}
         assert [(finding.what, finding.subject) for finding in findings] == [
-            (what, subject.format(version=version, **named))
+            (name, subject.format(version=version, **booking_ids))
         ]
         assert {finding.event for finding in findings} == {busy.event.text}
 
 
 def test_the_audit_command_prints_json_and_exits_with_1_only_if_something_is_wrong(database: str) -> None:
-    busy = run_with_connection(_busy_event, database)
+    busy = run_with_connection(_create_busy_event, database)
     assert run_audit(database_url=database) == {"ok": True, "events": 1, "findings": []}
     query(database, "UPDATE pool SET held = held + 1 WHERE code = 'places'")
     done = call_holdfast(database, "audit")
@@ -211,17 +211,17 @@ def test_the_audit_command_prints_json_and_exits_with_1_only_if_something_is_wro
 
 
 def test_readyz_reports_the_last_findings_of_the_auditor(database: str) -> None:
-    async def plant_and_audit(connection: db.Connection) -> int:
-        busy = await _busy_event(connection)
+    async def corrupt_and_audit(connection: db.Connection) -> int:
+        busy = await _create_busy_event(connection)
         assert await auditor.run_once(db.Database(connection)) == []
         await connection.execute("UPDATE pool SET held = held + 1 WHERE code = 'places'")
-        assert await auditor.run_once(db.Database(connection)) == [], "nothing has happened since"
+        assert await auditor.run_once(db.Database(connection)) == [], "the event has not changed since the last audit"
         await run_commands(connection, [new_hold_command(busy.event)])
         return len(await auditor.run_once(db.Database(connection)))
 
     with running_server(database, workers=1) as server, server.client() as client:
         assert client.get("/readyz").json()["audit"] == {"events": 0, "findings": 0, "last_at": None}
-        assert run_with_connection(plant_and_audit, database) == 1
+        assert run_with_connection(corrupt_and_audit, database) == 1
         summary = client.get("/readyz").json()["audit"]
     assert (summary["events"], summary["findings"]) == (1, 1)
     assert datetime.fromisoformat(summary["last_at"])

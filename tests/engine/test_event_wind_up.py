@@ -43,16 +43,16 @@ from tests.support.ticket_sales import buy_booking, check_in
 BOOKINGS = 2_000 if IS_LONG else 300
 PRICE = 1_000
 WORK_SECONDS = 120
-# Longer than a worker that has died keeps what it had claimed.
+# Longer than the lease of a dead worker.
 LEASE_SECONDS = 61
 
 
 async def _sell(url: str, org: bytes, count: int) -> EventHandle:
-    """So many confirmed bookings of an event, each paid for at the sandbox."""
+    """Create an event with this many confirmed bookings, each paid in the sandbox."""
     async with lane_connection(url) as connection:
         event = await new_event(connection, org, pools=one_pool(count, PRICE), tax_bps=0)
-        bookings = await _done(connection, [new_hold_command(event) for _ in range(count)])
-        payments = await _done(connection, [_pay(event, each.booking.id) for each in bookings])
+        bookings = await _execute(connection, [new_hold_command(event) for _ in range(count)])
+        payments = await _execute(connection, [_payment_command(event, each.booking.id) for each in bookings])
         paid = [each.payment for each in payments if each.payment is not None]
         refs = [f"sbx_{event.id.hex()}{payment.id.hex()}" for payment in paid]
         await connection.executemany(
@@ -67,7 +67,7 @@ async def _sell(url: str, org: bytes, count: int) -> EventHandle:
                 for payment, ref in zip(paid, refs, strict=True)
             ],
         )
-        settled = [
+        commands = [
             SettlePayment(
                 event=event.id,
                 org=event.org,
@@ -80,18 +80,18 @@ async def _sell(url: str, org: bytes, count: int) -> EventHandle:
             )
             for each, payment in zip(payments, paid, strict=True)
         ]
-        done = await _done(connection, settled)
+        done = await _execute(connection, commands)
         assert Counter(each.booking.status for each in done) == {"confirmed": count}
         return event
 
 
-async def _done(connection: db.Connection, commands: Sequence[Command]) -> list[Accepted]:
-    done = [outcome for outcome in await run_commands(connection, commands) if isinstance(outcome, Accepted)]
-    assert len(done) == len(commands)
-    return done
+async def _execute(connection: db.Connection, commands: Sequence[Command]) -> list[Accepted]:
+    accepted = [outcome for outcome in await run_commands(connection, commands) if isinstance(outcome, Accepted)]
+    assert len(accepted) == len(commands)
+    return accepted
 
 
-def _pay(event: EventHandle, booking: bytes) -> StartPayment:
+def _payment_command(event: EventHandle, booking: bytes) -> StartPayment:
     return StartPayment(
         event=event.id,
         org=event.org,
@@ -104,7 +104,7 @@ def _pay(event: EventHandle, booking: bytes) -> StartPayment:
     )
 
 
-def _progress(client: httpx.Client, event: str) -> dict[str, Any]:
+def _get_progress(client: httpx.Client, event: str) -> dict[str, Any]:
     return expect_ok(client.get(f"/v1/events/{event}/progress"))
 
 
@@ -113,8 +113,8 @@ def _worker(server: Server) -> psutil.Process:
     return found
 
 
-def _refunds(server: Server) -> Counter[int]:
-    """How many charges of the sandbox were paid back how often."""
+def _count_refunds(server: Server) -> Counter[int]:
+    """How many charges of the sandbox were refunded, by number of refunds."""
     rows = query(
         server.database_url,
         "SELECT (SELECT count(*) FROM sandbox_refund AS refund WHERE refund.ref = charge.ref) AS times, count(*) "
@@ -123,53 +123,53 @@ def _refunds(server: Server) -> Counter[int]:
     return Counter({row["times"]: row["count"] for row in rows})
 
 
-def _later(server: Server, seconds: int) -> None:
+def _advance_clock(server: Server, seconds: int) -> None:
     async def move(connection: db.Connection) -> None:
         await shift_clock(connection, seconds)
 
     run_with_connection(move, server.database_url)
 
 
-def _sold(database: str, org: Org, count: int) -> str:
-    made: list[EventHandle] = []
+def _sell_event(database: str, org: Org, count: int) -> str:
+    events: list[EventHandle] = []
 
     @async_test
     async def sell() -> None:
-        made.append(await _sell(database, org.id, count))
+        events.append(await _sell(database, org.id, count))
 
     sell()
-    return made[0].text
+    return events[0].text
 
 
-def test_a_large_cancelled_event_is_refunded_completely_although_the_worker_dies(
+def test_a_large_cancelled_event_is_refunded_completely_even_if_the_worker_dies(
     database: str,
 ) -> None:
     org = Org(database)
-    event = _sold(database, org, BOOKINGS)
+    event = _sell_event(database, org, BOOKINGS)
     with running_server(database, workers=2, worker=True) as server, server.client(org.headers()) as admin:
-        before = _progress(admin, event)
+        before = _get_progress(admin, event)
         assert (before["bookings"], before["live"], before["done"]) == (BOOKINGS, BOOKINGS, False)
         assert expect_ok(admin.post(f"/v1/events/{event}/cancel"))["status"] == "cancelled"
         expect_error(post_hold(admin, event, items=[{"pool": "places"}]), 409, "event_not_on_sale")
 
-        seen = [_progress(admin, event)]
+        progress = [_get_progress(admin, event)]
 
         def refunded() -> int:
-            seen.append(_progress(admin, event))
-            return int(seen[-1]["refunded"])
+            progress.append(_get_progress(admin, event))
+            return int(progress[-1]["refunded"])
 
         wait_until(lambda: refunded() > 0, WORK_SECONDS)
         first = _worker(server)
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)
         assert refunded() < BOOKINGS, "the worker was done before it was killed"
-        wait_until(lambda: bool(_workers_but(server, first.pid)), 20)
-        _later(server, LEASE_SECONDS)
+        wait_until(lambda: bool(_workers_except(server, first.pid)), 20)
+        _advance_clock(server, LEASE_SECONDS)
         wait_until(lambda: refunded() == BOOKINGS, WORK_SECONDS)
 
-        ended = [each["refunds_due"] for each in seen if each["live"] == 0]
+        ended = [each["refunds_due"] for each in progress if each["live"] == 0]
         assert ended == sorted(ended, reverse=True)
-        after = _progress(admin, event)
+        after = _get_progress(admin, event)
         assert after == {
             "status": "cancelled",
             "bookings": BOOKINGS,
@@ -179,15 +179,15 @@ def test_a_large_cancelled_event_is_refunded_completely_although_the_worker_dies
             "in_review": 0,
             "done": True,
         }
-        assert _refunds(server) == {1: BOOKINGS}
+        assert _count_refunds(server) == {1: BOOKINGS}
         pool = expect_ok(admin.get(f"/v1/events/{event}/availability"))["pools"][0]
         assert (pool["held"], pool["sold"]) == (0, 0)
-        facts = query(
+        entries = query(
             database,
             "SELECT kind, count(*), count(DISTINCT booking_id) AS bookings FROM journal "
             "WHERE kind IN ('refunded', 'payment.refund_due', 'payment.refunded') GROUP BY kind",
         )
-        assert {row["kind"]: (row["count"], row["bookings"]) for row in facts} == {
+        assert {row["kind"]: (row["count"], row["bookings"]) for row in entries} == {
             "refunded": (BOOKINGS, BOOKINGS),
             "payment.refund_due": (BOOKINGS, BOOKINGS),
             "payment.refunded": (BOOKINGS, BOOKINGS),
@@ -196,7 +196,7 @@ def test_a_large_cancelled_event_is_refunded_completely_although_the_worker_dies
     assert run_audit(database_url=database) == {"ok": True, "events": 1, "findings": []}
 
 
-def _workers_but(server: Server, pid: int) -> list[psutil.Process]:
+def _workers_except(server: Server, pid: int) -> list[psutil.Process]:
     children = psutil.Process(server.process.pid).children()
     return [child for child in children if child.pid != pid and "worker" in child.cmdline()]
 
@@ -205,14 +205,14 @@ def test_no_ticket_of_a_cancelled_event_is_admitted_while_it_waits_for_the_worke
     database: str,
 ) -> None:
     org = Org(database)
-    event = _sold(database, org, 1_500)
+    event = _sell_event(database, org, 1_500)
     with running_server(database, workers=1) as server, server.client(org.headers()) as admin:
         expect_ok(admin.post(f"/v1/events/{event}/cancel"))
         waiting = query(database, "SELECT id FROM booking WHERE status = 'confirmed' LIMIT 1")
-        named = ids.parse_event_id(event)
-        assert named is not None
+        event_id = ids.parse_event_id(event)
+        assert event_id is not None
         if waiting:
-            booking = ids.format_booking_id(named, waiting[0]["id"])
+            booking = ids.format_booking_id(event_id, waiting[0]["id"])
             (ticket,) = list_tickets(admin, booking)
             expect_error(check_in(admin, ticket["code"]), 409, "ticket_void")
             assert ticket["status"] == "void"
@@ -220,13 +220,13 @@ def test_no_ticket_of_a_cancelled_event_is_admitted_while_it_waits_for_the_worke
 
 
 def test_the_worker_winds_up_an_event_whose_cancelling_process_died(database: str) -> None:
-    """The process that was asked dies before it has ended any booking."""
+    """The API process died before it ended any booking."""
     org = Org(database)
-    event = _sold(database, org, 600)
-    named = ids.parse_event_id(event)
-    query(database, "UPDATE event SET status = 'cancelled', revision = revision + 1 WHERE id = $1", named)
+    event = _sell_event(database, org, 600)
+    event_id = ids.parse_event_id(event)
+    query(database, "UPDATE event SET status = 'cancelled', revision = revision + 1 WHERE id = $1", event_id)
     with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
-        wait_until(lambda: _progress(admin, event)["live"] == 0, WORK_SECONDS)
+        wait_until(lambda: _get_progress(admin, event)["live"] == 0, WORK_SECONDS)
         statuses = query(database, "SELECT status, count(*) FROM booking GROUP BY status")
         assert [(row["status"], row["count"]) for row in statuses] == [("refunded", 600)]
 
@@ -240,14 +240,14 @@ def test_a_cancelled_event_ends_held_submitted_free_and_paid_bookings(database: 
     with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
         event = publish_event(admin, reviewed_event(pools=pools))
 
-        def held(pool: str = "paid") -> str:
+        def place_hold(pool: str = "paid") -> str:
             id_: str = expect_ok(post_hold(admin, event, items=[{"pool": pool}]), 201)["id"]
             return id_
 
-        started, submitted, free, elsewhere = held(), held(), held("free"), held()
+        started, submitted, free, confirmed = place_hold(), place_hold(), place_hold("free"), place_hold()
         payment = expect_ok(post_payment(admin, started), 201)["id"]
         expect_ok(admin.post(f"/v1/bookings/{submitted}/receipt", json={"file_ref": "f"}))
-        for booking in (free, elsewhere):
+        for booking in (free, confirmed):
             expect_ok(admin.post(f"/v1/bookings/{booking}/confirm"))
         paid = buy_booking(admin, event, {"pool": "paid"})
         expect_ok(admin.post(f"/v1/events/{event}/cancel"))
@@ -255,17 +255,17 @@ def test_a_cancelled_event_ends_held_submitted_free_and_paid_bookings(database: 
             started: "cancelled",
             submitted: "cancelled",
             free: "cancelled",
-            elsewhere: "refunded",
+            confirmed: "refunded",
             paid: "refunded",
         }
         assert {booking: booking_status(admin, booking) for booking in ends} == ends
         reasons = {expect_ok(admin.get(f"/v1/bookings/{booking}"))["reason"] for booking in ends}
         assert reasons == {"event_cancelled"}
-        wait_until(lambda: bool(_progress(admin, event)["done"]), WORK_SECONDS)
-        after = _progress(admin, event)
-        assert (after["refunded"], after["in_review"]) == (1, 1), "the receipt is left to a person"
+        wait_until(lambda: bool(_get_progress(admin, event)["done"]), WORK_SECONDS)
+        after = _get_progress(admin, event)
+        assert (after["refunded"], after["in_review"]) == (1, 1), "the receipt needs a review"
         wait_until(lambda: admin.get(f"/v1/payments/{payment}").json()["status"] == "failed", WORK_SECONDS)
-        assert _refunds(server) == {0: 1, 1: 1}
+        assert _count_refunds(server) == {0: 1, 1: 1}
     assert run_audit(database_url=database)["ok"]
 
 
@@ -273,17 +273,20 @@ def test_the_worker_completes_an_event_at_its_end_and_not_before(database: str) 
     org = Org(database)
     now = datetime.now(UTC)
     yesterday, tomorrow = (now + timedelta(days=days) for days in (-1, 1))
-    begun = {"starts_at": yesterday.isoformat()}
+    started_yesterday = {"starts_at": yesterday.isoformat()}
     with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
-        endless = publish_event(admin, example_event(**begun))
-        going_on = publish_event(admin, example_event(**begun, ends_at=tomorrow.isoformat()))
+        endless = publish_event(admin, example_event(**started_yesterday))
+        ongoing = publish_event(admin, example_event(**started_yesterday, ends_at=tomorrow.isoformat()))
         draft = expect_ok(
-            admin.post("/v1/events", json=example_event(**begun, ends_at=(now - timedelta(hours=1)).isoformat())), 201
+            admin.post(
+                "/v1/events", json=example_event(**started_yesterday, ends_at=(now - timedelta(hours=1)).isoformat())
+            ),
+            201,
         )
-        over = publish_event(admin, example_event(**begun))
+        over = publish_event(admin, example_event(**started_yesterday))
         item = {"pool": "standing", "tariff": "full"}
         confirmed = {}
-        for event in (endless, going_on, over):
+        for event in (endless, ongoing, over):
             confirmed[event] = expect_ok(post_hold(admin, event, items=[item]), 201)["id"]
             expect_ok(admin.post(f"/v1/bookings/{confirmed[event]}/confirm"))
         still_held = expect_ok(post_hold(admin, over, items=[item], user="u-2"), 201)["id"]
@@ -292,14 +295,14 @@ def test_the_worker_completes_an_event_at_its_end_and_not_before(database: str) 
         assert expect_ok(admin.get(f"/v1/events/{over}"))["status"] == "completed"
         assert booking_status(admin, still_held) == "held"
         expect_error(post_hold(admin, over, items=[item], user="u-3"), 409, "event_not_on_sale")
-        facts = expect_ok(admin.get(f"/v1/events/{over}/journal"))["items"]
-        (fact,) = [fact for fact in facts if fact["kind"] == "event_completed"]
-        assert fact["actor"] == "completer"
-        for event in (endless, going_on):
+        entries = expect_ok(admin.get(f"/v1/events/{over}/journal"))["items"]
+        (entry,) = [entry for entry in entries if entry["kind"] == "event_completed"]
+        assert entry["actor"] == "completer"
+        for event in (endless, ongoing):
             assert expect_ok(admin.get(f"/v1/events/{event}"))["status"] == "active"
             assert booking_status(admin, confirmed[event]) == "confirmed"
             expect_ok(post_hold(admin, event, items=[item], user="u-3"), 201)
         assert expect_ok(admin.get(f"/v1/events/{draft['id']}"))["status"] == "draft"
-        assert _progress(admin, over)["done"] is False, "a hold is still live"
+        assert _get_progress(admin, over)["done"] is False, "a hold is still live"
         expect_ok(admin.post(f"/v1/bookings/{still_held}/cancel"))
-        assert _progress(admin, over)["done"] is True
+        assert _get_progress(admin, over)["done"] is True

@@ -1,4 +1,4 @@
-"""Statements with named parameters: each name becomes a number, and a call has to give a value for each."""
+"""Statements with named parameters: each name becomes a number, and a call must pass a value for each."""
 
 import re
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def test_each_name_gets_one_number_in_the_order_of_first_use() -> None:
         "SELECT parts[1:2]",
     ],
 )
-def test_casts_strings_comments_and_slices_are_no_parameters(text: str) -> None:
+def test_casts_strings_comments_and_slices_are_not_parameters(text: str) -> None:
     assert parse_statements(f"-- name: it\n{text}\n") == {"it": text}
 
 
@@ -34,7 +34,7 @@ def test_a_cast_may_follow_a_parameter() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 3}])
-def test_a_value_that_is_missing_or_unknown_is_an_error(values: dict[str, int]) -> None:
+def test_a_missing_or_unknown_value_is_an_error(values: dict[str, int]) -> None:
     wrong = {"a", "b"} ^ values.keys()
     with pytest.raises(TypeError, match=rf"{min(wrong)}"):
         NamedStatement("SELECT :a, :b")(**values)

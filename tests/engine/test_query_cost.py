@@ -40,7 +40,7 @@ STATEMENTS = {
 }
 PLANNED = ["when empty", "when full"]
 
-# Bookings of one unit each, with a payment that has its booking's id: of any four one is held, one confirmed, and two
+# Bookings of one unit each, with a payment under the same id. Of every four, one is held, one confirmed, and two
 # have ended. A few holds are due.
 FILL = """
 CREATE TEMPORARY TABLE made AS
@@ -74,7 +74,7 @@ DROP TABLE made;
 
 
 class Cost(Struct, frozen=True):
-    """What one statement did: which kinds of node its plan has, and how many pages it touched."""
+    """The cost of one statement: the kinds of nodes in its plan, and the number of pages it touched."""
 
     nodes: frozenset[str]
     pages: int
@@ -83,9 +83,9 @@ class Cost(Struct, frozen=True):
 Costs = dict[str, Cost]
 
 
-class Full(Struct, frozen=True):
-    """A database with a small and a large event, and what a batch costs in each, by when its plans were made; and what
-    it cost in a tiny event while that was `alone`."""
+class FullDatabase(Struct, frozen=True):
+    """A database with a small and a large event, and the costs of a batch in each, by when its plans were made. `alone`
+    has the costs in a tiny event while it was the only one."""
 
     url: str
     large: EventHandle
@@ -94,27 +94,27 @@ class Full(Struct, frozen=True):
 
 
 class Recorder:
-    """A connection that remembers what it was first asked by each statement, and that never commits."""
+    """A connection that keeps the first values of each statement, and never commits."""
 
     def __init__(self, connection: db.Connection) -> None:
         self._connection = connection
-        self.asked: dict[str, tuple[Any, ...]] = {}
+        self.statements: dict[str, tuple[Any, ...]] = {}
 
     async def fetch(self, statement: str, *values: Any) -> Any:
-        self.asked.setdefault(statement, values)
+        self.statements.setdefault(statement, values)
         return await self._connection.fetch(statement, *values)
 
     async def fetchrow(self, statement: str, *values: Any) -> Any:
-        self.asked.setdefault(statement, values)
+        self.statements.setdefault(statement, values)
         return await self._connection.fetchrow(statement, *values)
 
     async def fetchval(self, statement: str, *values: Any) -> Any:
-        self.asked.setdefault(statement, values)
+        self.statements.setdefault(statement, values)
         return await self._connection.fetchval(statement, *values)
 
     async def execute(self, statement: str, *values: Any) -> None:
         if statement in STATEMENTS:
-            self.asked.setdefault(statement, values)
+            self.statements.setdefault(statement, values)
         await self._connection.execute("ROLLBACK" if statement == "COMMIT" else statement, *values)
 
     def is_closed(self) -> bool:
@@ -130,9 +130,11 @@ class Planner:
         self._types: dict[str, list[str]] = {}
 
     async def costs(self, event: EventHandle) -> Costs:
-        asked = await _asked_by_batches(self._connection, event)
+        statements = await _record_statements(self._connection, event)
         await self._connection.execute("BEGIN")
-        costs = {STATEMENTS[statement]: await self._explain(statement, values) for statement, values in asked.items()}
+        costs = {
+            STATEMENTS[statement]: await self._explain(statement, values) for statement, values in statements.items()
+        }
         await self._connection.execute("ROLLBACK")
         return costs
 
@@ -158,7 +160,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[str]:
         yield from _nodes(part)
 
 
-async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> dict[str, tuple[Any, ...]]:
+async def _record_statements(connection: db.Connection, event: EventHandle) -> dict[str, tuple[Any, ...]]:
     """The statements of a batch of every kind of command and of a sweep, with their values. Nothing is changed."""
     recorder = Recorder(connection)
     held, other, third = await connection.fetch(
@@ -188,16 +190,16 @@ async def _asked_by_batches(connection: db.Connection, event: EventHandle) -> di
     recording = cast(db.Connection, recorder)
     await run_batch(recording, LayoutCache(), commands)
     await sweep(recording, LayoutCache(), event.id, sql.engine.lock_if_free)
-    return recorder.asked
+    return recorder.statements
 
 
-async def _filled_event(connection: db.Connection, org: bytes, count: int) -> EventHandle:
+async def _create_filled_event(connection: db.Connection, org: bytes, count: int) -> EventHandle:
     event = await new_event(connection, org, pools=STOCK, policy={"max_units_per_user": 10})
     await connection.execute(FILL.format(event=event.id.hex(), org=org.hex(), count=count))
     return event
 
 
-async def _measure(url: str) -> Full:
+async def _measure(url: str) -> FullDatabase:
     async with lane_connection(url) as early, lane_connection(url) as late, lane_connection(url) as other:
         await other.execute("SET statement_timeout = 0")
         for row in await other.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
@@ -207,8 +209,8 @@ async def _measure(url: str) -> Full:
             "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, '', '{}', '')", new_id(), org
         )
         planned_early = Planner(early)
-        alone = await planned_early.costs(await _filled_event(other, org, TINY))
-        events = {count: await _filled_event(other, org, count) for count in (SMALL, LARGE)}
+        alone = await planned_early.costs(await _create_filled_event(other, org, TINY))
+        events = {count: await _create_filled_event(other, org, count) for count in (SMALL, LARGE)}
         planners = {"when empty": planned_early, "when full": Planner(late)}
         costs = {
             (planned, count): await planner.costs(event)
@@ -216,48 +218,48 @@ async def _measure(url: str) -> Full:
             for count, event in events.items()
         }
         assert await other.fetchval("SELECT count(*) FROM pg_stats WHERE schemaname = 'public'") == 0
-    return Full(url, events[LARGE], alone, costs)
+    return FullDatabase(url, events[LARGE], alone, costs)
 
 
 @pytest.fixture(scope="module")
-def full(postgres: str) -> Iterator[Full]:
+def full_database(postgres: str) -> Iterator[FullDatabase]:
     with fresh_database(postgres) as url:
         yield asyncio.run(_measure(url))
 
 
 @pytest.mark.parametrize("planned", PLANNED)
-def test_every_statement_of_a_batch_looks_rows_up_by_index(full: Full, planned: str) -> None:
-    costs = full.costs[planned, LARGE]
+def test_every_statement_of_a_batch_uses_an_index(full_database: FullDatabase, planned: str) -> None:
+    costs = full_database.costs[planned, LARGE]
     assert set(costs) == set(STATEMENTS.values())
     assert {name: cost.nodes & FORBIDDEN for name, cost in costs.items() if cost.nodes & FORBIDDEN} == {}
 
 
 @pytest.mark.parametrize("planned", PLANNED)
 def test_a_batch_touches_as_few_pages_in_an_event_of_100000_bookings_as_in_one_of_1000(
-    full: Full, planned: str
+    full_database: FullDatabase, planned: str
 ) -> None:
-    assert _grown(full.costs[planned, SMALL], full.costs[planned, LARGE], by=1.5) == {}
+    assert _find_growth(full_database.costs[planned, SMALL], full_database.costs[planned, LARGE], by=1.5) == {}
 
 
 @pytest.mark.parametrize("planned", PLANNED)
-def test_in_a_large_database_a_batch_only_pays_for_deeper_indexes(full: Full, planned: str) -> None:
-    assert _grown(full.alone, full.costs[planned, LARGE], by=3) == {}
+def test_a_batch_in_a_large_database_costs_only_deeper_indexes(full_database: FullDatabase, planned: str) -> None:
+    assert _find_growth(full_database.alone, full_database.costs[planned, LARGE], by=3) == {}
 
 
-def _grown(before: Costs, after: Costs, by: float) -> dict[str, tuple[int, int]]:
-    """The statements that touch so many times more pages than before, give or take a few."""
+def _find_growth(before: Costs, after: Costs, by: float) -> dict[str, tuple[int, int]]:
+    """The statements that touch more than `by` times as many pages as before, with a margin of 8 pages."""
     pages = {name: (before[name].pages, after[name].pages) for name in after}
-    return {name: (was, became) for name, (was, became) in pages.items() if became > by * was + 8}
+    return {name: (old, new) for name, (old, new) in pages.items() if new > by * old + 8}
 
 
-def test_the_worker_gets_through_the_audit_of_an_event_of_100000_bookings(full: Full) -> None:
+def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_database: FullDatabase) -> None:
     worker = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "worker"], env={**os.environ, "HOLDFAST_DATABASE_URL": full.url}
+        [sys.executable, "-m", "holdfast", "worker"], env={**os.environ, "HOLDFAST_DATABASE_URL": full_database.url}
     )
     try:
         audited = "SELECT findings::text FROM audit WHERE event_id = $1"
-        wait_until(lambda: bool(query(full.url, audited, full.large.id)), 30)
-        assert query(full.url, audited, full.large.id)[0][0] == "[]"
+        wait_until(lambda: bool(query(full_database.url, audited, full_database.large.id)), 30)
+        assert query(full_database.url, audited, full_database.large.id)[0][0] == "[]"
     finally:
         worker.terminate()
         assert worker.wait(30) == 0

@@ -57,7 +57,7 @@ async def _run_steps(url: str, first: int, last: int) -> None:
     await connection.close()
 
 
-def test_the_migration_translates_what_the_engine_wrote_and_leaves_what_a_person_wrote(old_database: str) -> None:
+def test_the_migration_translates_engine_texts_and_keeps_staff_texts(old_database: str) -> None:
     query(old_database, BOOKING, ID)
     for number, reason in enumerate(OLD):
         query(old_database, PAYMENT, ID, str(number), reason)
@@ -70,5 +70,5 @@ def test_the_migration_translates_what_the_engine_wrote_and_leaves_what_a_person
     assert tuple(notice) == ("captured", "succeeded")
 
 
-def test_a_code_means_one_thing() -> None:
+def test_reason_codes_and_refusal_codes_are_distinct() -> None:
     assert not {reason.value for reason in Reason} & {refusal.code for refusal in Refusal}

@@ -23,8 +23,8 @@ from tests.support.engine_harness import (
     new_hold_command,
 )
 
-# Set outside of batches, by the request that asks the provider for a checkout page.
-SET_ELSEWHERE = {"provider_ref", "checkout_url"}
+# The request that starts a checkout sets these, outside of any batch.
+SET_OUTSIDE_BATCHES = {"provider_ref", "checkout_url"}
 
 
 @async_test
@@ -32,10 +32,10 @@ async def test_a_new_booking_is_loaded_as_it_was_saved(database: str) -> None:
     async with lane_connection(database) as connection:
         event = await new_event(connection)
         loaded = await _load(connection, event)
-        made = _new_booking(event, loaded)
-        assert _unset(made) == {"payments", "receipts"}
-        await _save(connection, event, loaded, lambda state: state.add_booking(made, "test"))
-        assert await _reload(connection, event, made.id) == made
+        booking = _new_booking(event, loaded)
+        assert _fields_at_default(booking) == {"payments", "receipts"}
+        await _save(connection, event, loaded, lambda state: state.add_booking(booking, "test"))
+        assert await _reload(connection, event, booking.id) == booking
 
 
 @async_test
@@ -43,20 +43,20 @@ async def test_a_changed_booking_is_loaded_as_it_was_saved(database: str) -> Non
     async with lane_connection(database) as connection:
         event = await new_event(connection)
         loaded = await _load(connection, event)
-        made = _new_booking(event, loaded)
-        await _save(connection, event, loaded, lambda state: state.add_booking(made, "test"))
-        later = made.created_at + timedelta(hours=9)
+        booking = _new_booking(event, loaded)
+        await _save(connection, event, loaded, lambda state: state.add_booking(booking, "test"))
+        later = booking.created_at + timedelta(hours=9)
 
         def change(state: Any) -> None:
-            moved = state.move_booking(made, Status.PAYMENT_SUBMITTED, "test", "another reason", later)
-            paid = state.record_payment(moved, _payment(made), "test")
+            submitted = state.move_booking(booking, Status.PAYMENT_SUBMITTED, "test", "another reason", later)
+            paid = state.record_payment(submitted, _payment(booking), "test")
             receipt = Receipt(id=new_id(), hash=b"h" * 32, content_type="image/png", size=7)
             state.transfer_booking(state.add_receipt(paid, receipt), "another", "b@example.org", "de", "test")
 
-        saved = await _save(connection, event, await _load(connection, event, made.id), change)
-        changed = saved.states[event.id].bookings[made.id]
-        assert not _unset(changed)
-        assert await _reload(connection, event, made.id) == changed
+        saved = await _save(connection, event, await _load(connection, event, booking.id), change)
+        changed = saved.states[event.id].bookings[booking.id]
+        assert not _fields_at_default(changed)
+        assert await _reload(connection, event, booking.id) == changed
 
 
 @async_test
@@ -64,22 +64,22 @@ async def test_a_changed_payment_is_loaded_as_it_was_saved(database: str) -> Non
     async with lane_connection(database) as connection:
         event = await new_event(connection)
         loaded = await _load(connection, event)
-        made = structs.replace(_new_booking(event, loaded), payments=())
+        booking = structs.replace(_new_booking(event, loaded), payments=())
         first = structs.replace(
-            _payment(made), status=PaymentStatus.STARTED, outcome=None, captured_at=None, reason=None
+            _payment(booking), status=PaymentStatus.STARTED, outcome=None, captured_at=None, reason=None
         )
 
         def start(state: Any) -> None:
-            state.record_payment(state.add_booking(made, "test"), first, "test")
+            state.record_payment(state.add_booking(booking, "test"), first, "test")
 
         await _save(connection, event, loaded, start)
-        loaded = await _load(connection, event, made.id)
-        booking = loaded.states[event.id].bookings[made.id]
-        assert booking.payments == (first,)
-        done = _payment(made, first.id)
-        assert _unset(done) == SET_ELSEWHERE
-        await _save(connection, event, loaded, lambda state: state.record_payment(booking, done, "test"))
-        assert (await _reload(connection, event, made.id)).payments == (done,)
+        loaded = await _load(connection, event, booking.id)
+        with_payment = loaded.states[event.id].bookings[booking.id]
+        assert with_payment.payments == (first,)
+        done = _payment(booking, first.id)
+        assert _fields_at_default(done) == SET_OUTSIDE_BATCHES
+        await _save(connection, event, loaded, lambda state: state.record_payment(with_payment, done, "test"))
+        assert (await _reload(connection, event, booking.id)).payments == (done,)
 
 
 def _new_booking(event: EventHandle, loaded: LoadedBatch) -> Booking:
@@ -128,8 +128,8 @@ def _payment(booking: Booking, id_: bytes | None = None) -> Payment:
     )
 
 
-def _unset(value: Struct) -> set[str]:
-    """The fields that have their default, and so would not be missed."""
+def _fields_at_default(value: Struct) -> set[str]:
+    """The fields that have their default, so that losing them would go unnoticed."""
     defaults = {field.name: field.default for field in structs.fields(value)}
     return {name for name, default in defaults.items() if getattr(value, name) == default}
 

@@ -1,4 +1,4 @@
-"""Statements take their lists of statuses from the table of states, and the lists are those of the partial indexes."""
+"""Statements take their lists of statuses from the state table, and the lists match the partial indexes."""
 
 import re
 from importlib import resources
@@ -15,7 +15,7 @@ STATUS = "|".join(Status)
 
 
 @pytest.mark.parametrize(("index", "included"), [("booking_due", "timed"), ("booking_live_of_user", "live")])
-def test_a_list_reads_as_the_predicate_of_its_index(index: str, included: str) -> None:
+def test_a_list_equals_the_predicate_of_its_index(index: str, included: str) -> None:
     predicate = re.search(rf"CREATE INDEX {index} ON .* WHERE status IN \((.*)\);", SCHEMA)
     assert predicate is not None
     statements = sql.parse_statements(f"-- name: it\nSELECT {{{{{included}}}}}\n")
@@ -23,7 +23,7 @@ def test_a_list_reads_as_the_predicate_of_its_index(index: str, included: str) -
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_no_statement_spells_a_list_of_booking_statuses(file: str) -> None:
+def test_no_statement_spells_out_a_list_of_booking_statuses(file: str) -> None:
     spelled = re.findall(rf"booking\.status (?:NOT )?IN \('(?:{STATUS})'.*", FOLDER.joinpath(file).read_text())
     assert spelled == []
 
@@ -32,7 +32,7 @@ def test_no_statement_spells_a_list_of_booking_statuses(file: str) -> None:
 def test_every_include_is_expanded(file: str) -> None:
     statements = sql.parse_statements(FOLDER.joinpath(file).read_text())
     assert statements
-    assert not [name for name, it in statements.items() if "{{" in (it if isinstance(it, str) else it.text)]
+    assert not [name for name, found in statements.items() if "{{" in (found if isinstance(found, str) else found.text)]
 
 
 def test_an_unknown_include_is_an_error() -> None:

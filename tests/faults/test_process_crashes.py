@@ -1,4 +1,4 @@
-"""Whichever process dies, and whenever: acknowledged bookings survive, nothing is sold twice, and the server recovers
+"""Whichever process dies at any moment, acknowledged bookings survive, nothing is sold twice, and the server recovers
 within five seconds."""
 
 import asyncio
@@ -69,7 +69,7 @@ OUTAGE_SECONDS = 1
 
 
 @contextmanager
-def _busy(postgres: str) -> Iterator[tuple[Server, PersistentBuyers]]:
+def _busy_server(postgres: str) -> Iterator[tuple[Server, PersistentBuyers]]:
     """Two API processes under load, on a database of their own."""
     with fresh_database(postgres) as url, running_server(url, workers=2) as server:
         org = Org(url)
@@ -79,7 +79,7 @@ def _busy(postgres: str) -> Iterator[tuple[Server, PersistentBuyers]]:
             yield server, buyers
 
 
-def _serves_again(buyers: PersistentBuyers, since: float) -> None:
+def _expect_recovery(buyers: PersistentBuyers, since: float) -> None:
     wait_until(buyers.can_buy, RECOVERY_SECONDS)
     assert time.monotonic() - since < RECOVERY_SECONDS
 
@@ -96,8 +96,8 @@ COMMITTING = (
 )
 
 
-def _kill_amid_a_commit(server: Server, *pids: int) -> float:
-    """At a moment when some clients do not get their answer."""
+def _kill_during_commit(server: Server, *pids: int) -> float:
+    """Kill the processes during a commit, so that some clients do not get their answer."""
 
     async def watch(connection: db.Connection) -> float:
         while not await connection.fetchval(f"SELECT count(*) {COMMITTING}"):
@@ -107,24 +107,24 @@ def _kill_amid_a_commit(server: Server, *pids: int) -> float:
     return run_with_connection(lambda connection: asyncio.wait_for(watch(connection), 10), server.database_url)
 
 
-def test_an_api_process_that_is_killed_takes_nothing_with_it(postgres: str) -> None:
-    with _busy(postgres) as (server, buyers):
+def test_a_killed_api_process_loses_no_booking(postgres: str) -> None:
+    with _busy_server(postgres) as (server, buyers):
         victim, other = server.api_pids()
-        _serves_again(buyers, _kill_amid_a_commit(server, victim))
+        _expect_recovery(buyers, _kill_during_commit(server, victim))
         wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
         assert other in server.api_pids()
 
 
-def test_all_api_processes_may_be_killed_again_as_soon_as_they_are_back(postgres: str) -> None:
-    with _busy(postgres) as (server, buyers):
+def test_the_server_recovers_each_time_all_api_processes_are_killed(postgres: str) -> None:
+    with _busy_server(postgres) as (server, buyers):
         for order in (1, -1, 1):
-            _serves_again(buyers, _kill_amid_a_commit(server, *server.api_pids()[::order]))
+            _expect_recovery(buyers, _kill_during_commit(server, *server.api_pids()[::order]))
             assert server.process.poll() is None
             wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
 
 
-def test_connections_of_lanes_may_be_ended_at_any_moment(postgres: str) -> None:
-    with _busy(postgres) as (server, buyers):
+def test_lanes_recover_when_their_connections_end(postgres: str) -> None:
+    with _busy_server(postgres) as (server, buyers):
         ended: list[Any] = []
         for _ in range(10):
             buyers.wait_for_more(random.randint(1, 30))
@@ -133,11 +133,11 @@ def test_connections_of_lanes_may_be_ended_at_any_moment(postgres: str) -> None:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = 'holdfast-lane' AND datname = current_database()",
             )
-        _serves_again(buyers, time.monotonic())
+        _expect_recovery(buyers, time.monotonic())
         assert ended
 
 
-def test_connections_of_lanes_may_be_ended_while_they_commit(postgres: str) -> None:
+def test_lanes_recover_when_their_connections_end_during_a_commit(postgres: str) -> None:
     wanted = 10
 
     async def end_committing(connection: db.Connection) -> None:
@@ -145,51 +145,51 @@ def test_connections_of_lanes_may_be_ended_while_they_commit(postgres: str) -> N
         while ended < wanted:
             ended += await connection.fetchval(f"SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) {COMMITTING}")
 
-    with _busy(postgres) as (server, buyers):
+    with _busy_server(postgres) as (server, buyers):
         run_with_connection(lambda connection: asyncio.wait_for(end_committing(connection), 60), server.database_url)
-        _serves_again(buyers, time.monotonic())
+        _expect_recovery(buyers, time.monotonic())
 
 
 @pytest.fixture
 def own_postgres(data_folder: Path) -> Iterator[tuple[str, Path]]:
-    """A PostgreSQL that a test may do anything to: its URL and its folder."""
+    """A PostgreSQL that a test may stop: its URL and its folder."""
     url = embedded.start(data_folder)
     make_template(url)
     yield url, data_folder
     get_server(data_folder / "postgres", start=False).cleanup()
 
 
-def test_a_database_that_crashes_and_recovers_has_lost_nothing(own_postgres: tuple[str, Path]) -> None:
-    with _busy(own_postgres[0]) as (server, buyers):
+def test_a_database_crash_loses_no_booking(own_postgres: tuple[str, Path]) -> None:
+    with _busy_server(own_postgres[0]) as (server, buyers):
         backends = query(
             server.database_url, "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast-lane'"
         )
-        _serves_again(buyers, _kill(backends[0]["pid"]))
+        _expect_recovery(buyers, _kill(backends[0]["pid"]))
 
 
-def test_an_api_process_that_starts_while_the_database_is_away_serves_once_it_is_back(
+def test_an_api_process_that_starts_without_a_database_serves_once_it_is_back(
     own_postgres: tuple[str, Path],
 ) -> None:
     url, folder = own_postgres
-    with _busy(url) as (server, buyers):
+    with _busy_server(url) as (server, buyers):
         postmaster = find_postmaster(folder)
         postmaster.send_signal(signal.SIGQUIT)
         victim, _ = server.api_pids()
         _kill(victim)
         wait_until(lambda: not psutil.pid_exists(postmaster.pid), 10)
-        children = psutil.Process(server.process.pid).children
-        wait_until(lambda: victim not in {child.pid for child in children()} and len(children()) == 2, 30)
+        list_children = psutil.Process(server.process.pid).children
+        wait_until(lambda: victim not in {child.pid for child in list_children()} and len(list_children()) == 2, 30)
         time.sleep(OUTAGE_SECONDS)
         assert server.process.poll() is None
         embedded.start(folder)
-        _serves_again(buyers, time.monotonic())
+        _expect_recovery(buyers, time.monotonic())
         wait_until(lambda: len(server.api_pids()) == 2, RECOVERY_SECONDS)
 
 
 def test_a_stopping_server_answers_every_request_it_accepted(postgres: str) -> None:
     count = 300
 
-    async def stop_amid_requests(server: Server, requests: list[bytes]) -> list[Any]:
+    async def stop_during_requests(server: Server, requests: list[bytes]) -> list[Any]:
         async with lane_connection(server.database_url) as other:
             async with other.transaction():
                 await other.execute("SELECT FROM event FOR UPDATE")
@@ -199,7 +199,7 @@ def test_a_stopping_server_answers_every_request_it_accepted(postgres: str) -> N
                 await poll_until(lambda: _has_read_all(server.port, count))
                 server.process.send_signal(signal.SIGTERM)
                 await poll_until(lambda: _refuses(server.port))
-            answers = await asyncio.gather(*(_answer(reader) for reader, _ in ends), return_exceptions=True)
+            answers = await asyncio.gather(*(_read_answer(reader) for reader, _ in ends), return_exceptions=True)
             for _, writer in ends:
                 writer.close()
             return answers
@@ -210,7 +210,7 @@ def test_a_stopping_server_answers_every_request_it_accepted(postgres: str) -> N
             event = publish_event(admin, example_event(pools=one_pool(1000)))
         body = {"user": "u", "items": [{"pool": "places"}]}
         requests = [hold_request(org.keys["sales"], event, f"k{n}", body) for n in range(count)]
-        answers = asyncio.run(stop_amid_requests(server, requests))
+        answers = asyncio.run(stop_during_requests(server, requests))
         assert Counter(answer[0] if isinstance(answer, tuple) else repr(answer) for answer in answers) == {201: count}
         assert server.process.wait(END_SECONDS) == 0
         rows = query(url, "SELECT event_id, id FROM booking WHERE status = 'held'")
@@ -218,13 +218,13 @@ def test_a_stopping_server_answers_every_request_it_accepted(postgres: str) -> N
 
 
 def _has_read_all(port: int, count: int) -> bool:
-    """Whether the port has so many connections, and nothing is waiting in any of them for the server to read it."""
+    """Whether the port has this many connections, and the server has read everything that they sent."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     waiting = [row[4].partition(":")[2] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
     return len(waiting) == count and not any(int(bytes_, 16) for bytes_ in waiting)
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+async def _read_answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
     head = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
     length = next(int(line.partition(b":")[2]) for line in head if line.startswith(b"content-length:"))
     return int(head[0].split()[1]), json.decode(await reader.readexactly(length))
@@ -236,8 +236,8 @@ def _refuses(port: int) -> bool:
 
 
 @contextmanager
-def _started(*arguments: str, database_url: str = "") -> Iterator[Server]:
-    """`holdfast serve` with a worker, in a process group of its own, as soon as all its processes exist."""
+def _starting_server(*arguments: str, database_url: str = "") -> Iterator[Server]:
+    """Run `holdfast serve` with a worker in a process group of its own, and return as soon as all processes exist."""
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"}
     process = subprocess.Popen(
@@ -245,13 +245,13 @@ def _started(*arguments: str, database_url: str = "") -> Iterator[Server]:
         env=environment | ({"HOLDFAST_DATABASE_URL": database_url} if database_url else {}),
         start_new_session=True,
     )
-    family: list[psutil.Process] = []
+    children: list[psutil.Process] = []
     try:
         wait_until(lambda: len(_children(process)) == 3, 30)
-        family = _children(process)
+        children = _children(process)
         yield Server(process, f"http://127.0.0.1:{port}", database_url)
     finally:
-        for child in family:
+        for child in children:
             if is_running(child):
                 child.kill()
         process.kill()
@@ -270,13 +270,13 @@ def _is_up(server: Server) -> bool:
         return False
 
 
-@pytest.mark.parametrize("moment", ["once they are there", "once one of them serves"])
+@pytest.mark.parametrize("moment", ["once they exist", "once one of them serves"])
 @pytest.mark.parametrize("attempt", range(20 if IS_LONG else 1))
 def test_a_server_can_be_stopped_while_its_processes_start(
     database: str, moment: str, attempt: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The server does not wait until it would kill them."""
-    with _started(database_url=database) as server:
+    """The server must not wait until its timeout, when it kills them."""
+    with _starting_server(database_url=database) as server:
         if moment == "once one of them serves":
             wait_until(lambda: _is_up(server), 30)
         server.process.send_signal(signal.SIGTERM)
@@ -284,7 +284,7 @@ def test_a_server_can_be_stopped_while_its_processes_start(
     assert "Killing" not in "".join(capfd.readouterr())
 
 
-def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> None:
+def test_a_server_whose_processes_die_at_their_start_can_be_stopped() -> None:
     serve = f"serve('127.0.0.1', {free_port()}, 1, with_worker=False, app='nowhere:create_app')"
     with subprocess.Popen([sys.executable, "-c", f"from holdfast.runtime.server import serve; {serve}"]) as process:
         # By then the processes have restarted more than once.
@@ -297,31 +297,31 @@ def test_a_server_whose_processes_die_as_soon_as_they_start_can_be_stopped() -> 
 
 
 @pytest.mark.parametrize("moment", ["while it starts", "while it serves"])
-def test_processes_end_when_their_server_is_killed(database: str, moment: str) -> None:
-    with _started(database_url=database) as server:
+def test_child_processes_end_when_their_server_is_killed(database: str, moment: str) -> None:
+    with _starting_server(database_url=database) as server:
         if moment == "while it serves":
             wait_until(lambda: len(server.api_pids()) == 2, 30)
-        family = _children(server.process)
+        children = _children(server.process)
         _kill(server.process.pid)
-        wait_until(lambda: not any(is_running(child) for child in family), ORPHAN_SECONDS)
+        wait_until(lambda: not any(is_running(child) for child in children), ORPHAN_SECONDS)
 
 
 def test_a_server_killed_with_all_its_processes_restarts_with_its_data(data_folder: Path) -> None:
     data = ["--data", str(data_folder)]
-    with _started(*data) as server:
+    with _starting_server(*data) as server:
         wait_until(lambda: _is_up(server), 30)
         assert run_holdfast("orgs", "create", "acme", *data).stdout == "acme\n"
-        made = run_holdfast("keys", "create", "--org", "acme", "--role", "admin", *data)
-        key = made.stdout.removesuffix("\n")
+        created_key = run_holdfast("keys", "create", "--org", "acme", "--role", "admin", *data)
+        key = created_key.stdout.removesuffix("\n")
         assert key.startswith("hf_sk_")
-        assert (len(key.split()), made.stderr) == (1, "")
+        assert (len(key.split()), created_key.stderr) == (1, "")
         with server.client({"Authorization": f"Bearer {key}"}) as admin:
             booking = create_submitted_booking(admin)
             receipt = admin.get(f"/v1/bookings/{booking}/receipts").json()["items"][0]["id"]
         postmaster = find_postmaster(data_folder)
         os.killpg(server.process.pid, signal.SIGKILL)
     assert is_running(postmaster)
-    with _started(*data) as server:
+    with _starting_server(*data) as server:
         wait_until(lambda: _is_up(server), 30)
         assert find_postmaster(data_folder) == postmaster
         with server.client({"Authorization": f"Bearer {key}"}) as admin:
@@ -347,7 +347,7 @@ async def _lane(connect: Connect) -> AsyncIterator[Lane]:
 
 
 async def _submit(lane: Lane, commands: Sequence[Command]) -> list[Outcome]:
-    """All at once, so that they share a batch as far as it goes."""
+    """Submit all commands at once, so that they share batches."""
     return list(await asyncio.gather(*[lane.submit(command) for command in commands]))
 
 
@@ -355,8 +355,8 @@ def _refusals(outcomes: Sequence[Outcome]) -> list[Refusal]:
     return [outcome.refusal for outcome in outcomes if isinstance(outcome, Refused)]
 
 
-class Broken:
-    """A connection that is not what it seems."""
+class BrokenConnection:
+    """A connection with a fault."""
 
     def __init__(self, connection: db.Connection) -> None:
         self.connection = connection
@@ -365,14 +365,14 @@ class Broken:
         return getattr(self.connection, name)
 
 
-class Ended(Broken):
+class ClosedConnection(BrokenConnection):
     """The connection was closed while idle, and the client has not noticed yet."""
 
     async def execute(self, statement: str) -> None:
         raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
 
 
-class LostBeforeCommit(Broken):
+class LostBeforeCommit(BrokenConnection):
     """The COMMIT does not reach the database."""
 
     async def execute(self, statement: str) -> None:
@@ -394,21 +394,21 @@ class LostAfterCommit(LostBeforeCommit):
             self._lose()
 
 
-def _connect_first_to(broken: type[Broken], url: str) -> Connect:
+def _connect_to_broken_first(broken: type[BrokenConnection], url: str) -> Connect:
     """The first connection is broken, the next is not."""
-    made: list[db.Connection] = []
+    created: list[db.Connection] = []
 
     async def connect() -> db.Connection:
         connection = await db.connect_lane(url)
-        made.append(connection)
-        return cast(db.Connection, broken(connection)) if len(made) == 1 else connection
+        created.append(connection)
+        return cast(db.Connection, broken(connection)) if len(created) == 1 else connection
 
     return connect
 
 
-@pytest.mark.parametrize("broken", [Ended, LostBeforeCommit, LostAfterCommit])
+@pytest.mark.parametrize("broken", [ClosedConnection, LostBeforeCommit, LostAfterCommit])
 @async_test
-async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken: type[Broken]) -> None:
+async def test_a_batch_on_a_broken_connection_takes_effect_once(database: str, broken: type[BrokenConnection]) -> None:
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(50))
         early = new_hold_command(event)
@@ -418,7 +418,7 @@ async def test_a_batch_on_a_broken_connection_is_done_once(database: str, broken
             new_action_command(event, early.booking, Verb.CONFIRM),
             *(new_hold_command(event) for _ in range(60)),
         ]
-        async with _lane(_connect_first_to(broken, database)) as lane:
+        async with _lane(_connect_to_broken_first(broken, database)) as lane:
             with capture_logs() as logs:
                 outcomes = await _submit(lane, commands)
         assert [entry["event"] for entry in logs] == ["connection_lost"]
@@ -450,7 +450,7 @@ async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison
 
 
 @async_test
-async def test_a_full_queue_refuses_newcomers_and_serves_the_rest(
+async def test_a_full_queue_refuses_new_commands_and_serves_the_rest(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "QUEUE_MAX", 10)
@@ -474,7 +474,7 @@ async def test_a_full_queue_refuses_newcomers_and_serves_the_rest(
 
 
 @async_test
-async def test_a_closing_lane_serves_its_queue_and_nobody_else(database: str) -> None:
+async def test_a_closing_lane_serves_its_queue_and_refuses_new_commands(database: str) -> None:
     async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
         event = await new_event(connection, pools=one_pool(1000))
         waiting = [lane.submit(new_hold_command(event)) for _ in range(3 * lanes.BATCH_MAX)]
@@ -485,13 +485,13 @@ async def test_a_closing_lane_serves_its_queue_and_nobody_else(database: str) ->
 
 
 @async_test
-async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str) -> None:
-    async def impatient() -> db.Connection:
+async def test_a_locked_event_does_not_delay_other_events(database: str) -> None:
+    async def connect_with_short_timeout() -> db.Connection:
         connection = await db.connect_lane(database)
         await connection.execute("SET lock_timeout = '200ms'")
         return connection
 
-    async with lane_connection(database) as other, _lane(impatient) as lane:
+    async with lane_connection(database) as other, _lane(connect_with_short_timeout) as lane:
         locked, *free = [await new_event(other, pools=one_pool(10)) for _ in range(4)]
         async with other.transaction():
             await other.fetch(sql.engine.lock, [locked.id])
@@ -507,14 +507,14 @@ async def test_an_event_that_others_keep_locked_holds_up_no_other(database: str)
 async def test_a_hanging_transaction_loses_its_lock(database: str) -> None:
     setting = "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
     pool = await db.create_pool(database, 1)
-    async with lane_connection(database) as hanging, lane_connection(database) as next_:
+    async with lane_connection(database) as hanging, lane_connection(database) as waiting:
         assert int(await hanging.fetchval(setting)) > 0
         assert int(await pool.fetchval(setting)) > 0
-        assert await next_.fetchval("SHOW lock_timeout") == "3s"
-        event = await new_event(next_)
+        assert await waiting.fetchval("SHOW lock_timeout") == "3s"
+        event = await new_event(waiting)
         await hanging.execute("SET idle_in_transaction_session_timeout = '300ms'")
         await hanging.execute("BEGIN")
         await hanging.fetch(sql.engine.lock, [event.id])
-        assert await next_.fetch(sql.engine.lock, [event.id])
+        assert await waiting.fetch(sql.engine.lock, [event.id])
         await poll_until(lambda: bool(hanging.is_closed()))
     await pool.close()

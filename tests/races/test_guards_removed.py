@@ -37,7 +37,7 @@ STOCK = [
 ]
 SEATS = tuple(f"A-{number}" for number in range(1, CAPACITY + 1))
 
-# What each guard is removed with, and what it says where it alone is left.
+# The statement that removes each guard.
 GUARDS = {
     "pool": "ALTER TABLE pool DROP CONSTRAINT pool_never_oversold",
     "seat": "DROP INDEX line_seat_taken_once",
@@ -46,29 +46,29 @@ GUARDS = {
 
 
 class Batch:
-    """One batch on a connection of its own, taken step by step."""
+    """One batch on a connection of its own, run step by step."""
 
     def __init__(self, connection: db.Connection, event: EventHandle, commands: list[Command]) -> None:
         self.connection = connection
         self._event = event
         self._commands = commands
-        self._build_batch: LoadedBatch | None = None
+        self._loaded: LoadedBatch | None = None
 
     async def open(self, lock: str) -> None:
         await self.connection.execute("BEGIN")
-        self._build_batch = await load_batch(self.connection, LayoutCache(), {self._event.id: self._commands}, lock)
+        self._loaded = await load_batch(self.connection, LayoutCache(), {self._event.id: self._commands}, lock)
 
     async def save(self) -> list[Outcome]:
-        assert self._build_batch is not None
-        outcomes = decide(self._build_batch.states[self._event.id], self._commands)
+        assert self._loaded is not None
+        outcomes = decide(self._loaded.states[self._event.id], self._commands)
         if any(isinstance(outcome, Accepted) for outcome in outcomes):
-            await save(self.connection, self._build_batch)
+            await save(self.connection, self._loaded)
         await self.connection.execute("COMMIT")
         return outcomes
 
 
 class Race:
-    """Two batches that each want everything."""
+    """Two batches that each order everything."""
 
     def __init__(self, event: EventHandle, first: Batch, second: Batch) -> None:
         self.event = event
@@ -82,80 +82,84 @@ class Race:
 
 
 @asynccontextmanager
-async def _race(url: str, wants: str) -> AsyncIterator[Race]:
+async def _race(url: str, stock: str) -> AsyncIterator[Race]:
     async with lane_connection(url) as first, lane_connection(url) as second:
         event = await new_event(first, pools=STOCK)
-        yield Race(event, Batch(first, event, _all(event, wants)), Batch(second, event, _all(event, wants)))
+        yield Race(
+            event,
+            Batch(first, event, _order_everything(event, stock)),
+            Batch(second, event, _order_everything(event, stock)),
+        )
 
 
-def _all(event: EventHandle, wants: str) -> list[Command]:
-    if wants == "seats":
+def _order_everything(event: EventHandle, stock: str) -> list[Command]:
+    if stock == "seats":
         return [new_hold_command(event, seat) for seat in SEATS]
     return [new_hold_command(event) for _ in range(CAPACITY)]
 
 
-def _bookings(outcomes: list[Outcome]) -> int:
+def _count_accepted(outcomes: list[Outcome]) -> int:
     return sum(isinstance(outcome, Accepted) for outcome in outcomes)
 
 
 @pytest.fixture
-def versions_unchecked() -> Iterator[None]:
-    """Batches that save an event without checking that it is still the version they loaded."""
+def unchecked_versions() -> Iterator[None]:
+    """Batches save an event without checking that its version is still the one they loaded."""
     guarded = sql.engine.insert_bookings
     sql.engine.insert_bookings = remove_guard("AND event.version = changed.was", guarded)
     yield
     sql.engine.insert_bookings = guarded
 
 
-@pytest.mark.parametrize("wants", ["seats", "places"])
+@pytest.mark.parametrize("stock", ["seats", "places"])
 @async_test
-async def test_with_the_lock_the_second_batch_waits_and_gets_nothing(database: str, wants: str) -> None:
-    async with _race(database, wants) as race:
+async def test_with_the_lock_the_second_batch_waits_and_is_refused(database: str, stock: str) -> None:
+    async with _race(database, stock) as race:
         await race.first.open(sql.engine.lock)
         waiting = asyncio.create_task(race.second.open(sql.engine.lock))
         await poll_until(lambda: is_waiting_for_lock(race.first.connection, race.second.connection.get_server_pid()))
         won = await race.first.save()
         await waiting
         lost = await race.second.save()
-        assert _bookings(won) == CAPACITY
-        refusal = Refusal.SEAT_TAKEN if wants == "seats" else Refusal.SOLD_OUT
+        assert _count_accepted(won) == CAPACITY
+        refusal = Refusal.SEAT_TAKEN if stock == "seats" else Refusal.SOLD_OUT
         assert [outcome.refusal for outcome in lost if isinstance(outcome, Refused)] == [refusal] * CAPACITY
         assert (await audit_event(db.Database(race.first.connection), race.event.id))[0] == []
 
 
-@pytest.mark.usefixtures("versions_unchecked")
+@pytest.mark.usefixtures("unchecked_versions")
 @pytest.mark.parametrize(
-    ("wants", "found"),
+    ("stock", "found"),
     [("seats", {"pool_counts", "seat_lines", "journal_gap"}), ("places", {"pool_counts", "journal_gap"})],
 )
 @async_test
-async def test_without_any_guard_everything_is_sold_twice_and_the_auditor_sees_it(
-    database: str, wants: str, found: set[str]
+async def test_without_any_guard_everything_is_sold_twice_and_the_auditor_finds_it(
+    database: str, stock: str, found: set[str]
 ) -> None:
-    async with _race(database, wants) as race:
-        await _drop(race, *GUARDS)
+    async with _race(database, stock) as race:
+        await _drop_guards(race, *GUARDS)
         outcomes = await race.run_both_at_once(UNLOCKED)
-        assert _bookings(outcomes) == 2 * CAPACITY
+        assert _count_accepted(outcomes) == 2 * CAPACITY
         units = await race.first.connection.fetchval("SELECT sum(quantity) FROM line WHERE live")
         assert units == 2 * CAPACITY
         findings, _ = await audit_event(db.Database(race.first.connection), race.event.id)
         assert {finding.what for finding in findings} == found
-        if wants == "seats":
+        if stock == "seats":
             assert {f.subject for f in findings if f.what == "seat_lines"} == set(SEATS)
 
 
-@pytest.mark.parametrize("wants", ["seats", "places"])
+@pytest.mark.parametrize("stock", ["seats", "places"])
 @async_test
-async def test_without_the_lock_the_schema_refuses_the_second_batch(database: str, wants: str) -> None:
-    async with _race(database, wants) as race:
+async def test_without_the_lock_the_schema_refuses_the_second_batch(database: str, stock: str) -> None:
+    async with _race(database, stock) as race:
         with pytest.raises((asyncpg.IntegrityConstraintViolationError, LostUpdateError)):
             await race.run_both_at_once(UNLOCKED)
         await _check_sold_once(race)
 
 
-@pytest.mark.usefixtures("versions_unchecked")
+@pytest.mark.usefixtures("unchecked_versions")
 @pytest.mark.parametrize(
-    ("guard", "wants", "refusal"),
+    ("guard", "stock", "refusal"),
     [
         ("pool", "places", asyncpg.CheckViolationError),
         ("pool", "seats", asyncpg.CheckViolationError),
@@ -164,33 +168,33 @@ async def test_without_the_lock_the_schema_refuses_the_second_batch(database: st
     ],
 )
 @async_test
-async def test_each_guard_of_the_schema_is_enough_on_its_own(
-    database: str, guard: str, wants: str, refusal: type[Exception]
+async def test_each_guard_of_the_schema_prevents_a_double_sale(
+    database: str, guard: str, stock: str, refusal: type[Exception]
 ) -> None:
-    async with _race(database, wants) as race:
-        await _drop(race, *(set(GUARDS) - {guard}))
+    async with _race(database, stock) as race:
+        await _drop_guards(race, *(set(GUARDS) - {guard}))
         with pytest.raises(refusal):
             await race.run_both_at_once(UNLOCKED)
         await _check_sold_once(race)
 
 
-@pytest.mark.parametrize("wants", ["seats", "places"])
+@pytest.mark.parametrize("stock", ["seats", "places"])
 @async_test
-async def test_the_version_of_the_event_is_enough_on_its_own(database: str, wants: str) -> None:
-    async with _race(database, wants) as race:
-        await _drop(race, *GUARDS)
+async def test_the_version_of_the_event_prevents_a_double_sale(database: str, stock: str) -> None:
+    async with _race(database, stock) as race:
+        await _drop_guards(race, *GUARDS)
         with pytest.raises(LostUpdateError, match="'events': 0"):
             await race.run_both_at_once(UNLOCKED)
         await _check_sold_once(race)
 
 
-async def _drop(race: Race, *guards: str) -> None:
+async def _drop_guards(race: Race, *guards: str) -> None:
     for guard in guards:
         await race.first.connection.execute(GUARDS[guard])
 
 
 async def _check_sold_once(race: Race) -> None:
-    """The first batch is saved, and nothing of the second."""
+    """Check that only the first batch was saved."""
     await race.second.connection.execute("ROLLBACK")
     (sold,) = await race.first.connection.fetch("SELECT count(*), sum(quantity) FROM line WHERE live")
     assert tuple(sold) == (CAPACITY, CAPACITY)

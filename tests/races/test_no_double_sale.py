@@ -1,4 +1,4 @@
-"""Nothing is sold twice, however many buyers ask at once. Every race runs against two API processes over real HTTP."""
+"""Nothing is sold twice, however many buyers order at once. Every race runs against two API processes over HTTP."""
 
 import secrets
 
@@ -12,7 +12,7 @@ from tests.support.harness import IS_LONG, Org, Server, example_event, publish_e
 REPEATS = 20 if IS_LONG else 5
 
 
-def one_pool(capacity: int) -> dict[str, object]:
+def one_pool_event(capacity: int) -> dict[str, object]:
     return example_event(pools=[{"code": "places", "capacity": capacity, "tariffs": [{"code": "full", "price": 100}]}])
 
 
@@ -31,7 +31,7 @@ def test_exactly_one_of_1000_buyers_gets_the_seat(server: Server, org: Org, admi
 def test_a_pool_sells_exactly_its_capacity(
     server: Server, org: Org, admin: httpx.Client, buyers: int, capacity: int, attempt: int
 ) -> None:
-    event = publish_event(admin, one_pool(capacity))
+    event = publish_event(admin, one_pool_event(capacity))
     requests = [
         hold_request(org.keys["sales"], event, f"k{n}", {"user": f"u{n}", "items": [{"pool": "places"}]})
         for n in range(buyers)
@@ -40,7 +40,7 @@ def test_a_pool_sells_exactly_its_capacity(
 
 
 @pytest.mark.parametrize("attempt", range(REPEATS))
-def test_baskets_that_overlap_are_never_split(server: Server, org: Org, admin: httpx.Client, attempt: int) -> None:
+def test_overlapping_orders_are_never_split(server: Server, org: Org, admin: httpx.Client, attempt: int) -> None:
     hall = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 10}}]
     event = publish_event(admin, example_event(pools=hall))
     labels = [f"{row}-{number}" for row in "ABCDEFGHIJ" for number in range(1, 11)]
@@ -70,7 +70,7 @@ def test_50_requests_with_one_key_make_one_booking(server: Server, org: Org, adm
     body = {"user": "u1", "items": [{"seat": "A-1"}, {"pool": "standing", "tariff": "child", "quantity": 2}]}
     replies = send_all_at_once(server.port, [hold_request(org.keys["sales"], event, "same", body)] * 50)
     assert count_codes(replies) == {"201": 50}
-    told = [{k: v for k, v in r.body.items() if k not in ("server_time", "expires_in_seconds")} for r in replies]
-    assert all(answer == told[0] for answer in told)
-    assert admin.get("/v1/bookings", params={"event": event}).json()["items"][0]["id"] == told[0]["id"]
+    bookings = [{k: v for k, v in r.body.items() if k not in ("server_time", "expires_in_seconds")} for r in replies]
+    assert all(answer == bookings[0] for answer in bookings)
+    assert admin.get("/v1/bookings", params={"event": event}).json()["items"][0]["id"] == bookings[0]["id"]
     assert len(admin.get("/v1/bookings", params={"event": event}).json()["items"]) == 1

@@ -1,5 +1,4 @@
-"""What must be true of one event, in the plainest terms: a few dictionaries and no counters. It shares no code with the
-engine."""
+"""A reference model of one event: a few dictionaries and no counters. It shares no code with the engine."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,12 +16,12 @@ LABELS = [f"{row}-{number}" for row in ROWS for number in range(1, NUMBERS + 1)]
 PRICES = {"full": 500, "free": 0}
 SEAT_PRICE, TAX_PERCENT = 1000, 10
 TIMED = {"held", "payment_submitted"}
-ALIVE = {*TIMED, "confirmed"}
+LIVE = {*TIMED, "confirmed"}
 TAKING = (*sorted(TIMED), "confirmed", "completed")
 REVIEW_SECONDS, GRACE_SECONDS = 86_400, 120
 
-# The status that a verb leads to. Any other pair is refused as the second table says.
-MOVES = {
+# The status that a verb leads to. Other pairs repeat a verb, or are refused as the tables below say.
+TRANSITIONS = {
     ("held", "submit"): "payment_submitted",
     ("held", "settle"): "confirmed",
     ("payment_submitted", "approve"): "confirmed",
@@ -36,7 +35,7 @@ MOVES = {
     ("held", "expire"): "expired",
     ("confirmed", "refund"): "refunded",
 }
-SAME = {
+REPEATED_IN = {
     "submit": "payment_submitted",
     "approve": "confirmed",
     "reject": "rejected",
@@ -47,7 +46,7 @@ SAME = {
     "start_payment": "held",
     "transfer": "confirmed",
 }
-SAYS_NO = {
+REFUSAL_BY_STATUS = {
     "held": Refusal.NOT_CONFIRMED,
     "payment_submitted": Refusal.ALREADY_SUBMITTED,
     "rejected": Refusal.ALREADY_REJECTED,
@@ -57,7 +56,7 @@ SAYS_NO = {
     "refunded": Refusal.ALREADY_REFUNDED,
     "completed": Refusal.ALREADY_COMPLETED,
 }
-SAYS_NO_TO = {
+REFUSAL_BY_STATUS_AND_VERB = {
     ("held", "approve"): Refusal.NOT_SUBMITTED,
     ("held", "reject"): Refusal.NOT_SUBMITTED,
     ("payment_submitted", "refund"): Refusal.NOT_CONFIRMED,
@@ -99,40 +98,40 @@ class Model:
 
     def taken(self, *statuses: str) -> tuple[set[str], int]:
         """The seats and the number of floor places of bookings stored in these statuses."""
-        those = [entry for entry in self.bookings.values() if entry.status in statuses]
-        return {seat for entry in those for seat in entry.seats()}, sum(entry.floor() for entry in those)
+        matching = [booking for booking in self.bookings.values() if booking.status in statuses]
+        return {seat for booking in matching for seat in booking.seats()}, sum(booking.floor() for booking in matching)
 
-    def reads_as(self, entry: ModelBooking) -> str:
-        return "expired" if self.is_due(entry) else entry.status
+    def visible_status(self, booking: ModelBooking) -> str:
+        return "expired" if self.is_due(booking) else booking.status
 
-    def is_due(self, entry: ModelBooking) -> bool:
-        return entry.status in TIMED and entry.expires_at is not None and entry.expires_at <= self.now
+    def is_due(self, booking: ModelBooking) -> bool:
+        return booking.status in TIMED and booking.expires_at is not None and booking.expires_at <= self.now
 
     def expire(self) -> int:
-        due = [entry for entry in self.bookings.values() if self.is_due(entry)]
-        for entry in due:
-            self.move(entry, "expired")
+        due = [booking for booking in self.bookings.values() if self.is_due(booking)]
+        for booking in due:
+            self.set_status(booking, "expired")
         return len(due)
 
     def sweep(self) -> int:
-        return self.expire() + sum(self.end(entry) for entry in self.bookings.values())
+        return self.expire() + sum(self.wind_up(booking) for booking in self.bookings.values())
 
-    def end(self, entry: ModelBooking) -> bool:
-        """End the booking if its event has ended, and say whether it did."""
-        if self.event == "completed" and entry.status == "confirmed":
-            self.move(entry, "completed")
-        elif self.event == "cancelled" and entry.status in ALIVE:
-            self.move(entry, "refunded" if entry.status == "confirmed" and entry.total else "cancelled")
+    def wind_up(self, booking: ModelBooking) -> bool:
+        """End the booking if its event has ended. Return whether it did."""
+        if self.event == "completed" and booking.status == "confirmed":
+            self.set_status(booking, "completed")
+        elif self.event == "cancelled" and booking.status in LIVE:
+            self.set_status(booking, "refunded" if booking.status == "confirmed" and booking.total else "cancelled")
         else:
             return False
         return True
 
-    def move(self, entry: ModelBooking, status: str) -> None:
-        entry.status = status
+    def set_status(self, booking: ModelBooking, status: str) -> None:
+        booking.status = status
         self.entries += 1
 
-    def batch(self, commands: Sequence[Command], outcomes: Sequence[Outcome]) -> list[object]:
-        """The expected answers: the id of a booking, or the refusal. Of the outcomes the model reads only which
+    def run_batch(self, commands: Sequence[Command], outcomes: Sequence[Outcome]) -> list[object]:
+        """The expected answers: the id of a booking, or the refusal. The model reads from the outcomes only which
         best-available seats the engine chose, because any free ones will do."""
         self.expire()
         return [
@@ -149,35 +148,38 @@ class Model:
             return Refusal.EVENT_NOT_ON_SALE
         if earlier is not None:
             return Refusal.IDEMPOTENCY_KEY_REUSED
-        said = self.objection(command)
-        if said is not None:
-            return said
-        units = self.best(command.best_available, outcome) if command.best_available else _units(command.items)
+        refusal = self.find_refusal(command)
+        if refusal is not None:
+            return refusal
+        units = (
+            self.check_best_seats(command.best_available, outcome) if command.best_available else _units(command.items)
+        )
         self.add(command, units)
         return command.booking
 
-    def objection(self, command: PlaceHold) -> Refusal | None:
+    def find_refusal(self, command: PlaceHold) -> Refusal | None:
         labels = {item.label for item in command.items if isinstance(item, SeatItem)}
         wanted = (
             command.best_available.quantity
             if command.best_available
             else sum(quantity for _, quantity in _units(command.items))
         )
-        theirs = [e for e in self.bookings.values() if e.user == command.user and e.status in ALIVE]
+        theirs = [other for other in self.bookings.values() if other.user == command.user and other.status in LIVE]
         seats, floor = self.taken(*TAKING)
-        asked = sum(item.quantity for item in command.items if isinstance(item, PoolItem))
+        floor_wanted = sum(item.quantity for item in command.items if isinstance(item, PoolItem))
         limit = self.policy.max_units_per_user
-        objections = {
+        applies = {
             Refusal.UNKNOWN_SEAT: not labels <= set(LABELS),
             Refusal.ALREADY_BOOKED: self.policy.one_booking_per_user is True and bool(theirs),
-            Refusal.LIMIT_REACHED: isinstance(limit, int) and sum(e.quantity() for e in theirs) + wanted > limit,
+            Refusal.LIMIT_REACHED: isinstance(limit, int)
+            and sum(other.quantity() for other in theirs) + wanted > limit,
             Refusal.SEAT_TAKEN: bool(labels & (seats | self.blocked)),
-            Refusal.SOLD_OUT: floor + asked > self.capacity or not self.has_best(command.best_available),
+            Refusal.SOLD_OUT: floor + floor_wanted > self.capacity or not self.can_seat(command.best_available),
         }
-        return next((refusal for refusal, stands in objections.items() if stands), None)
+        return next((refusal for refusal, does_apply in applies.items() if does_apply), None)
 
-    def has_best(self, best: BestSeats | None) -> bool:
-        free = self.free()
+    def can_seat(self, best: BestSeats | None) -> bool:
+        free = self.free_seats()
         if best is None:
             return True
         if not best.adjacent:
@@ -185,79 +187,79 @@ class Model:
         starts = ((row, first) for row in ROWS for first in range(1, NUMBERS + 1))
         return any({f"{row}-{n}" for n in range(at, at + best.quantity)} <= free for row, at in starts)
 
-    def free(self) -> set[str]:
+    def free_seats(self) -> set[str]:
         return set(LABELS) - self.taken(*TAKING)[0] - self.blocked
 
-    def best(self, best: BestSeats, outcome: Outcome) -> list[tuple[str | None, int]]:
-        assert isinstance(outcome, Accepted), "there were seats enough"
-        given = [LABELS[line.seat] for line in outcome.booking.lines if line.seat is not None]
-        assert len(given) == best.quantity
-        assert set(given) <= self.free()
-        rows, numbers = {label[0] for label in given}, sorted(int(label[2:]) for label in given)
+    def check_best_seats(self, best: BestSeats, outcome: Outcome) -> list[tuple[str | None, int]]:
+        assert isinstance(outcome, Accepted), "there were enough seats"
+        chosen = [LABELS[line.seat] for line in outcome.booking.lines if line.seat is not None]
+        assert len(chosen) == best.quantity
+        assert set(chosen) <= self.free_seats()
+        rows, numbers = {label[0] for label in chosen}, sorted(int(label[2:]) for label in chosen)
         assert not best.adjacent or (len(rows) == 1 and numbers[-1] - numbers[0] == best.quantity - 1)
-        return [(label, 1) for label in given]
+        return [(label, 1) for label in chosen]
 
     def add(self, command: PlaceHold, units: list[tuple[str | None, int]]) -> None:
-        tariffs = [item for item in command.items if isinstance(item, PoolItem)]
+        floor_items = [item for item in command.items if isinstance(item, PoolItem)]
         subtotal = sum(SEAT_PRICE for seat, _ in units if seat) + sum(
-            PRICES[t.tariff or ""] * t.quantity for t in tariffs
+            PRICES[item.tariff or ""] * item.quantity for item in floor_items
         )
-        at_once = self.policy.confirm_at_once is True
-        hold, longest = self.policy.hold_seconds, self.policy.max_hold_seconds
+        confirms_at_once = self.policy.confirm_at_once is True
+        hold, maximum = self.policy.hold_seconds, self.policy.max_hold_seconds
         assert isinstance(hold, int)
-        assert isinstance(longest, int)
+        assert isinstance(maximum, int)
         self.keys[command.request_key] = command.booking
         self.entries += 1
         self.bookings[command.booking] = ModelBooking(
             user=command.user,
-            status="confirmed" if at_once else "held",
+            status="confirmed" if confirms_at_once else "held",
             units=units,
             total=subtotal + subtotal * TAX_PERCENT // 100,
-            expires_at=None if at_once else self.now + timedelta(seconds=hold),
-            max_expires_at=None if at_once else self.now + timedelta(seconds=max(hold, longest)),
+            expires_at=None if confirms_at_once else self.now + timedelta(seconds=hold),
+            max_expires_at=None if confirms_at_once else self.now + timedelta(seconds=max(hold, maximum)),
             body=command.fingerprint,
         )
 
     def act(self, command: ActOnBooking) -> object:
-        entry = self.bookings.get(command.booking)
-        if entry is None or command.owner not in (None, entry.user):
+        booking = self.bookings.get(command.booking)
+        if booking is None or command.owner not in (None, booking.user):
             return Refusal.NOT_FOUND
-        self.end(entry)
+        self.wind_up(booking)
         verb = command.verb.value
-        if verb == "extend" and entry.status == "held":
-            return self.extend(command.booking, entry)
-        if verb == "cancel" and entry.status == "confirmed" and not entry.total:
-            self.move(entry, "cancelled")
-        elif (entry.status, verb) in MOVES and (entry.status != "expired" or self.has_back(entry)):
+        if verb == "extend" and booking.status == "held":
+            return self.extend(command.booking, booking)
+        if verb == "cancel" and booking.status == "confirmed" and not booking.total:
+            self.set_status(booking, "cancelled")
+        elif (booking.status, verb) in TRANSITIONS and (booking.status != "expired" or self.can_revive(booking)):
             if verb == "submit":
-                entry.expires_at = self.now + timedelta(seconds=REVIEW_SECONDS)
-            self.move(entry, MOVES[entry.status, verb])
-        elif SAME.get(verb) != entry.status:
-            return SAYS_NO_TO.get((entry.status, verb), SAYS_NO[entry.status])
+                booking.expires_at = self.now + timedelta(seconds=REVIEW_SECONDS)
+            self.set_status(booking, TRANSITIONS[booking.status, verb])
+        elif REPEATED_IN.get(verb) != booking.status:
+            return REFUSAL_BY_STATUS_AND_VERB.get((booking.status, verb), REFUSAL_BY_STATUS[booking.status])
         return command.booking
 
-    def has_back(self, entry: ModelBooking) -> bool:
+    def can_revive(self, booking: ModelBooking) -> bool:
         """Whether an expired booking can be revived: in time, and with all its units still free."""
-        assert entry.expires_at is not None
-        theirs = [e for e in self.bookings.values() if e.user == entry.user and e.status in ALIVE]
+        assert booking.expires_at is not None
+        theirs = [other for other in self.bookings.values() if other.user == booking.user and other.status in LIVE]
         limit = self.policy.max_units_per_user
         return (
             self.event == "active"
-            and self.now <= entry.expires_at + timedelta(seconds=GRACE_SECONDS)
-            and entry.seats() <= self.free()
-            and self.taken(*TAKING)[1] + entry.floor() <= self.capacity
+            and self.now <= booking.expires_at + timedelta(seconds=GRACE_SECONDS)
+            and booking.seats() <= self.free_seats()
+            and self.taken(*TAKING)[1] + booking.floor() <= self.capacity
             and not (self.policy.one_booking_per_user is True and theirs)
-            and not (isinstance(limit, int) and sum(e.quantity() for e in theirs) + entry.quantity() > limit)
+            and not (isinstance(limit, int) and sum(other.quantity() for other in theirs) + booking.quantity() > limit)
         )
 
-    def extend(self, id_: bytes, entry: ModelBooking) -> object:
-        assert entry.expires_at is not None
-        assert entry.max_expires_at is not None
+    def extend(self, id_: bytes, booking: ModelBooking) -> object:
+        assert booking.expires_at is not None
+        assert booking.max_expires_at is not None
         seconds = self.policy.extend_seconds
         assert isinstance(seconds, int)
-        until = min(max(entry.expires_at, self.now + timedelta(seconds=seconds)), entry.max_expires_at)
-        self.entries += until != entry.expires_at
-        entry.expires_at = until
+        until = min(max(booking.expires_at, self.now + timedelta(seconds=seconds)), booking.max_expires_at)
+        self.entries += until != booking.expires_at
+        booking.expires_at = until
         return id_
 
 

@@ -1,4 +1,4 @@
-"""Background jobs: each runs again and again, fails alone, and never dies unnoticed."""
+"""Background jobs: each runs repeatedly, fails alone, and never dies unnoticed."""
 
 import asyncio
 import os
@@ -16,11 +16,13 @@ from holdfast.worker.job import BACKOFF_MAX_SECONDS, JITTER, Job, JobDiedError, 
 RUNS = 20
 
 
-async def nothing() -> int:
+async def do_nothing() -> int:
     return 0
 
 
-def a_job(name: str = "job", run: Callable[[], Awaitable[int]] = nothing, seconds: float = 0.001, **more: Any) -> Job:
+def make_job(
+    name: str = "job", run: Callable[[], Awaitable[int]] = do_nothing, seconds: float = 0.001, **more: Any
+) -> Job:
     return Job(name=name, run=run, interval_seconds=seconds, **more)
 
 
@@ -28,7 +30,7 @@ def is_jittered(seconds: float, planned: float) -> bool:
     return planned * (1 - JITTER) <= seconds <= planned * (1 + JITTER)
 
 
-def run(jobs: list[Job], stopping: asyncio.Event | None = None) -> JobLoop:
+def run_jobs(jobs: list[Job], stopping: asyncio.Event | None = None) -> JobLoop:
     """Run the jobs until they are done. A loop that never ends fails the test."""
     loop = JobLoop(jobs)
 
@@ -41,10 +43,10 @@ def run(jobs: list[Job], stopping: asyncio.Event | None = None) -> JobLoop:
 
 
 def runs_then_stops(stopping: asyncio.Event, outcomes: list[int | Exception]) -> Callable[[], Awaitable[int]]:
-    """A run for each outcome; with the last one the worker is asked to stop."""
+    """A run function that returns or raises these outcomes, and stops the worker at the last one."""
     left = list(outcomes)
 
-    async def once() -> int:
+    async def run() -> int:
         outcome = left.pop(0)
         if not left:
             stopping.set()
@@ -52,18 +54,18 @@ def runs_then_stops(stopping: asyncio.Event, outcomes: list[int | Exception]) ->
             raise outcome
         return outcome
 
-    return once
+    return run
 
 
-def test_a_wait_is_the_interval_give_or_take_the_jitter() -> None:
-    waits = {a_job(seconds=10).seconds_until_next_run(0, 0) for _ in range(500)}
+def test_a_wait_is_the_interval_plus_or_minus_the_jitter() -> None:
+    waits = {make_job(seconds=10).seconds_until_next_run(0, 0) for _ in range(500)}
     assert all(is_jittered(seconds, 10) for seconds in waits)
     assert len(waits) > 1
     assert min(waits) < 10 < max(waits)
 
 
 def test_the_backoff_doubles_up_to_its_cap_and_is_jittered(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = a_job(seconds=0.5)
+    job = make_job(seconds=0.5)
     for failures, planned in enumerate([1, 2, 4, 8, BACKOFF_MAX_SECONDS, BACKOFF_MAX_SECONDS], 1):
         assert is_jittered(job.seconds_until_next_run(0, failures), planned)
     assert is_jittered(job.seconds_until_next_run(0, 10_000), BACKOFF_MAX_SECONDS)
@@ -73,14 +75,14 @@ def test_the_backoff_doubles_up_to_its_cap_and_is_jittered(monkeypatch: pytest.M
 
 def test_a_failing_job_never_runs_more_often_than_a_healthy_one() -> None:
     for seconds in (0.25, 5, 15, 60):
-        job = a_job(seconds=seconds)
+        job = make_job(seconds=seconds)
         assert all(job.seconds_until_next_run(0, failures) >= seconds * (1 - JITTER) for failures in range(1, 50))
 
 
-def test_a_job_that_drains_goes_on_at_once_while_it_finds_items() -> None:
-    assert a_job().seconds_until_next_run(3, 0) == 0
-    assert a_job(drains=False).seconds_until_next_run(3, 0) > 0
-    assert a_job().seconds_until_next_run(3, 1) > 0
+def test_a_draining_job_runs_again_at_once_while_it_finds_items() -> None:
+    assert make_job().seconds_until_next_run(3, 0) == 0
+    assert make_job(drains=False).seconds_until_next_run(3, 0) > 0
+    assert make_job().seconds_until_next_run(3, 1) > 0
 
 
 def test_failures_are_logged_with_a_growing_backoff_that_resets_after_success(
@@ -90,7 +92,7 @@ def test_failures_are_logged_with_a_growing_backoff_that_resets_after_success(
     stopping = asyncio.Event()
     outcomes: list[int | Exception] = [ValueError(), ValueError(), ValueError(), 0, KeyError(), 0]
     with capture_logs() as logs:
-        run([a_job("audit", runs_then_stops(stopping, outcomes))], stopping)
+        run_jobs([make_job("audit", runs_then_stops(stopping, outcomes))], stopping)
     expected = [("ValueError", 1, 0.002), ("ValueError", 2, 0.004), ("ValueError", 3, 0.008), ("KeyError", 1, 0.002)]
     assert logs == [
         {
@@ -105,26 +107,28 @@ def test_failures_are_logged_with_a_growing_backoff_that_resets_after_success(
     ]
 
 
-def test_counts_say_what_a_job_did() -> None:
+def test_stats_count_the_runs_items_and_errors_of_a_job() -> None:
     stopping = asyncio.Event()
-    stats = run([a_job("job", runs_then_stops(stopping, [5, ValueError(), 0, 2, ValueError()]))], stopping).stats["job"]
+    stats = run_jobs(
+        [make_job("job", runs_then_stops(stopping, [5, ValueError(), 0, 2, ValueError()]))], stopping
+    ).stats["job"]
     assert (stats.runs, stats.items, stats.errors, stats.consecutive_failures) == (5, 7, 2, 1)
     assert stats.last_success_at is not None
 
 
-def test_the_heartbeat_of_a_job_that_hangs_shows_no_success() -> None:
+def test_the_heartbeat_of_a_hanging_job_shows_no_success() -> None:
     stopping = asyncio.Event()
 
     async def hang() -> int:
         await stopping.wait()
         return 0
 
-    async def work_until_both_were_logged() -> int:
+    async def work_until_both_are_logged() -> int:
         if len(logs) >= 4:
             stopping.set()
         return 1
 
-    jobs = [a_job("stuck", hang), a_job("busy", work_until_both_were_logged, drains=False)]
+    jobs = [make_job("stuck", hang), make_job("busy", work_until_both_are_logged, drains=False)]
     with capture_logs() as logs:
         asyncio.run(JobLoop(jobs, heartbeat_seconds=0.02).run(stopping))
     latest = {entry["job"]: entry for entry in logs if entry["event"] == "job_heartbeat"}
@@ -133,19 +137,21 @@ def test_the_heartbeat_of_a_job_that_hangs_shows_no_success() -> None:
     assert latest["busy"]["last_success_at"] is not None
 
 
-def test_a_job_that_always_fails_does_not_stop_the_others() -> None:
+def test_a_failing_job_does_not_stop_the_others() -> None:
     stopping = asyncio.Event()
 
     async def fail() -> int:
         raise OSError
 
     with capture_logs():
-        stats = run([a_job("bad", fail), a_job("good", runs_then_stops(stopping, [1] * RUNS))], stopping).stats
+        stats = run_jobs(
+            [make_job("bad", fail), make_job("good", runs_then_stops(stopping, [1] * RUNS))], stopping
+        ).stats
     assert (stats["good"].runs, stats["good"].errors) == (RUNS, 0)
     assert stats["bad"].runs == stats["bad"].errors > 0
 
 
-def test_a_job_that_never_rests_leaves_room_for_the_others() -> None:
+def test_a_busy_job_does_not_starve_the_others() -> None:
     stopping = asyncio.Event()
 
     async def always_busy() -> int:
@@ -153,13 +159,13 @@ def test_a_job_that_never_rests_leaves_room_for_the_others() -> None:
             raise TimeoutError("no other job got a turn")
         return 1
 
-    loop = JobLoop([a_job("busy", always_busy), a_job("calm", runs_then_stops(stopping, [0] * 3))])
+    loop = JobLoop([make_job("busy", always_busy), make_job("calm", runs_then_stops(stopping, [0] * 3))])
     asyncio.run(loop.run(stopping))
     assert loop.stats["calm"].runs == 3
     assert loop.stats["busy"].errors == 0
 
 
-def test_stopping_lets_a_run_finish() -> None:
+def test_a_stopping_worker_lets_a_run_finish() -> None:
     stopping = asyncio.Event()
     finished: list[str] = []
 
@@ -169,12 +175,12 @@ def test_stopping_lets_a_run_finish() -> None:
         finished.append("slow")
         return 0
 
-    run([a_job("slow", slow), a_job("other")], stopping)
+    run_jobs([make_job("slow", slow), make_job("other")], stopping)
     assert finished == ["slow"]
 
 
-def test_a_job_whose_task_dies_stops_the_worker_loudly_and_every_other_job() -> None:
-    """What a library raises to cancel its own task is no `Exception`, so nothing else would notice."""
+def test_a_dead_job_is_logged_and_stops_the_worker() -> None:
+    """A library may cancel its own task. `CancelledError` is no `Exception`, so nothing else would notice."""
     cancelled: list[str] = []
 
     async def die() -> int:
@@ -190,24 +196,24 @@ def test_a_job_whose_task_dies_stops_the_worker_loudly_and_every_other_job() -> 
         return 0
 
     with capture_logs() as logs, pytest.raises(JobDiedError, match="relay"):
-        run([a_job("relay", die), a_job("other", hang)])
+        run_jobs([make_job("relay", die), make_job("other", hang)])
     assert [(log["event"], log["log_level"], log["job"]) for log in logs] == [("job_died", "critical", "relay")]
     assert cancelled == ["hang"]
 
 
-def test_a_loop_that_is_broken_itself_stops_the_worker_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_loop_is_logged_and_stops_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> float:
         raise ZeroDivisionError
 
     monkeypatch.setattr(Job, "seconds_until_next_run", broken)
     with capture_logs() as logs, pytest.raises(JobDiedError):
-        run([a_job("relay")])
+        run_jobs([make_job("relay")])
     assert [(log["event"], log["error"]) for log in logs] == [("job_died", "ZeroDivisionError")]
 
 
-def test_two_jobs_of_one_name_are_a_mistake() -> None:
+def test_two_jobs_must_not_share_a_name() -> None:
     with pytest.raises(AssertionError):
-        JobLoop([a_job("same"), a_job("same")])
+        JobLoop([make_job("same"), make_job("same")])
 
 
 DYING_WORKER = """
@@ -223,15 +229,15 @@ app(["worker"])
 """
 
 
-def test_a_worker_process_with_a_dead_job_says_so_and_exits_with_a_failure(database: str) -> None:
-    ended = subprocess.run(
+def test_a_worker_process_with_a_dead_job_logs_it_and_exits_with_1(database: str) -> None:
+    done = subprocess.run(
         [sys.executable, "-c", DYING_WORKER],
         env={**os.environ, "HOLDFAST_DATABASE_URL": database},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert ended.returncode == 1
-    assert '"job": "reaper"' in ended.stderr
-    assert '"event": "job_died"' in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert done.returncode == 1
+    assert '"job": "reaper"' in done.stderr
+    assert '"event": "job_died"' in done.stderr
+    assert "Traceback" not in done.stderr

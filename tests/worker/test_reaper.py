@@ -35,7 +35,7 @@ REAPERS = 6
 
 
 async def _reap_all(connection: db.Connection) -> int:
-    """Pass after pass until there is nothing left to end. Returns how many bookings one reaper has ended."""
+    """Run passes until nothing is left to end, and return how many bookings this reaper ended."""
     reaper, ended = Reaper(), 0
     while await connection.fetch(sql.worker.events_to_sweep, 1, FIRST):
         ended += await reaper.run_once(connection)
@@ -47,19 +47,19 @@ async def _statuses(connection: db.Connection, event: EventHandle) -> Counter[st
     return Counter({row["status"]: row["count"] for row in rows})
 
 
-async def _taken(connection: db.Connection, event: EventHandle) -> tuple[int, int]:
-    """What the counters of the event say is held and sold."""
+async def _held_and_sold(connection: db.Connection, event: EventHandle) -> tuple[int, int]:
+    """The held and sold counters of the event."""
     (row,) = await connection.fetch("SELECT sum(held), sum(sold) FROM pool WHERE event_id = $1", event.id)
     return row[0], row[1]
 
 
-async def _check_nothing_is_wrong(connection: db.Connection) -> None:
+async def _check_audit(connection: db.Connection) -> None:
     _, findings = await audit_all(db.Database(connection))
     assert findings == []
 
 
 @async_test
-async def test_reapers_that_run_at_once_release_every_hold_exactly_once(database: str) -> None:
+async def test_simultaneous_reapers_release_every_hold_exactly_once(database: str) -> None:
     events, holds = 12, 80
     async with AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(lane_connection(database)) for _ in range(REAPERS)]
@@ -69,14 +69,14 @@ async def test_reapers_that_run_at_once_release_every_hold_exactly_once(database
         await shift_clock(connections[0], HOUR)
         ended = await asyncio.gather(*(_reap_all(connection) for connection in connections))
         assert sum(ended) == events * holds
-        facts = await connections[0].fetch("SELECT count(*) FROM journal WHERE kind = 'expired' GROUP BY booking_id")
-        assert [row["count"] for row in facts] == [1] * (events * holds)
+        counts = await connections[0].fetch("SELECT count(*) FROM journal WHERE kind = 'expired' GROUP BY booking_id")
+        assert [row["count"] for row in counts] == [1] * (events * holds)
         assert await connections[0].fetchval("SELECT sum(held + sold) FROM pool") == 0
-        await _check_nothing_is_wrong(connections[0])
+        await _check_audit(connections[0])
 
 
 @async_test
-async def test_a_reaper_leaves_a_locked_event_alone_and_ends_the_others(database: str) -> None:
+async def test_a_reaper_skips_a_locked_event_and_ends_the_others(database: str) -> None:
     async with lane_connection(database) as connection, lane_connection(database) as other:
         locked, free = [await new_event(connection, pools=one_pool(10)) for _ in range(2)]
         for event in (locked, free):
@@ -93,7 +93,7 @@ async def test_a_reaper_leaves_a_locked_event_alone_and_ends_the_others(database
 
 
 @async_test
-async def test_more_due_holds_than_one_batch_takes_end_over_several(database: str) -> None:
+async def test_due_holds_expire_in_bounded_batches(database: str) -> None:
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(2 * DUE_MAX + 100))
         await hold_many(connection, event, 2 * DUE_MAX + 100)
@@ -101,12 +101,12 @@ async def test_more_due_holds_than_one_batch_takes_end_over_several(database: st
         reaper = Reaper()
         passes = [await reaper.run_once(connection) for _ in range(4)]
         assert passes == [DUE_MAX, DUE_MAX, 100, 0]
-        assert await _taken(connection, event) == (0, 0)
-        await _check_nothing_is_wrong(connection)
+        assert await _held_and_sold(connection, event) == (0, 0)
+        await _check_audit(connection)
 
 
 @async_test
-async def test_an_event_full_of_due_holds_is_for_sale_without_a_reaper(database: str) -> None:
+async def test_an_event_full_of_due_holds_sells_without_a_reaper(database: str) -> None:
     capacity = 2 * DUE_MAX + 100
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(capacity))
@@ -116,12 +116,12 @@ async def test_an_event_full_of_due_holds_is_for_sale_without_a_reaper(database:
         (outcome,) = await run_commands(connection, [everything])
         assert isinstance(outcome, Accepted)
         assert await _statuses(connection, event) == {"expired": capacity, "held": 1}
-        assert await _taken(connection, event) == (capacity, 0)
-        await _check_nothing_is_wrong(connection)
+        assert await _held_and_sold(connection, event) == (capacity, 0)
+        await _check_audit(connection)
 
 
 @pytest.mark.parametrize(
-    ("over", "price", "ended"),
+    ("status", "price", "ended"),
     [
         (EventStatus.CANCELLED, 0, "cancelled"),
         (EventStatus.CANCELLED, 100, "refunded"),
@@ -129,24 +129,24 @@ async def test_an_event_full_of_due_holds_is_for_sale_without_a_reaper(database:
     ],
 )
 @async_test
-async def test_an_event_with_more_bookings_than_one_batch_takes_is_wound_up_over_several(
-    database: str, over: EventStatus, price: int, ended: str
+async def test_an_ended_event_is_wound_up_in_bounded_batches(
+    database: str, status: EventStatus, price: int, ended: str
 ) -> None:
     count = 2 * ENDINGS_MAX + 100
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(count, price), policy={"confirm_at_once": True})
         await hold_many(connection, event, count)
-        await set_status(db.Database(connection), event.org, event.id, over, ACTOR)
+        await set_status(db.Database(connection), event.org, event.id, status, ACTOR)
         reaper = Reaper()
         passes = [await reaper.run_once(connection) for _ in range(4)]
         assert passes == [ENDINGS_MAX, ENDINGS_MAX, 100, 0]
         assert await _statuses(connection, event) == {ended: count}
-        assert await _taken(connection, event) == (0, count if over is EventStatus.COMPLETED else 0)
-        await _check_nothing_is_wrong(connection)
+        assert await _held_and_sold(connection, event) == (0, count if status is EventStatus.COMPLETED else 0)
+        await _check_audit(connection)
 
 
 @async_test
-async def test_reapers_that_run_at_once_wind_up_a_cancelled_event_exactly_once(database: str) -> None:
+async def test_simultaneous_reapers_wind_up_a_cancelled_event_exactly_once(database: str) -> None:
     count = ENDINGS_MAX + 100
     async with AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(lane_connection(database)) for _ in range(REAPERS)]
@@ -156,11 +156,11 @@ async def test_reapers_that_run_at_once_wind_up_a_cancelled_event_exactly_once(d
         ended = await asyncio.gather(*(_reap_all(connection) for connection in connections))
         assert sum(ended) == count
         assert await _statuses(connections[0], event) == {"refunded": count}
-        await _check_nothing_is_wrong(connections[0])
+        await _check_audit(connections[0])
 
 
 @async_test
-async def test_holds_of_a_completed_event_end_when_they_are_due(database: str) -> None:
+async def test_holds_of_a_completed_event_expire_when_they_are_due(database: str) -> None:
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(10))
         await hold_many(connection, event, 5)
@@ -169,11 +169,11 @@ async def test_holds_of_a_completed_event_end_when_they_are_due(database: str) -
         await shift_clock(connection, HOUR)
         assert await Reaper().run_once(connection) == 5
         assert await _statuses(connection, event) == {"expired": 5}
-        await _check_nothing_is_wrong(connection)
+        await _check_audit(connection)
 
 
 @async_test
-async def test_an_event_whose_counters_are_broken_does_not_stop_the_others(database: str) -> None:
+async def test_an_event_with_broken_counters_does_not_stop_the_others(database: str) -> None:
     async with lane_connection(database) as connection:
         org = await new_org(connection)
         events = [await new_event(connection, org=org, pools=one_pool(10)) for _ in range(3)]
