@@ -1,4 +1,4 @@
-"""The OpenAPI document has what clients are generated from: a server, tags, and a schema for every body."""
+"""The OpenAPI document has everything a client generator needs: a server, tags, and a schema for every body."""
 
 from typing import Any, Final
 
@@ -76,13 +76,13 @@ def test_every_parameter_in_a_path_and_every_header_is_described() -> None:
     assert missing == []
 
 
-def test_a_path_with_an_id_may_find_nothing() -> None:
+def test_only_a_path_with_an_id_documents_404() -> None:
     for path, methods in DOCUMENT["paths"].items():
         for operation in methods.values():
             assert ("404" in operation["responses"]) is ("{" in path), path
 
 
-def test_handlers_and_rows_agree_on_what_a_body_is() -> None:
+def test_handlers_and_operations_agree_on_the_type_of_a_body() -> None:
     def has_valid_body(operation: Operation) -> bool:
         kind = operation.body_type
         if operation.body_content:

@@ -41,7 +41,7 @@ CONFORMANCE: Final = [
 ]
 
 # Operations that may be repeated on the same resource.
-LASTING: Final = ("place_hold", "change_event", "publish_event", "extend_booking")
+REPEATABLE: Final = ("place_hold", "change_event", "publish_event", "extend_booking")
 
 DOCUMENT: Final[dict[str, Any]] = json.loads(openapi_document(OPERATIONS))
 schema = schemathesis.openapi.from_dict(DOCUMENT)
@@ -58,22 +58,22 @@ bounded = settings(
 )
 
 
-class Supply:
+class ResourceSupply:
     """A real resource for each id in a path, reused until an operation ends it."""
 
     def __init__(self, admin: httpx.Client) -> None:
         self._admin = admin
-        self._kept = {about: create_resource(admin, about) for about in Resource}
+        self._reusable = {resource: create_resource(admin, resource) for resource in Resource}
 
     def id_for(self, operation: Operation) -> str:
-        if operation.method == "GET" or operation.name in LASTING:
-            return self._kept[operation.resource]
+        if operation.method == "GET" or operation.name in REPEATABLE:
+            return self._reusable[operation.resource]
         return create_resource(self._admin, operation.resource)
 
 
 @pytest.fixture(scope="module")
-def supply(admin: httpx.Client) -> Supply:
-    return Supply(admin)
+def resource_supply(admin: httpx.Client) -> ResourceSupply:
+    return ResourceSupply(admin)
 
 
 @cache
@@ -98,18 +98,18 @@ def test_any_request_gets_a_documented_answer_and_an_invalid_one_is_refused(
 )
 @bounded
 @given(data=strategies.data())
-def test_a_valid_request_about_something_real_gets_a_documented_answer(
-    server: Server, org: Org, supply: Supply, operation: Operation, data: strategies.DataObject
+def test_a_valid_request_about_a_real_resource_gets_a_documented_answer(
+    server: Server, org: Org, resource_supply: ResourceSupply, operation: Operation, data: strategies.DataObject
 ) -> None:
     case = data.draw(cases(operation.path, operation.method, GenerationMode.POSITIVE))
-    case.path_parameters = {"id": supply.id_for(operation)}
+    case.path_parameters = {"id": resource_supply.id_for(operation)}
     answer = case.call(base_url=server.url, headers=org.headers("admin"))
     case.validate_response(answer, checks=CONFORMANCE)
 
 
 def test_boundary_values_get_documented_answers(server: Server, org: Org) -> None:
-    """Schemathesis derives these requests from the bounds in the document, about 2,000 in all. Its pytest plugin builds
-    them in every test process while that collects tests; the command builds them once."""
+    """Schemathesis derives about 2,000 requests from the bounds in the document. Its pytest plugin would build
+    them in every test process during collection; the command builds them once."""
     checks = ",".join(check.__name__ for check in [*CONFORMANCE, negative_data_rejection])
     headers = [f"--header={name}: {value}" for name, value in org.headers("admin").items()]
     options = ["--phases=coverage", f"--checks={checks}", "--warnings=off", "--no-color", *headers]
@@ -118,10 +118,10 @@ def test_boundary_values_get_documented_answers(server: Server, org: Org) -> Non
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-Ask = Callable[[httpx.Client, str, str], httpx.Response]
+SuccessCall = Callable[[httpx.Client, str, str], httpx.Response]
 
-# How to get each operation's documented success, with a client, an event on sale and a booking that is held.
-SUCCESSES: Final[dict[str, Ask]] = {
+# A call that gets each operation's documented success, from a client, an event on sale and a held booking.
+SUCCESSES: Final[dict[str, SuccessCall]] = {
     "place_hold": lambda client, event, _: post_hold(
         client, event, items=[{"pool": "standing", "tariff": "child", "quantity": 2}], details={"a": [1, None]}
     ),
@@ -221,16 +221,16 @@ def test_a_success_is_answered_as_documented(admin: httpx.Client, operation: Ope
     schema[operation.path][operation.method].validate_response(answer)
 
 
-def test_an_answer_that_is_not_as_documented_is_noticed(admin: httpx.Client) -> None:
-    true = admin.get("/healthz")
-    schema["/healthz"]["GET"].validate_response(true)
-    wrong = httpx.Response(200, json={"status": 1}, request=true.request)
+def test_the_check_finds_an_undocumented_answer(admin: httpx.Client) -> None:
+    valid = admin.get("/healthz")
+    schema["/healthz"]["GET"].validate_response(valid)
+    wrong = httpx.Response(200, json={"status": 1}, request=valid.request)
     wrong.elapsed = timedelta()
     with pytest.raises(Failure):
         schema["/healthz"]["GET"].validate_response(wrong)
 
 
-def test_the_document_that_is_served_is_the_one_made_from_the_table(admin: httpx.Client) -> None:
+def test_the_served_document_matches_the_table_of_operations(admin: httpx.Client) -> None:
     assert expect_ok(admin.get("/openapi.json")) == DOCUMENT
     described = {(path, method.upper()) for path, methods in DOCUMENT["paths"].items() for method in methods}
     assert described == {(operation.path, operation.method) for operation in OPERATIONS}
@@ -264,14 +264,14 @@ def test_every_schema_in_the_document_is_a_json_schema() -> None:
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **found})
 
 
-def test_every_reference_in_the_document_leads_somewhere() -> None:
+def test_every_reference_in_the_document_resolves() -> None:
     known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     used = {node["$ref"] for node in every_node(DOCUMENT) if "$ref" in node}
     assert used <= known
     assert used
 
 
-def test_operations_in_the_document_have_names_of_their_own() -> None:
+def test_operations_in_the_document_have_unique_names() -> None:
     names = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
     assert sorted(names) == sorted({operation.name for operation in OPERATIONS})
 
@@ -283,14 +283,14 @@ def test_parameters_of_paths_are_all_described() -> None:
             assert described == set(re.findall(r"{(\w+)}", path)), path
 
 
-def test_patterns_in_the_document_mean_the_same_in_every_language() -> None:
-    """JSON Schema has the regular expressions of ECMAScript, where Python's anchors are plain letters."""
+def test_patterns_in_the_document_use_only_portable_syntax() -> None:
+    """JSON Schema uses ECMAScript's regular expressions, in which Python's anchors are plain letters."""
     patterns = {node["pattern"] for node in every_node(DOCUMENT) if isinstance(node.get("pattern"), str)}
     assert patterns
     assert not [pattern for pattern in patterns if re.search(r"\\[AZz]", pattern)]
 
 
-def test_times_in_the_document_are_described_as_such() -> None:
+def test_times_in_the_document_have_the_format_date_time() -> None:
     for name, found in DOCUMENT["components"]["schemas"].items():
         for field, kind in found.get("properties", {}).items():
             if field.endswith("_at") or field in ("at", "server_time"):

@@ -45,14 +45,14 @@ def change(client: httpx.Client, **fields: Any) -> dict[str, Any]:
     return answer
 
 
-def test_an_org_changes_what_it_names_and_keeps_the_rest(admin: httpx.Client, org: Org, other: httpx.Client) -> None:
-    made = change(admin, name="Théâtre Übermut", colour="#1F6FEB", frame_origins=["https://shop.example"])
-    assert (made["slug"], made["name"], made["colour"]) == (org.slug, "Théâtre Übermut", "#1f6feb")
-    assert made["frame_origins"] == ["https://shop.example"]
-    assert change(admin) == made
-    assert change(admin, name="Acme") == {**made, "name": "Acme"}
-    assert change(admin, colour=None) == {**made, "name": "Acme", "colour": None}
-    assert change(admin, frame_origins=[]) == {**made, "name": "Acme", "colour": None, "frame_origins": []}
+def test_a_change_affects_only_the_fields_it_names(admin: httpx.Client, org: Org, other: httpx.Client) -> None:
+    changed = change(admin, name="Théâtre Übermut", colour="#1F6FEB", frame_origins=["https://shop.example"])
+    assert (changed["slug"], changed["name"], changed["colour"]) == (org.slug, "Théâtre Übermut", "#1f6feb")
+    assert changed["frame_origins"] == ["https://shop.example"]
+    assert change(admin) == changed
+    assert change(admin, name="Acme") == {**changed, "name": "Acme"}
+    assert change(admin, colour=None) == {**changed, "name": "Acme", "colour": None}
+    assert change(admin, frame_origins=[]) == {**changed, "name": "Acme", "colour": None, "frame_origins": []}
 
 
 @pytest.mark.parametrize("kind", LOGOS)
@@ -73,7 +73,7 @@ def test_a_logo_is_stored_by_its_content_not_its_content_type(
     assert query(server.database_url, statements.credentials.logo, org.slug) == []
 
 
-def test_a_logo_of_256_kibibytes_is_taken_and_one_byte_more_is_not(admin: httpx.Client) -> None:
+def test_a_logo_of_256_kibibytes_is_accepted_and_one_byte_more_is_refused(admin: httpx.Client) -> None:
     padding = bytes(LOGO_BYTES_MAX - len(TINY_PNG))
     largest = expect_ok(admin.put("/v1/org/logo", content=TINY_PNG + padding))["logo_url"]
     expect_error(admin.put("/v1/org/logo", content=TINY_PNG + padding + b"\0"), 413, "payload_too_large")
@@ -82,7 +82,7 @@ def test_a_logo_of_256_kibibytes_is_taken_and_one_byte_more_is_not(admin: httpx.
     assert expect_ok(admin.get("/v1/org"))["logo_url"] == largest
 
 
-NO_LOGOS: Final = {
+INVALID_LOGOS: Final = {
     "nothing": b"",
     "text": b"a logo",
     "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
@@ -94,7 +94,7 @@ NO_LOGOS: Final = {
 }
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, id=name) for name, file in NO_LOGOS.items()])
+@pytest.mark.parametrize("file", [pytest.param(file, id=name) for name, file in INVALID_LOGOS.items()])
 def test_an_invalid_logo_is_refused_and_the_old_one_stays(admin: httpx.Client, file: bytes) -> None:
     before = expect_ok(admin.put("/v1/org/logo", content=TINY_PNG))
     answer = admin.put("/v1/org/logo", content=file, headers={"Content-Type": "image/png"})
@@ -102,7 +102,7 @@ def test_an_invalid_logo_is_refused_and_the_old_one_stays(admin: httpx.Client, f
     assert expect_ok(admin.get("/v1/org")) == before
 
 
-NOT_OF_THE_FORM: Final[dict[str, Any]] = {
+MALFORMED_CHANGES: Final[dict[str, Any]] = {
     "name_null": {"name": None},
     "name_empty": {"name": ""},
     "name_of_spaces": {"name": " \u3000"},
@@ -127,7 +127,7 @@ NOT_OF_THE_FORM: Final[dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in NOT_OF_THE_FORM.items()])
+@pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in MALFORMED_CHANGES.items()])
 def test_a_malformed_change_is_refused_and_changes_nothing(admin: httpx.Client, body: dict[str, Any]) -> None:
     before = expect_ok(admin.get("/v1/org"))
     expect_error(admin.patch("/v1/org", json={"name": "Changed", **body}), 422, "invalid_request")
@@ -146,7 +146,7 @@ ORIGINS: Final = (
     "http://localhost",
     "http://127.0.0.1:5173",
 )
-NO_ORIGINS: Final = (
+INVALID_ORIGINS: Final = (
     "",
     "*",
     "null",
@@ -207,7 +207,7 @@ NO_ORIGINS: Final = (
 )
 
 
-def takes(origin: str) -> bool:
+def is_accepted(origin: str) -> bool:
     try:
         documents.decode(documents.encode({"frame_origins": [origin]}), type=OrgChange)
     except (DecodeError, RefusedError):
@@ -216,18 +216,18 @@ def takes(origin: str) -> bool:
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_an_origin_of_a_site_is_taken(origin: str) -> None:
-    assert takes(origin)
+def test_a_valid_origin_is_accepted(origin: str) -> None:
+    assert is_accepted(origin)
 
 
-@pytest.mark.parametrize("origin", NO_ORIGINS)
+@pytest.mark.parametrize("origin", INVALID_ORIGINS)
 def test_an_invalid_or_ambiguous_origin_is_refused(origin: str) -> None:
-    assert not takes(origin)
+    assert not is_accepted(origin)
 
 
 @given(st.from_regex(ORIGIN) | st.from_regex(r"https?://[a-z0-9.:/*; -]{1,20}") | st.text(max_size=40))
-def test_an_origin_that_is_taken_is_only_a_scheme_a_host_and_a_port(origin: str) -> None:
-    if takes(origin):
+def test_an_accepted_origin_has_only_a_scheme_a_host_and_a_port(origin: str) -> None:
+    if is_accepted(origin):
         parts = urlsplit(origin)
         assert re.fullmatch(r"[a-z0-9.:/-]+", origin)
         assert (parts.path, parts.query, parts.fragment, parts.username) == ("", "", "", None)
@@ -240,7 +240,7 @@ def test_twenty_origins_of_full_length_are_stored_in_order(admin: httpx.Client) 
     assert change(admin, frame_origins=longest)["frame_origins"] == longest
 
 
-def test_a_command_sets_the_same_without_http(database: str, tmp_path: Path) -> None:
+def test_a_command_can_set_the_branding(database: str, tmp_path: Path) -> None:
     call_holdfast(database, "orgs", "create", "acme", "--name", "Acme Ltd")
     logo = tmp_path / "logo.png"
     logo.write_bytes(TINY_PNG)
@@ -262,7 +262,7 @@ def test_a_command_sets_the_same_without_http(database: str, tmp_path: Path) -> 
     assert json.loads(emptied.stdout) == {**UNSET, "slug": "acme", "name": "Acme"}
 
 
-def test_a_command_that_fails_in_part_explains_why_and_changes_nothing(database: str, tmp_path: Path) -> None:
+def test_a_command_with_one_invalid_option_explains_it_and_changes_nothing(database: str, tmp_path: Path) -> None:
     call_holdfast(database, "orgs", "create", "acme")
     text, empty, large = tmp_path / "logo.png", tmp_path / "empty.png", tmp_path / "large.png"
     text.write_text("a logo")
@@ -277,10 +277,10 @@ def test_a_command_that_fails_in_part_explains_why_and_changes_nothing(database:
         ("frame_origins", ("--frame-origin", "https://shop.example/")),
         ("There is no org", ()),
     )
-    for told, options in mistakes:
+    for message, options in mistakes:
         done = call_holdfast(database, "orgs", "set", "acme" if options else "nobody", "--name", "Changed", *options)
         assert (done.returncode, done.stdout) == (2, "")
-        assert told in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
     (row,) = query(database, "SELECT name, colour, logo, frame_origins FROM org")
     assert tuple(row) == ("acme", None, None, [])

@@ -1,4 +1,4 @@
-"""A refusal becomes a problem document with a status of its own, and says truthfully whether to repeat the request."""
+"""A refusal becomes a problem document with its own status, which says whether to retry the request."""
 
 import pytest
 from msgspec import json
@@ -19,13 +19,13 @@ def test_a_refused_transition_is_a_conflict_or_gone() -> None:
     assert {HTTP_STATUS[refusal] for refusal in refusals} == {409, 410}
 
 
-def test_only_trouble_that_passes_is_retryable() -> None:
+def test_only_temporary_refusals_are_retryable() -> None:
     retryable = {refusal for refusal in Refusal if refusal.retryable}
     assert retryable == {Refusal.BUSY, Refusal.RATE_LIMITED, Refusal.PROVIDER_UNAVAILABLE, Refusal.INTERNAL}
 
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
-def test_a_problem_document_says_what_the_refusal_says(refusal: Refusal) -> None:
+def test_a_problem_document_carries_the_text_of_its_refusal(refusal: Refusal) -> None:
     response = problem(Refused(refusal))
     assert isinstance(response.body, bytes)
     document = json.decode(response.body, type=Problem)
@@ -36,6 +36,6 @@ def test_a_problem_document_says_what_the_refusal_says(refusal: Refusal) -> None
 
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
-def test_a_title_is_made_of_whole_sentences(refusal: Refusal) -> None:
+def test_a_title_consists_of_whole_sentences(refusal: Refusal) -> None:
     assert refusal.title[0].isupper()
     assert refusal.title.endswith(".")

@@ -39,7 +39,7 @@ def _receipts(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
     return items
 
 
-def _stored(org: Org) -> set[str]:
+def _stored_files(org: Org) -> set[str]:
     """The names of an org's files in the storage."""
     folder = DATA_FOLDER / "receipts" / org.id.hex()
     return {file.name for file in folder.iterdir()} if folder.exists() else set()
@@ -54,11 +54,11 @@ def test_a_file_of_each_type_comes_back_unchanged(admin: httpx.Client, org: Org,
     assert (receipt["file_ref"], receipt["message_ref"], receipt["also_on"]) == (None, None, receipt["also_on"])
     answer = admin.get(receipt["file_url"])
     assert (answer.status_code, answer.content) == (200, file)
-    assert hashlib.sha256(file).hexdigest() in _stored(org)
+    assert hashlib.sha256(file).hexdigest() in _stored_files(org)
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_a_file_is_shown_as_what_it_is_and_runs_nothing(admin: httpx.Client, kind: str) -> None:
+def test_a_file_is_served_with_its_own_type_and_runs_no_script(admin: httpx.Client, kind: str) -> None:
     booking = create_held_booking(admin)
     expect_ok(_upload(admin, booking, SAMPLES[kind], "page.html", "text/html"))
     headers = admin.get(_receipts(admin, booking)[0]["file_url"]).headers
@@ -91,7 +91,7 @@ def test_a_body_that_is_neither_a_file_nor_a_reference_is_refused(admin: httpx.C
     assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "held"
 
 
-WRONG = {
+INVALID_FILES = {
     "html": b"<!doctype html><script>alert(1)</script>",
     "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
     "zip": zip_file(),
@@ -102,20 +102,20 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_file_of_another_kind_is_refused_and_not_stored_whatever_it_is_called(
-    admin: httpx.Client, org: Org, what: str
-) -> None:
-    booking, before = create_held_booking(admin), _stored(org)
-    document = expect_error(_upload(admin, booking, WRONG[what], "receipt.png", "image/png"), 422, "invalid_request")
+@pytest.mark.parametrize("kind", INVALID_FILES)
+def test_an_invalid_file_is_refused_and_not_stored_whatever_its_name(admin: httpx.Client, org: Org, kind: str) -> None:
+    booking, before = create_held_booking(admin), _stored_files(org)
+    document = expect_error(
+        _upload(admin, booking, INVALID_FILES[kind], "receipt.png", "image/png"), 422, "invalid_request"
+    )
     assert [error["field"] for error in document["errors"]] == ["file"]
-    assert _stored(org) == before
+    assert _stored_files(org) == before
     assert _receipts(admin, booking) == []
     found = expect_ok(admin.get(f"/v1/bookings/{booking}"))
     assert (found["status"], found["payments"]) == ("held", [])
 
 
-def test_a_file_of_ten_mebibytes_is_taken(admin: httpx.Client) -> None:
+def test_a_file_of_ten_mebibytes_is_accepted(admin: httpx.Client) -> None:
     booking, file = create_held_booking(admin), jpeg_of_size(10 * MIB)
     expect_ok(_upload(admin, booking, file))
     (receipt,) = _receipts(admin, booking)
@@ -124,14 +124,12 @@ def test_a_file_of_ten_mebibytes_is_taken(admin: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("size", [10 * MIB + 1, 10 * MIB + 64 * 1024, 12 * MIB])
-def test_a_larger_file_is_refused_for_its_size_and_not_stored(
-    server: Server, admin: httpx.Client, org: Org, size: int
-) -> None:
-    """On a connection of its own, because the server may close it."""
-    booking, before = create_held_booking(admin), _stored(org)
+def test_a_larger_file_is_refused_and_not_stored(server: Server, admin: httpx.Client, org: Org, size: int) -> None:
+    """The upload has a connection of its own, because the server may close it."""
+    booking, before = create_held_booking(admin), _stored_files(org)
     with server.client(org.headers()) as client:
         expect_error(_upload(client, booking, jpeg_of_size(size)), 413, "payload_too_large")
-    assert _stored(org) == before
+    assert _stored_files(org) == before
     assert _receipts(admin, booking) == []
 
 
@@ -159,7 +157,7 @@ def test_a_large_body_without_a_content_length_is_refused(server: Server, org: O
     ],
     ids=["two files", "a field behind", "a field before", "another name"],
 )
-def test_an_upload_is_one_file_and_nothing_else(admin: httpx.Client, files: Any) -> None:
+def test_an_upload_must_be_exactly_one_file(admin: httpx.Client, files: Any) -> None:
     booking = create_held_booking(admin)
     expect_error(admin.post(f"/v1/bookings/{booking}/receipt", files=files), 422, "invalid_request")
     assert _receipts(admin, booking) == []
@@ -176,7 +174,7 @@ def test_an_upload_is_one_file_and_nothing_else(admin: httpx.Client, files: Any)
         "",
     ],
 )
-def test_an_upload_that_cannot_be_read_is_refused(admin: httpx.Client, header: str) -> None:
+def test_an_unreadable_upload_is_refused(admin: httpx.Client, header: str) -> None:
     body = b'--limit\r\ncontent-disposition: form-data; name="file"\r\n\r\n' + TINY_PNG + b"\r\n--limit--\r\n"
     answer = admin.post(
         f"/v1/bookings/{create_held_booking(admin)}/receipt", content=body, headers={"content-type": header}
@@ -220,7 +218,7 @@ def test_only_reviewers_of_the_org_can_read_a_receipt(
     expect_ok(upload_receipt(admin, booking))
     url = _receipts(admin, booking)[0]["file_url"]
     token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "u-1"}), 201)["token"]
-    seen = {
+    callers = {
         "admin": org.headers("admin"),
         "review": org.headers("review"),
         "sales": org.headers("sales"),
@@ -231,9 +229,9 @@ def test_only_reviewers_of_the_org_can_read_a_receipt(
         "other review": other_org.headers("review"),
     }
     codes = {}
-    for who, headers in seen.items():
+    for caller, headers in callers.items():
         with server.client(headers) as client:
-            codes[who] = {client.get(path).status_code for path in (url, f"/v1/bookings/{booking}/receipts")}
+            codes[caller] = {client.get(path).status_code for path in (url, f"/v1/bookings/{booking}/receipts")}
     assert codes == {
         "admin": {200},
         "review": {200},
@@ -246,22 +244,24 @@ def test_only_reviewers_of_the_org_can_read_a_receipt(
     }
 
 
-def test_a_customer_hands_in_for_their_own_booking_only(server: Server, org: Org, admin: httpx.Client) -> None:
-    own, foreign, before = create_held_booking(admin, "u-1"), create_held_booking(admin, "u-2"), _stored(org)
+def test_a_customer_can_only_submit_receipts_for_their_own_booking(
+    server: Server, org: Org, admin: httpx.Client
+) -> None:
+    own, foreign, before = create_held_booking(admin, "u-1"), create_held_booking(admin, "u-2"), _stored_files(org)
     token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "u-1"}), 201)["token"]
     file = image_file("PNG")
     with server.client({"Authorization": f"Bearer {token}"}) as customer:
         expect_error(_upload(customer, foreign, file), 404, "not_found")
-        assert _stored(org) == before
+        assert _stored_files(org) == before
         assert expect_ok(_upload(customer, own, file))["status"] == "payment_submitted"
 
 
-def test_the_same_receipt_twice_on_one_booking_is_stored_once(admin: httpx.Client) -> None:
+def test_a_receipt_submitted_twice_for_one_booking_is_stored_once(admin: httpx.Client) -> None:
     booking, file = create_held_booking(admin), image_file("PNG")
     first = expect_ok(_upload(admin, booking, file, "a.png"))
-    again = expect_ok(_upload(admin, booking, file, "b.jpeg", "image/jpeg"))
-    assert (again["version"], again["expires_at"]) == (first["version"], first["expires_at"])
-    assert len(again["payments"]) == 1
+    repeated = expect_ok(_upload(admin, booking, file, "b.jpeg", "image/jpeg"))
+    assert (repeated["version"], repeated["expires_at"]) == (first["version"], first["expires_at"])
+    assert len(repeated["payments"]) == 1
     (receipt,) = _receipts(admin, booking)
     assert receipt["also_on"] == []
 
@@ -275,7 +275,7 @@ def test_many_simultaneous_copies_of_a_receipt_are_stored_once(admin: httpx.Clie
     assert len(expect_ok(admin.get(f"/v1/bookings/{booking}"))["payments"]) == 1
 
 
-def test_a_booking_takes_twenty_receipts_and_no_more(admin: httpx.Client) -> None:
+def test_a_booking_accepts_twenty_receipts_and_no_more(admin: httpx.Client) -> None:
     booking = create_held_booking(admin)
     for number in range(RECEIPTS_MAX):
         expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": f"f-{number}"}))
@@ -284,7 +284,7 @@ def test_a_booking_takes_twenty_receipts_and_no_more(admin: httpx.Client) -> Non
     assert [receipt["file_ref"] for receipt in _receipts(admin, booking)] == [f"f-{n}" for n in range(RECEIPTS_MAX)]
 
 
-def test_a_booking_takes_exactly_twenty_of_many_simultaneous_receipts(
+def test_a_booking_accepts_exactly_twenty_of_many_simultaneous_receipts(
     server: Server, org: Org, admin: httpx.Client
 ) -> None:
     booking = create_held_booking(admin)
@@ -293,35 +293,35 @@ def test_a_booking_takes_exactly_twenty_of_many_simultaneous_receipts(
     assert len(_receipts(admin, booking)) == RECEIPTS_MAX
 
 
-def test_the_last_receipt_again_is_the_same_answer_again(admin: httpx.Client) -> None:
-    """Its answer may have been lost on the way."""
+def test_repeating_the_last_receipt_returns_the_same_answer(admin: httpx.Client) -> None:
+    """The first answer may have been lost."""
     booking = create_held_booking(admin)
     path = f"/v1/bookings/{booking}/receipt"
     for number in range(RECEIPTS_MAX):
         last = expect_ok(admin.post(path, json={"file_ref": f"f-{number}"}))
-    again = expect_ok(admin.post(path, json={"file_ref": f"f-{RECEIPTS_MAX - 1}"}))
-    assert again["version"] == last["version"]
+    repeated = expect_ok(admin.post(path, json={"file_ref": f"f-{RECEIPTS_MAX - 1}"}))
+    assert repeated["version"] == last["version"]
 
 
 @pytest.mark.parametrize(
-    ("review", "verb", "why"),
+    ("review", "verb", "code"),
     [
         ("none", "extend", "review_not_offered"),
         ("manual", "confirm", "already_confirmed"),
         ("manual", "cancel", "already_cancelled"),
     ],
 )
-def test_a_file_that_is_refused_is_not_stored(admin: httpx.Client, org: Org, review: str, verb: str, why: str) -> None:
+def test_a_refused_file_is_not_stored(admin: httpx.Client, org: Org, review: str, verb: str, code: str) -> None:
     """Otherwise a single booking could fill the storage, because refused receipts do not count."""
     event = publish_event(admin, reviewed_event(policy={"review": review}))
     booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
     expect_ok(admin.post(f"/v1/bookings/{booking}/{verb}"))
-    before = _stored(org)
-    expect_error(_upload(admin, booking, image_file("PNG")), 409, why)
-    assert _stored(org) == before
+    before = _stored_files(org)
+    expect_error(_upload(admin, booking, image_file("PNG")), 409, code)
+    assert _stored_files(org) == before
 
 
-def test_receipts_outlast_the_server(database: str) -> None:
+def test_receipts_survive_a_restart(database: str) -> None:
     org, file = Org(database), SAMPLES["application/pdf"]
     with running_server(database, workers=1) as server, server.client(org.headers()) as admin:
         booking = create_held_booking(admin)

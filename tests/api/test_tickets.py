@@ -27,14 +27,14 @@ def door(server: Server, org: Org) -> Iterator[httpx.Client]:
         yield client
 
 
-def _booked(client: httpx.Client, event: str, *items: dict[str, Any], user: str = "u-1") -> str:
-    """A confirmed booking."""
+def _buy(client: httpx.Client, event: str, *items: dict[str, Any], user: str = "u-1") -> str:
+    """Place and confirm a booking."""
     booking: str = expect_ok(post_hold(client, event, user=user, items=list(items) or [{"seat": "A-1"}]), 201)["id"]
     expect_ok(client.post(f"/v1/bookings/{booking}/confirm"))
     return booking
 
 
-def _code(client: httpx.Client, booking: str) -> str:
+def _first_code(client: httpx.Client, booking: str) -> str:
     code: str = list_tickets(client, booking)[0]["code"]
     return code
 
@@ -43,9 +43,9 @@ def _check_in(client: httpx.Client, code: str) -> httpx.Response:
     return client.post("/v1/checkins", json={"code": code})
 
 
-class Device:
-    """A door device as its programmer writes it from the description of the codes: it has fetched the event's keys, and
-    is offline since."""
+class OfflineScanner:
+    """A door scanner written from the documentation of the codes. It fetches the event's keys once and then works
+    offline."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         assert keys["algorithm"] == "Ed25519"
@@ -56,7 +56,7 @@ class Device:
             if key["revoked_at"] is None
         }
 
-    def opens_for(self, code: str) -> tuple[str, int, int, int] | None:
+    def verify(self, code: str) -> tuple[str, int, int, int] | None:
         """Booking, line, unit and generation of a genuine ticket of this event."""
         raw = base64.b64decode(code, altchars=b"-_", validate=True)
         if len(code) != 140 or len(raw) != 105:
@@ -71,20 +71,20 @@ class Device:
         return f"bk_{event.hex()}{booking.hex()}", line, unit, generation
 
 
-def _device(server: Server, event: str) -> Device:
-    """The key is public: no token is needed."""
-    with server.client() as anybody:
-        return Device(expect_ok(anybody.get(f"/v1/events/{event}/ticket-key")))
+def _fetch_scanner(server: Server, event: str) -> OfflineScanner:
+    """Fetch the public keys, which needs no token."""
+    with server.client() as public:
+        return OfflineScanner(expect_ok(public.get(f"/v1/events/{event}/ticket-key")))
 
 
-def test_there_is_one_ticket_for_each_seat_and_unit(admin: httpx.Client) -> None:
+def test_a_booking_has_one_ticket_for_each_seat_and_unit(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     items: list[dict[str, Any]] = [
         {"seat": "A-1"},
         {"seat": "B-7"},
         {"pool": "standing", "tariff": "child", "quantity": 3},
     ]
-    found = list_tickets(admin, _booked(admin, event, *items))
+    found = list_tickets(admin, _buy(admin, event, *items))
     assert [(ticket["pool"], ticket["tariff"], ticket["seat"], ticket["status"]) for ticket in found] == [
         ("stalls", "full", "A-1", "valid"),
         ("stalls", "full", "B-7", "valid"),
@@ -93,7 +93,7 @@ def test_there_is_one_ticket_for_each_seat_and_unit(admin: httpx.Client) -> None
     assert len({ticket["id"] for ticket in found}) == len({ticket["code"] for ticket in found}) == 5
 
 
-def test_there_is_no_ticket_before_the_booking_is_confirmed(admin: httpx.Client) -> None:
+def test_a_booking_has_no_tickets_before_it_is_confirmed(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"review": "manual"}))
     booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
     assert list_tickets(admin, booking) == []
@@ -105,30 +105,30 @@ def test_there_is_no_ticket_before_the_booking_is_confirmed(admin: httpx.Client)
 
 
 @pytest.mark.parametrize("ending", ["cancel", "reject"])
-def test_there_is_no_ticket_of_a_booking_that_never_was_confirmed(admin: httpx.Client, ending: str) -> None:
-    confirmed_ = create_confirmed_booking(admin)
+def test_a_booking_that_was_never_confirmed_has_no_tickets(admin: httpx.Client, ending: str) -> None:
+    confirmed = create_confirmed_booking(admin)
     event = publish_event(admin, example_event(policy={"review": "manual"}))
     booking = expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)["id"]
     if ending == "reject":
         expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "f"}))
     expect_ok(admin.post(f"/v1/bookings/{booking}/{ending}"))
     assert list_tickets(admin, booking) == []
-    # Its id follows from that of the booking, so anybody can make it up.
-    made_up = f"tk_{booking.removeprefix('bk_')}{list_tickets(admin, confirmed_)[0]['id'][-8:]}"
-    for what in ("qr.svg", "qr.png", "ticket.pdf"):
-        expect_error(admin.get(f"/v1/tickets/{made_up}/{what}"), 404, "not_found")
+    # A ticket id follows from the booking id, so anybody can guess it.
+    guessed_id = f"tk_{booking.removeprefix('bk_')}{list_tickets(admin, confirmed)[0]['id'][-8:]}"
+    for file in ("qr.svg", "qr.png", "ticket.pdf"):
+        expect_error(admin.get(f"/v1/tickets/{guessed_id}/{file}"), 404, "not_found")
 
 
-def test_a_ticket_that_a_booking_does_not_have_is_not_found(admin: httpx.Client) -> None:
+def test_an_unknown_ticket_of_a_booking_is_not_found(admin: httpx.Client) -> None:
     id_: str = list_tickets(admin, create_confirmed_booking(admin))[0]["id"]
     for line, unit in ((0, 1), (1, 0), (65535, 65535)):
         expect_error(admin.get(f"/v1/tickets/{id_[:-8]}{line:04x}{unit:04x}/qr.svg"), 404, "not_found")
 
 
-def test_the_shown_and_printed_codes_scan_as_the_code(admin: httpx.Client) -> None:
+def test_every_file_of_a_ticket_contains_its_code(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(details={"address": "Calle Mayor 1"}))
-    for ticket in list_tickets(admin, _booked(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full"})):
-        svg, png, pdf = (admin.get(f"/v1/tickets/{ticket['id']}/{what}") for what in ("qr.svg", "qr.png", "ticket.pdf"))
+    for ticket in list_tickets(admin, _buy(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full"})):
+        svg, png, pdf = (admin.get(f"/v1/tickets/{ticket['id']}/{file}") for file in ("qr.svg", "qr.png", "ticket.pdf"))
         assert [each.headers["content-type"] for each in (svg, png, pdf)] == [
             "image/svg+xml",
             "image/png",
@@ -146,36 +146,36 @@ def test_the_shown_and_printed_codes_scan_as_the_code(admin: httpx.Client) -> No
             assert each.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_code_is_proven_offline_with_nothing_but_the_public_key(server: Server, admin: httpx.Client) -> None:
+def test_a_code_can_be_verified_offline_with_the_public_key(server: Server, admin: httpx.Client) -> None:
     event, other = publish_event(admin, example_event()), publish_event(admin, example_event())
-    booking = _booked(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full", "quantity": 2})
+    booking = _buy(admin, event, {"seat": "A-1"}, {"pool": "standing", "tariff": "full", "quantity": 2})
     codes = [ticket["code"] for ticket in list_tickets(admin, booking)]
     assert max(map(len, codes)) <= CODE_CHARS_MAX
-    device = _device(server, event)
-    assert [device.opens_for(code) for code in codes] == [
+    scanner = _fetch_scanner(server, event)
+    assert [scanner.verify(code) for code in codes] == [
         (booking, 0, 0, 0),
         (booking, 1, 0, 0),
         (booking, 1, 1, 0),
     ]
-    assert _device(server, other).opens_for(codes[0]) is None
+    assert _fetch_scanner(server, other).verify(codes[0]) is None
     raw = bytearray(base64.urlsafe_b64decode(codes[0]))
     for at in range(len(raw)):
         forged = bytes([*raw[:at], raw[at] ^ 1, *raw[at + 1 :]])
-        assert device.opens_for(base64.urlsafe_b64encode(forged).decode()) is None
+        assert scanner.verify(base64.urlsafe_b64encode(forged).decode()) is None
 
 
-def test_the_public_key_answer_has_nothing_that_could_sign(server: Server, admin: httpx.Client) -> None:
+def test_the_public_key_endpoint_returns_no_private_key(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
-    with server.client() as anybody:
-        document = expect_ok(anybody.get(f"/v1/events/{event}/ticket-key"))
+    with server.client() as public:
+        document = expect_ok(public.get(f"/v1/events/{event}/ticket-key"))
     assert set(document) == {"event", "algorithm", "number", "public_key", "keys"}
     assert {name for key in document["keys"] for name in key} == {"number", "public_key", "created_at", "revoked_at"}
     draft = expect_ok(admin.post("/v1/events", json=example_event()), 201)["id"]
-    with server.client() as anybody:
-        expect_error(anybody.get(f"/v1/events/{draft}/ticket-key"), 404, "not_found")
+    with server.client() as public:
+        expect_error(public.get(f"/v1/events/{draft}/ticket-key"), 404, "not_found")
 
 
-def test_codes_stay_the_same_as_long_as_nothing_changes(admin: httpx.Client) -> None:
+def test_codes_stay_the_same_while_nothing_changes(admin: httpx.Client) -> None:
     booking = create_confirmed_booking(admin)
     assert list_tickets(admin, booking) == list_tickets(admin, booking)
 
@@ -184,16 +184,16 @@ def test_after_a_rotation_a_new_key_signs_and_old_codes_stay_valid(
     server: Server, admin: httpx.Client, door: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
-    booking = _booked(admin, event)
-    old = _code(admin, booking)
+    booking = _buy(admin, event)
+    old = _first_code(admin, booking)
     before = expect_ok(admin.get(f"/v1/events/{event}/ticket-key"))
     after = expect_ok(admin.post(f"/v1/events/{event}/ticket-key/rotate"))
     assert after["number"] == before["number"] + 1
     assert after["public_key"] != before["public_key"]
     assert [key["public_key"] for key in after["keys"]] == [before["public_key"], after["public_key"]]
-    new = _code(admin, booking)
+    new = _first_code(admin, booking)
     assert new != old
-    assert [_device(server, event).opens_for(code) for code in (old, new)] == [(booking, 0, 0, 0)] * 2
+    assert [_fetch_scanner(server, event).verify(code) for code in (old, new)] == [(booking, 0, 0, 0)] * 2
     expect_ok(_check_in(door, old))
     assert _check_in(door, new).json()["code"] == "already_checked_in"
 
@@ -202,20 +202,20 @@ def test_after_a_revocation_only_codes_of_the_new_key_are_valid(
     server: Server, admin: httpx.Client, door: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
-    booking = _booked(admin, event)
-    oldest = _code(admin, booking)
+    booking = _buy(admin, event)
+    oldest = _first_code(admin, booking)
     expect_ok(admin.post(f"/v1/events/{event}/ticket-key/rotate"))
-    old = _code(admin, booking)
+    old = _first_code(admin, booking)
     after = expect_ok(admin.post(f"/v1/events/{event}/ticket-key/rotate", json={"revoke": True}))
     assert [key["revoked_at"] is None for key in after["keys"]] == [False, False, True]
-    new, device = _code(admin, booking), _device(server, event)
-    assert [device.opens_for(code) for code in (oldest, old, new)] == [None, None, (booking, 0, 0, 0)]
+    new, scanner = _first_code(admin, booking), _fetch_scanner(server, event)
+    assert [scanner.verify(code) for code in (oldest, old, new)] == [None, None, (booking, 0, 0, 0)]
     for code in (oldest, old):
         expect_error(_check_in(door, code), 422, "invalid_ticket")
     assert expect_ok(_check_in(door, new))["result"] == "admitted"
 
 
-def test_tickets_are_void_once_the_booking_was_refunded(admin: httpx.Client, door: httpx.Client) -> None:
+def test_tickets_of_a_refunded_booking_are_void(admin: httpx.Client, door: httpx.Client) -> None:
     booking = create_confirmed_booking(admin)
     (before,) = list_tickets(admin, booking)
     expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
@@ -224,11 +224,11 @@ def test_tickets_are_void_once_the_booking_was_refunded(admin: httpx.Client, doo
 
 
 @pytest.mark.parametrize("price", [0, 3000])
-def test_tickets_are_void_once_the_event_was_cancelled(admin: httpx.Client, door: httpx.Client, price: int) -> None:
+def test_tickets_of_a_cancelled_event_are_void(admin: httpx.Client, door: httpx.Client, price: int) -> None:
     pools = [{"code": "places", "capacity": 5, "tariffs": [{"code": "full", "price": price}]}]
     event = publish_event(admin, example_event(pools=pools))
-    booking = _booked(admin, event, {"pool": "places"})
-    code = _code(admin, booking)
+    booking = _buy(admin, event, {"pool": "places"})
+    code = _first_code(admin, booking)
     expect_ok(admin.post(f"/v1/events/{event}/cancel"))
     assert "valid" not in [ticket["status"] for ticket in list_tickets(admin, booking)]
     expect_error(_check_in(door, code), 409, "ticket_void")
@@ -237,8 +237,8 @@ def test_tickets_are_void_once_the_event_was_cancelled(admin: httpx.Client, door
 def test_tickets_of_a_completed_booking_stay_valid(server: Server, admin: httpx.Client, door: httpx.Client) -> None:
     """A guest may arrive after the official end."""
     event = publish_event(admin, example_event())
-    booking = _booked(admin, event)
-    code = _code(admin, booking)
+    booking = _buy(admin, event)
+    code = _first_code(admin, booking)
     expect_ok(admin.post(f"/v1/events/{event}/complete"))
     assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "completed"
     assert [(ticket["code"], ticket["status"]) for ticket in list_tickets(admin, booking)] == [(code, "valid")]
@@ -246,22 +246,22 @@ def test_tickets_of_a_completed_booking_stay_valid(server: Server, admin: httpx.
     assert [ticket["status"] for ticket in list_tickets(admin, booking)] == ["checked_in"]
 
 
-def test_a_seat_that_was_sold_again_has_another_code(admin: httpx.Client, door: httpx.Client) -> None:
+def test_a_resold_seat_gets_another_code(admin: httpx.Client, door: httpx.Client) -> None:
     event = publish_event(admin, example_event())
-    first = _booked(admin, event)
-    old = _code(admin, first)
+    first = _buy(admin, event)
+    old = _first_code(admin, first)
     expect_ok(admin.post(f"/v1/bookings/{first}/refund"))
-    second = _booked(admin, event, user="u-2")
-    expect_ok(_check_in(door, _code(admin, second)))
+    second = _buy(admin, event, user="u-2")
+    expect_ok(_check_in(door, _first_code(admin, second)))
     expect_error(_check_in(door, old), 409, "ticket_void")
 
 
-def test_tickets_are_for_their_holder_and_the_staff(server: Server, org: Org, admin: httpx.Client) -> None:
+def test_only_the_holder_and_staff_can_read_tickets(server: Server, org: Org, admin: httpx.Client) -> None:
     booking = create_confirmed_booking(admin, "u-1")
     (ticket,) = list_tickets(admin, booking)
     other = Org(server.database_url)
     tokens = [expect_ok(admin.post("/v1/customer-tokens", json={"user": u}), 201)["token"] for u in ("u-1", "u-2")]
-    seen = [
+    callers = [
         (org.headers("sales"), 200),
         (org.headers("door"), 200),
         (org.headers("review"), 403),
@@ -271,14 +271,14 @@ def test_tickets_are_for_their_holder_and_the_staff(server: Server, org: Org, ad
         ({}, 401),
     ]
     paths = [f"/v1/bookings/{booking}/tickets"]
-    paths += [f"/v1/tickets/{ticket['id']}/{what}" for what in ("qr.svg", "qr.png", "ticket.pdf")]
-    for headers, expected in seen:
+    paths += [f"/v1/tickets/{ticket['id']}/{file}" for file in ("qr.svg", "qr.png", "ticket.pdf")]
+    for headers, expected in callers:
         with server.client(headers) as client:
             assert [client.get(path).status_code for path in paths] == [expected] * 4
 
 
-def test_a_booking_has_no_more_units_than_its_tickets_can_be_numbered(admin: httpx.Client) -> None:
-    """A code has room for 65,536 units of a line. What is more has to be refused before it is sold."""
+def test_a_booking_never_has_more_units_than_ticket_numbers(admin: httpx.Client) -> None:
+    """A code has room for 65,536 units of a line. A larger line must be refused before it is sold."""
     pools = [{"code": "field", "capacity": 100_000, "tariffs": [{"code": "full", "price": 100}]}]
     event = publish_event(admin, example_event(pools=pools))
     answer = post_hold(admin, event, items=[{"pool": "field", "quantity": 1000}] * 66)

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said about its fields, in English, and never in the words of the decoder."""
+"""Errors in a request are described by field, in plain English, without the decoder's terms."""
 
 import re
 from typing import Annotated, Any, Final
@@ -17,13 +17,13 @@ from holdfast.core.event_schemas import EventChange, EventNew, RequestModel
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 
 CODE: Final = "may contain only letters, digits and _ . : -, at most 64 of them, and must start with a letter or digit"
-# Anything in a text that only somebody who knows our decoder could make sense of.
+# Terms that only make sense to somebody who knows our decoder.
 LEAKS: Final = re.compile(
     r"Expected `|\$\.|`\$|regex|\| null|null \||\b(int|str|bool|float|dict|datetime|array|NoneType|msgspec)\b|\^\["
 )
 
 
-def refused(content: bytes, kind: type[Struct]) -> Refused:
+def expect_refused(content: bytes, kind: type[Struct]) -> Refused:
     try:
         msgspec.json.decode(content, type=kind)
     except msgspec.DecodeError as error:
@@ -35,8 +35,8 @@ def refused(content: bytes, kind: type[Struct]) -> Refused:
 
 def event(**fields: Any) -> bytes:
     pool = {"code": "hall", "capacity": 5}
-    whole = {"title": "x", "starts_at": "2027-03-05T19:00:00Z", "currency": "EUR", "pools": [pool]}
-    return msgspec.json.encode({**whole, **fields})
+    defaults = {"title": "x", "starts_at": "2027-03-05T19:00:00Z", "currency": "EUR", "pools": [pool]}
+    return msgspec.json.encode({**defaults, **fields})
 
 
 def hold(**item: Any) -> bytes:
@@ -82,7 +82,7 @@ CASES: Final[dict[str, tuple[type[Struct], bytes, str, str]]] = {
         "must be at most 1,000,000,000",
     ),
     "beyond 64 bits": (EventNew, event(tax_bps=2**70), "tax_bps", "must be at most 10,000"),
-    "beyond all floats": (
+    "beyond the floats": (
         EventNew,
         event()[:-1] + b', "details": {"a": 1e999}}',
         "details",
@@ -120,7 +120,7 @@ CASES: Final[dict[str, tuple[type[Struct], bytes, str, str]]] = {
     "name": (OrgChange, rb'{"name": "a\n"}', "name", "may not contain control characters or line breaks"),
     "colour": (OrgChange, b'{"colour": "red"}', "colour", "must be a colour such as #1f6feb"),
     "time without a zone": (EventNew, event(starts_at="2027-03-05T19:00:00"), "starts_at", TIME),
-    "time that is none": (EventNew, event(starts_at="tomorrow"), "starts_at", TIME),
+    "invalid time": (EventNew, event(starts_at="tomorrow"), "starts_at", TIME),
     "number for a time": (EventNew, event(starts_at=5), "starts_at", TIME),
     "choice": (EventNew, event(policy={"review": "x"}), "policy.review", "must be one of manual, none"),
     "choice of a new event": (
@@ -132,19 +132,19 @@ CASES: Final[dict[str, tuple[type[Struct], bytes, str, str]]] = {
     "truncated": (HoldNew, b'{"user": ', "body", "is not valid JSON: it ends too early"),
     "malformed": (HoldNew, b'{"user"; 1}', "body", "is not valid JSON: expected ':' at byte 7"),
     "two documents": (PaymentNew, b'{"provider": "p"}{}', "body", "is not valid JSON: trailing characters at byte 18"),
-    "another form": (HoldNew, b"[]", "body", "must be an object"),
-    "rule of several fields": (HoldNew, hold(), "items", "has an item without a seat or a pool"),
+    "another type": (HoldNew, b"[]", "body", "must be an object"),
+    "constraint on several fields": (HoldNew, hold(), "items", "has an item without a seat or a pool"),
 }
 
 
 @pytest.mark.parametrize(("kind", "content", "field", "message"), CASES.values(), ids=CASES)
 def test_an_invalid_body_is_described_by_field(kind: type[Struct], content: bytes, field: str, message: str) -> None:
-    said = refused(content, kind)
-    assert said.refusal is Refusal.INVALID_REQUEST
-    assert [(error.field, error.message) for error in said.errors] == [(field, message)]
+    refused = expect_refused(content, kind)
+    assert refused.refusal is Refusal.INVALID_REQUEST
+    assert [(error.field, error.message) for error in refused.errors] == [(field, message)]
     subject = "The body" if field == "body" else f"`{field}`"
-    assert said.detail == f"{subject} {message}."
-    assert not LEAKS.search(said.detail)
+    assert refused.detail == f"{subject} {message}."
+    assert not LEAKS.search(refused.detail)
 
 
 QUERIES: Final = {
@@ -159,16 +159,16 @@ QUERIES: Final = {
 def test_an_invalid_query_is_described_by_parameter(query: dict[str, str], field: str, message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(query, BookingsQuery, strict=False)
-    said = invalid_query(caught.value, BookingsQuery).refused
-    assert [(error.field, error.message) for error in said.errors] == [(field, message)]
+    refused = invalid_query(caught.value, BookingsQuery).refused
+    assert [(error.field, error.message) for error in refused.errors] == [(field, message)]
 
 
-class Unusual(RequestModel, frozen=True):
-    """Forms of messages that no operation has today."""
+class UnusualModel(RequestModel, frozen=True):
+    """Constraints that no operation has today."""
 
     multiple: Annotated[int, Meta(multiple_of=5)] = 0
     above: Annotated[float, Meta(gt=0.5)] = 1.0
-    pattern: Annotated[str, Meta(pattern="^nobody described this$")] = ""
+    pattern: Annotated[str, Meta(pattern="^nobody describe this$")] = ""
     blob: bytes = b""
     pair: tuple[int, int] = (0, 0)
     named: Annotated[dict[str, int], Meta(max_length=1)] = msgspec.field(default_factory=dict)
@@ -186,13 +186,13 @@ class Unusual(RequestModel, frozen=True):
         (b'{"named": {"a": "x"}}', "`named` must be an integer."),
     ],
 )
-def test_a_form_that_nobody_foresaw_is_still_described_without_the_decoders_words(content: bytes, message: str) -> None:
-    assert refused(content, Unusual).detail == message
+def test_an_unforeseen_constraint_is_described_without_the_decoders_terms(content: bytes, message: str) -> None:
+    assert expect_refused(content, UnusualModel).detail == message
 
 
-def test_a_long_name_of_an_unknown_field_is_cut() -> None:
-    said = refused(msgspec.json.encode({"x" * 5000: 1, "provider": "p"}), PaymentNew)
-    assert len(said.detail) < 200
+def test_a_long_name_of_an_unknown_field_is_truncated() -> None:
+    refused = expect_refused(msgspec.json.encode({"x" * 5000: 1, "provider": "p"}), PaymentNew)
+    assert len(refused.detail) < 200
 
 
 BODY_TYPES: Final = sorted(
@@ -217,11 +217,11 @@ def test_every_pattern_of_a_request_is_described() -> None:
         assert NOT_VALID not in invalid_body(error, PaymentNew).refused.detail, pattern
 
 
-# No letters that could spell a word of the decoder.
-WORDS: Final = st.text("xyz _-0123456789", min_size=1, max_size=12)
+# No letters that could spell one of the decoder's terms.
+TEXTS: Final = st.text("xyz _-0123456789", min_size=1, max_size=12)
 VALUES: Final = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
 
@@ -248,24 +248,24 @@ def _required(kind: Any) -> list[Any]:
     return [field for field in kind.fields if field.required]
 
 
-def described(content: bytes, kind: type[Struct]) -> str:
-    """Everything that is said about the body, or nothing if it is accepted."""
+def describe(content: bytes, kind: type[Struct]) -> str:
+    """The whole error text about the body, or an empty string if it is accepted."""
     try:
         msgspec.json.decode(content, type=kind)
     except msgspec.DecodeError as error:
-        said = invalid_body(error, kind).refused
-        return " ".join([said.detail, *(error.message for error in said.errors)])
+        refused = invalid_body(error, kind).refused
+        return " ".join([refused.detail, *(error.message for error in refused.errors)])
     except (RefusedError, UnicodeDecodeError) as error:
         return str(error)
     return ""
 
 
 @given(almost_valid())
-def test_no_description_speaks_the_decoders_language(sent: tuple[type[Struct], bytes]) -> None:
-    kind, content = sent
-    assert not LEAKS.search(described(content, kind))
+def test_no_description_contains_the_decoders_terms(case: tuple[type[Struct], bytes]) -> None:
+    kind, content = case
+    assert not LEAKS.search(describe(content, kind))
 
 
 @given(st.binary(max_size=40))
-def test_whatever_bytes_are_sent_are_described_without_the_decoders_words(content: bytes) -> None:
-    assert not LEAKS.search(described(content, HoldNew))
+def test_any_bytes_are_described_without_the_decoders_terms(content: bytes) -> None:
+    assert not LEAKS.search(describe(content, HoldNew))
