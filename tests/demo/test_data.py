@@ -1,4 +1,4 @@
-"""The demo's events make sense on every day."""
+"""The demo's events are plausible on every day."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -9,7 +9,7 @@ from holdfast.demo.data import SATURDAY, _new_events
 
 
 @pytest.mark.parametrize("day", range(7))
-def test_the_saturday_shift_is_on_a_saturday_to_come(day: int) -> None:
+def test_the_saturday_shift_is_on_a_future_saturday(day: int) -> None:
     now = datetime(2026, 11, 16, 23, 30, tzinfo=UTC) + timedelta(days=day)
     (shift,) = [event for event in _new_events(now) if event.preset == "shift"]
     assert "Saturday" in shift.title

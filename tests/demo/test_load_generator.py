@@ -15,7 +15,7 @@ LAST = json.encode(ProgressMessage(Tally(arrived=1, done=1), [], [], is_last=Tru
 
 
 class FakeProcess:
-    """A process whose output is known beforehand."""
+    """A process with a given output."""
 
     def __init__(self, output: bytes) -> None:
         self.stdin = self
@@ -46,7 +46,7 @@ def generator() -> GeneratorProcess:
     ],
     ids=["whole", "no last message", "half a message", "no end of line", "nothing"],
 )
-def test_only_a_whole_last_message_ends_a_load_generator(
+def test_a_load_generator_succeeds_only_with_a_whole_last_message(
     generator: GeneratorProcess, monkeypatch: pytest.MonkeyPatch, output: bytes, has_failed: bool
 ) -> None:
     async def start(*_: object, **__: object) -> Any:

@@ -1,4 +1,4 @@
-"""A stampede sells every unit once, and its verdict is true: all is well, or this is wrong."""
+"""A stampede sells every unit once, and its verdict tells the truth."""
 
 import asyncio
 import json
@@ -59,14 +59,14 @@ PLACES: Final = 30
 NOW: Final = datetime(2027, 3, 5, 19, tzinfo=UTC)
 
 
-def house_of(rows: str = "ABCDEF", numbers: int = 20) -> dict[str, Any]:
-    """An event whose policy refuses choices that leave a seat alone."""
+def hall_event(rows: str = "ABCDEF", numbers: int = 20) -> dict[str, Any]:
+    """An event whose policy avoids orphan seats."""
     tariffs = [{"code": "full", "price": 1500}, {"code": "child", "price": 700}]
     stalls = {"code": "stalls", "seats": {"rows": list(rows), "numbers": numbers}}
     return example_event(preset="show", pools=[stalls, {"code": "standing", "capacity": PLACES, "tariffs": tariffs}])
 
 
-def begin(server: Server, event: str, *options: str, url: str | None = None) -> "subprocess.Popen[str]":
+def start_stampede(server: Server, event: str, *options: str, url: str | None = None) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "holdfast", "stampede", "--event", event, "--url", url or server.url, *options],
         env={**os.environ, "HOLDFAST_DATABASE_URL": server.database_url},
@@ -76,31 +76,33 @@ def begin(server: Server, event: str, *options: str, url: str | None = None) -> 
     )
 
 
-def end(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
-    """The exit code, the last report, and the errors."""
-    out, complaints = process.communicate(timeout=PATIENCE_SECONDS)
+def finish_stampede(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
+    """Wait for the end. Return the exit code, the last report, and the errors."""
+    out, errors = process.communicate(timeout=PATIENCE_SECONDS)
     lines = out.splitlines()
-    return process.returncode, json.loads(lines[-1]) if lines else {}, complaints
+    return process.returncode, json.loads(lines[-1]) if lines else {}, errors
 
 
-def row_of(server: Server, event: str) -> Any:
-    rows = query(server.database_url, "SELECT * FROM stampede WHERE event_id = $1 ORDER BY started_at", parsed(event))
+def read_row(server: Server, event: str) -> Any:
+    rows = query(
+        server.database_url, "SELECT * FROM stampede WHERE event_id = $1 ORDER BY started_at", parse_event_id(event)
+    )
     return rows[-1] if rows else None
 
 
-def parsed(event: str) -> bytes:
+def parse_event_id(event: str) -> bytes:
     found = ids.parse_event_id(event)
     assert found is not None
     return found
 
 
-def has_come(server: Server, event: str) -> bool:
-    row = row_of(server, event)
+def has_arrivals(server: Server, event: str) -> bool:
+    row = read_row(server, event)
     return row is not None and json.loads(row["report"])["arrived"] > 0
 
 
-def herds_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """The processes of its buyers."""
+def generator_processes(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """The load generators of a stampede."""
     return [
         child
         for child in psutil.Process(process.pid).children()
@@ -108,13 +110,13 @@ def herds_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     ]
 
 
-def test_everything_is_taken_and_nothing_twice(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
+def test_a_stampede_sells_every_unit_exactly_once(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
     expect_ok(
         post_hold(admin, event, items=[{"seat": "A-1"}, {"seat": "A-2"}, {"pool": "standing", "tariff": "full"}]), 201
     )
-    code, report, complaints = end(begin(server, event, "--buyers", "300", "--seconds", "1", "--json"))
-    assert code == 0, complaints
+    code, report, errors = finish_stampede(start_stampede(server, event, "--buyers", "300", "--seconds", "1", "--json"))
+    assert code == 0, errors
     assert report["verdict"]["ok"], report
     assert report["verdict"]["taken"] == report["verdict"]["capacity"] == SEATS + PLACES
     assert report["verdict"]["twice"] == report["verdict"]["lost"] == report["left"] == 0
@@ -124,37 +126,39 @@ def test_everything_is_taken_and_nothing_twice(server: Server, admin: httpx.Clie
     assert report["refusals"]["sold_out"] > 0
     assert 0 < report["p50_ms"] <= report["p95_ms"] <= report["p99_ms"]
     lines = "SELECT seat, quantity FROM line WHERE event_id = $1 AND live"
-    taken = query(server.database_url, lines, parsed(event))
+    taken = query(server.database_url, lines, parse_event_id(event))
     assert len({row["seat"] for row in taken if row["seat"] is not None}) == SEATS
     assert sum(row["quantity"] for row in taken) == SEATS + PLACES
-    users = query(server.database_url, "SELECT DISTINCT user_id FROM booking WHERE event_id = $1", parsed(event))
+    users = query(
+        server.database_url, "SELECT DISTINCT user_id FROM booking WHERE event_id = $1", parse_event_id(event)
+    )
     assert len(users) == report["winners"] + 1
-    row = row_of(server, event)
+    row = read_row(server, event)
     assert row["ended_at"] is not None
     assert json.loads(row["report"])["state"] == report["state"] == "done"
     assert json.loads(row["report"])["verdict"] == report["verdict"]
 
 
-def test_killed_api_processes_cost_the_buyers_nothing_but_time(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
-    stampede = begin(server, event, "--buyers", "200", "--seconds", "3", "--json")
-    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
+def test_a_stampede_still_sells_everything_if_api_processes_are_killed(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
+    stampede = start_stampede(server, event, "--buyers", "200", "--seconds", "3", "--json")
+    wait_until(lambda: has_arrivals(server, event), PATIENCE_SECONDS)
     for pid in server.api_pids():
         os.kill(pid, signal.SIGKILL)
-    code, report, complaints = end(stampede)
-    assert code == 0, (report, complaints)
+    code, report, errors = finish_stampede(stampede)
+    assert code == 0, (report, errors)
     assert report["errors"] > 0
     assert report["verdict"]["taken"] == SEATS + PLACES
 
 
-def test_a_seat_that_was_promised_and_is_not_booked_is_found(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of(numbers=100))
-    stampede = begin(server, event, "--buyers", "60", "--seconds", "3", "--json")
-    cook = """UPDATE line SET live = false WHERE (event_id, booking_id, number) IN (
+def test_the_verdict_finds_an_acknowledged_seat_that_is_not_booked(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event(numbers=100))
+    stampede = start_stampede(server, event, "--buyers", "60", "--seconds", "3", "--json")
+    corrupt = """UPDATE line SET live = false WHERE (event_id, booking_id, number) IN (
         SELECT event_id, booking_id, number FROM line WHERE event_id = $1 AND live AND seat IS NOT NULL LIMIT 1
     ) RETURNING seat"""
-    wait_until(lambda: bool(query(server.database_url, cook, parsed(event))), PATIENCE_SECONDS)
-    code, report, _ = end(stampede)
+    wait_until(lambda: bool(query(server.database_url, corrupt, parse_event_id(event))), PATIENCE_SECONDS)
+    code, report, _ = finish_stampede(stampede)
     assert code == 1
     assert report["state"] == "done"
     assert not report["verdict"]["ok"]
@@ -164,12 +168,12 @@ def test_a_seat_that_was_promised_and_is_not_booked_is_found(server: Server, adm
     assert "Auditor: pool_counts" in found
 
 
-def test_a_killed_process_of_buyers_fails_the_stampede(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
-    stampede = begin(server, event, "--buyers", "100", "--seconds", "3", "--json")
-    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
-    herds_of(stampede)[0].kill()
-    code, report, _ = end(stampede)
+def test_a_killed_load_generator_fails_the_stampede(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
+    stampede = start_stampede(server, event, "--buyers", "100", "--seconds", "3", "--json")
+    wait_until(lambda: has_arrivals(server, event), PATIENCE_SECONDS)
+    generator_processes(stampede)[0].kill()
+    code, report, _ = finish_stampede(stampede)
     assert code == 1
     assert report["state"] == "failed"
     assert not report["verdict"]["ok"]
@@ -177,23 +181,23 @@ def test_a_killed_process_of_buyers_fails_the_stampede(server: Server, admin: ht
 
 
 def test_stopping_a_stampede_stops_all_its_processes(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
-    stampede = begin(server, event, "--buyers", "1000", "--seconds", "100", "--json")
-    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
-    herds = herds_of(stampede)
+    event = publish_event(admin, hall_event())
+    stampede = start_stampede(server, event, "--buyers", "1000", "--seconds", "100", "--json")
+    wait_until(lambda: has_arrivals(server, event), PATIENCE_SECONDS)
+    generators = generator_processes(stampede)
     stampede.send_signal(signal.SIGINT)
-    code, _, complaints = end(stampede)
+    code, _, errors = finish_stampede(stampede)
     assert code == 2
-    assert complaints == "Stopped.\n"
-    assert len(herds) == 2
-    assert not any(herd.is_running() for herd in herds)
-    row = row_of(server, event)
+    assert errors == "Stopped.\n"
+    assert len(generators) == 2
+    assert not any(generator.is_running() for generator in generators)
+    row = read_row(server, event)
     assert row["ended_at"] is not None
     assert json.loads(row["report"])["state"] == "failed"
 
 
 @pytest.mark.parametrize(
-    ("event", "url", "told"),
+    ("event", "url", "message"),
     [
         ("the concert", None, "not an event id"),
         (ids.format_event_id(bytes(16)), None, "no such event"),
@@ -204,18 +208,18 @@ def test_stopping_a_stampede_stops_all_its_processes(server: Server, admin: http
     ids=["not an id", "unknown", "not on sale", "no server", "not HTTP"],
 )
 def test_an_impossible_stampede_is_reported_without_a_traceback(
-    server: Server, admin: httpx.Client, event: str, url: str | None, told: str
+    server: Server, admin: httpx.Client, event: str, url: str | None, message: str
 ) -> None:
     if event == "draft":
         event = expect_ok(admin.post("/v1/events", json=example_event()), 201)["id"]
     elif event == "published":
         event = publish_event(admin, example_event())
-    code, report, complaints = end(begin(server, event, "--json", url=url))
+    code, report, errors = finish_stampede(start_stampede(server, event, "--json", url=url))
     assert code == 2
-    assert told in complaints
-    assert "Traceback" not in complaints
+    assert message in errors
+    assert "Traceback" not in errors
     assert report == {}
-    assert not ids.parse_event_id(event) or row_of(server, event) is None
+    assert not ids.parse_event_id(event) or read_row(server, event) is None
 
 
 # Stampedes started on a page.
@@ -230,112 +234,114 @@ def server(postgres: str) -> Iterator[Server]:
 
 @pytest.fixture
 def demo(server: Server, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    # It is set for children, and should not be for those of other tests.
+    # The server sets this variable for its children. Other tests must not inherit it.
     monkeypatch.setenv("HOLDFAST_PARENT_PID", str(os.getpid()))
     return Settings(database_url=server.database_url, demo=True)
 
 
-def launched(settings: Settings, event: str, url: str, buyers: int = 20, seconds: float = 1) -> bytes:
-    async def with_pool() -> bytes:
+def launch_stampede(settings: Settings, event: str, url: str, buyers: int = 20, seconds: float = 1) -> bytes:
+    async def launch_with_pool() -> bytes:
         assert settings.database_url is not None
         async with await db.create_pool(settings.database_url, 1) as pool:
-            return await launch(db.Database(pool), settings, parsed(event), buyers=buyers, seconds=seconds, url=url)
+            return await launch(
+                db.Database(pool), settings, parse_event_id(event), buyers=buyers, seconds=seconds, url=url
+            )
 
-    return asyncio.run(with_pool())
+    return asyncio.run(launch_with_pool())
 
 
-def last(server: Server, event: str) -> Report:
+def latest_report(server: Server, event: str) -> Report:
     found = run_with_connection(
-        lambda connection: read_latest_report(db.Database(connection), parsed(event)), server.database_url
+        lambda connection: read_latest_report(db.Database(connection), parse_event_id(event)), server.database_url
     )
     assert found is not None
     return found
 
 
-def test_a_page_starts_one_at_a_time_and_sees_it_to_its_end(
+def test_a_page_starts_one_stampede_at_a_time_and_shows_its_report(
     server: Server, admin: httpx.Client, demo: Settings
 ) -> None:
-    event = publish_event(admin, house_of())
+    event = publish_event(admin, hall_event())
     assert (
         run_with_connection(
-            lambda connection: read_latest_report(db.Database(connection), parsed(event)), server.database_url
+            lambda connection: read_latest_report(db.Database(connection), parse_event_id(event)), server.database_url
         )
         is None
     )
-    stampede = launched(demo, event, server.url, seconds=3)
-    assert row_of(server, event)["id"] == stampede
-    assert last(server, event).state is State.RUNNING
+    stampede = launch_stampede(demo, event, server.url, seconds=3)
+    assert read_row(server, event)["id"] == stampede
+    assert latest_report(server, event).state is State.RUNNING
     with pytest.raises(StampedeError, match="is running on this event"):
-        launched(demo, event, server.url)
-    wait_until(lambda: last(server, event).state is not State.RUNNING, PATIENCE_SECONDS)
-    report = last(server, event)
+        launch_stampede(demo, event, server.url)
+    wait_until(lambda: latest_report(server, event).state is not State.RUNNING, PATIENCE_SECONDS)
+    report = latest_report(server, event)
     assert report.verdict is not None
     assert report.verdict.ok
     assert report.done == report.winners == 20
-    assert row_of(server, event)["id"] == stampede
+    assert read_row(server, event)["id"] == stampede
 
 
-def test_a_page_starts_no_stampede_outside_demo_mode(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
+def test_a_page_cannot_start_a_stampede_outside_demo_mode(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
     with pytest.raises(StampedeError, match="HOLDFAST_DEMO"):
-        launched(Settings(database_url=server.database_url), event, server.url)
-    assert row_of(server, event) is None
+        launch_stampede(Settings(database_url=server.database_url), event, server.url)
+    assert read_row(server, event) is None
 
 
-def test_a_stampede_that_cannot_start_records_why(server: Server, admin: httpx.Client, demo: Settings) -> None:
-    event = publish_event(admin, house_of())
-    launched(demo, event, f"http://127.0.0.1:{free_port()}")
-    wait_until(lambda: last(server, event).state is State.FAILED, PATIENCE_SECONDS)
-    assert last(server, event).failure is StampedeProblem.NO_SERVER
+def test_a_stampede_that_cannot_start_records_the_reason(server: Server, admin: httpx.Client, demo: Settings) -> None:
+    event = publish_event(admin, hall_event())
+    launch_stampede(demo, event, f"http://127.0.0.1:{free_port()}")
+    wait_until(lambda: latest_report(server, event).state is State.FAILED, PATIENCE_SECONDS)
+    assert latest_report(server, event).failure is StampedeProblem.NO_SERVER
 
 
 def test_a_killed_stampede_does_not_block_the_next(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
-    stampede = begin(server, event, "--buyers", "1000", "--seconds", "300", "--json")
-    wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
-    herds = herds_of(stampede)
+    event = publish_event(admin, hall_event())
+    stampede = start_stampede(server, event, "--buyers", "1000", "--seconds", "300", "--json")
+    wait_until(lambda: has_arrivals(server, event), PATIENCE_SECONDS)
+    generators = generator_processes(stampede)
     stampede.kill()
-    end(stampede)
-    wait_until(lambda: not any(herd.is_running() for herd in herds), PATIENCE_SECONDS)
+    finish_stampede(stampede)
+    wait_until(lambda: not any(generator.is_running() for generator in generators), PATIENCE_SECONDS)
     silence = f"""UPDATE stampede SET report = jsonb_set(report::jsonb, '{{updated_at}}', to_jsonb(
         (report ->> 'updated_at')::timestamptz - interval '{SILENT_SECONDS} seconds'))::json WHERE event_id = $1"""
-    query(server.database_url, silence, parsed(event))
-    assert last(server, event).state is State.FAILED
-    code, report, _ = end(begin(server, event, "--buyers", "5", "--seconds", "0", "--json"))
+    query(server.database_url, silence, parse_event_id(event))
+    assert latest_report(server, event).state is State.FAILED
+    code, report, _ = finish_stampede(start_stampede(server, event, "--buyers", "5", "--seconds", "0", "--json"))
     assert (code, report["state"]) == (0, "done")
 
 
 def test_a_stampede_started_on_a_page_ends_with_the_server_process(server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, house_of())
+    event = publish_event(admin, hall_event())
     page = f"""
 import time
 from holdfast.runtime.settings import Settings
-from tests.demo.test_stampede import launched
-launched(Settings.from_environment(), {event!r}, {server.url!r}, buyers=400, seconds=40)
+from tests.demo.test_stampede import launch_stampede
+launch_stampede(Settings.from_environment(), {event!r}, {server.url!r}, buyers=400, seconds=40)
 time.sleep(600)
 """
     environment = {"HOLDFAST_DATABASE_URL": server.database_url, "HOLDFAST_DEMO": "true"}
     process = subprocess.Popen([sys.executable, "-c", page], env={**os.environ, **environment})
     try:
-        wait_until(lambda: has_come(server, event), PATIENCE_SECONDS)
-        family = psutil.Process(process.pid).children(recursive=True)
+        wait_until(lambda: has_arrivals(server, event), PATIENCE_SECONDS)
+        children = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.kill()
         process.wait()
-    assert len(family) == 3
-    wait_until(lambda: not any(child.is_running() for child in family), PATIENCE_SECONDS)
-    assert last(server, event).failure is StampedeProblem.STOPPED
+    assert len(children) == 3
+    wait_until(lambda: not any(child.is_running() for child in children), PATIENCE_SECONDS)
+    assert latest_report(server, event).failure is StampedeProblem.STOPPED
 
 
 # The buyers.
 
 
-class MoodyServer:
-    """Hangs up on the first request, is too busy for the second, and grants the third."""
+class UnreliableServer:
+    """Closes the connection at the first request, is busy at the second, and accepts the third."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
-        self.is_left = asyncio.Event()
+        self.is_closed = asyncio.Event()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -352,7 +358,7 @@ class MoodyServer:
                     b"HTTP/1.1 %s\r\nretry-after: 0\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
                 )
         except asyncio.IncompleteReadError:
-            self.is_left.set()
+            self.is_closed.set()
         writer.close()
         await writer.wait_closed()
 
@@ -365,21 +371,21 @@ class MoodyServer:
 
 @async_test
 async def test_a_buyer_retries_with_the_same_key_until_there_is_an_answer() -> None:
-    moody = MoodyServer()
-    async with await asyncio.start_server(moody.answer, "127.0.0.1") as server:
+    unreliable = UnreliableServer()
+    async with await asyncio.start_server(unreliable.answer, "127.0.0.1") as server:
         client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         event_map = EventMap(EventResponse((MapPool("standing", 10, False, (MapTariff("full"),)),)))
         shared = SharedState(client, asyncio.Semaphore(1), "ev_1", event_map, Tally(), [], [])
         await Buyer("somebody", "token", shared).buy()
         client.close()
-        await moody.is_left.wait()
-    assert moody.keys == ["somebody-1"] * 3
+        await unreliable.is_closed.wait()
+    assert unreliable.keys == ["somebody-1"] * 3
     assert (shared.tally.errors, shared.tally.refusals, shared.tally.winners) == (1, {"busy": 1}, 1)
     assert [hold.id for hold in shared.granted] == ["bk_1"]
 
 
 @pytest.mark.parametrize("attempt", range(30))
-def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: int) -> None:
+def test_a_careful_choice_leaves_no_orphan_and_finds_the_last_seats(attempt: int) -> None:
     layout = seated_layout(seat_grid("ABC", 12), policy=Policy(avoid_orphans=True))
     event_map = EventMap(EventResponse((MapPool("stalls", 36, True, (MapTariff("full"),)),)))
     free = [True] * len(layout.seats)
@@ -403,13 +409,13 @@ def test_a_careful_choice_leaves_no_seat_alone_and_finds_the_last_ones(attempt: 
 # The report and the verdict.
 
 
-def told(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> GrantedHold:
+def granted_hold(id_: str, seat: str, minute: int = 0, until: int | None = 10) -> GrantedHold:
     ends_at = None if until is None else NOW + timedelta(minutes=until)
     return GrantedHold(id_, (GrantedItem("stalls", seat, 1),), NOW + timedelta(minutes=minute), ends_at)
 
 
-def found(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -> Recount:
-    """What is there, of ten seats."""
+def recount(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -> Recount:
+    """A recount of ten seats with these claims."""
     lines = tuple(
         ClaimedItem(booking, f"buyer of {booking}", GrantedItem("stalls", seat, 1)) for booking, seat in claims
     )
@@ -418,44 +424,50 @@ def found(*claims: tuple[str, str], taken: int | None = None, minute: int = 5) -
     )
 
 
-def test_acknowledged_units_that_exist_are_fine() -> None:
-    verdict = reach_verdict([told("b1", "A-1"), told("b2", "A-2", until=None)], found(("b1", "A-1"), ("b2", "A-2")), [])
+def test_a_verdict_is_ok_if_every_acknowledged_unit_exists() -> None:
+    verdict = reach_verdict(
+        [granted_hold("b1", "A-1"), granted_hold("b2", "A-2", until=None)], recount(("b1", "A-1"), ("b2", "A-2")), []
+    )
     assert verdict.ok
     assert verdict.text == "2 of 10 units taken, 0 seats sold twice, 0 units lost. The auditor finds nothing wrong."
 
 
-def test_a_seat_sold_twice_is_found_even_if_the_database_shows_one_owner() -> None:
-    verdict = reach_verdict([told("b1", "A-1"), told("b2", "A-1", minute=1)], found(("b2", "A-1")), [])
+def test_the_verdict_finds_a_double_sale_even_if_the_database_shows_one_owner() -> None:
+    verdict = reach_verdict(
+        [granted_hold("b1", "A-1"), granted_hold("b2", "A-1", minute=1)], recount(("b2", "A-1")), []
+    )
     assert not verdict.ok
     assert (verdict.twice, verdict.lost) == (1, 1)
 
 
 def test_a_seat_can_be_sold_again_once_its_hold_has_expired() -> None:
-    verdict = reach_verdict([told("b1", "A-1", until=2), told("b2", "A-1", minute=2)], found(("b2", "A-1")), [])
+    verdict = reach_verdict(
+        [granted_hold("b1", "A-1", until=2), granted_hold("b2", "A-1", minute=2)], recount(("b2", "A-1")), []
+    )
     assert verdict.ok, verdict.findings
 
 
 def test_a_repeated_answer_counts_once() -> None:
-    assert reach_verdict([told("b1", "A-1"), told("b1", "A-1")], found(("b1", "A-1")), []).ok
+    assert reach_verdict([granted_hold("b1", "A-1"), granted_hold("b1", "A-1")], recount(("b1", "A-1")), []).ok
 
 
-def test_unacknowledged_units_are_found_unless_their_buyer_got_no_answer() -> None:
-    stray = found(("b1", "A-1"))
-    assert not reach_verdict([], stray, []).ok
-    assert reach_verdict([], stray, [], unanswered=["buyer of b1"]).ok
+def test_the_verdict_finds_unacknowledged_units_unless_their_buyer_got_no_answer() -> None:
+    unclaimed = recount(("b1", "A-1"))
+    assert not reach_verdict([], unclaimed, []).ok
+    assert reach_verdict([], unclaimed, [], unanswered=["buyer of b1"]).ok
 
 
-def test_more_taken_than_there_is_is_seen() -> None:
-    assert not reach_verdict([], found(taken=11), []).ok
+def test_the_verdict_finds_more_taken_units_than_the_capacity() -> None:
+    assert not reach_verdict([], recount(taken=11), []).ok
 
 
 def test_the_verdict_includes_the_findings_of_the_auditor() -> None:
-    verdict = reach_verdict([], found(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
+    verdict = reach_verdict([], recount(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
     assert verdict.findings == ("Auditor: pool_counts of stalls: held 2.",)
     assert not verdict.ok
 
 
-def test_the_figures_of_processes_add_up() -> None:
+def test_the_tallies_of_processes_add_up() -> None:
     one, other = Tally(arrived=2, refusals={"sold_out": 1}), Tally(arrived=3, refusals={"sold_out": 2, "busy": 1})
     for latency_ms in range(1, 101):
         (one if latency_ms % 2 else other).count_answer(latency_ms / 1000)

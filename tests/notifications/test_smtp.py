@@ -32,27 +32,27 @@ def send(url: str, message: EmailMessage) -> None:
     asyncio.run(Smtp(url).send(message))
 
 
-def note(to: str = BUYER) -> EmailMessage:
+def make_message(to: str = BUYER) -> EmailMessage:
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = "shop@example.org", to, "Hello"
     message.set_content("¡Hola!\n.\nA single dot above.\n")
     return message
 
 
-def failing(url: str, to: str = BUYER) -> UndeliveredError:
-    """The error of a message that does not arrive. It never names the recipient, nor the password."""
+def expect_undelivered(url: str, to: str = BUYER) -> UndeliveredError:
+    """Return the error of an undelivered message. It never contains the recipient or the password."""
     with pytest.raises(UndeliveredError) as caught:
-        send(url, note(to))
-    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__dict__)
+        send(url, make_message(to))
+    text = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__dict__)
     assert caught.value.__context__ is None
     assert caught.value.__cause__ is None
-    assert to not in told
-    assert PASSWORD not in told
+    assert to not in text
+    assert PASSWORD not in text
     return caught.value
 
 
-class Papers:
-    """A certificate authority, and a server's certificate that it has signed."""
+class Certificates:
+    """A certificate authority, and a server certificate signed by it."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = folder / "authority.pem"
@@ -96,26 +96,26 @@ class Papers:
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("papers"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
-def trusted(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> Papers:
-    """This machine trusts the authority."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(papers.authority))
-    return papers
+def trusted_certificates(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Certificates:
+    """The certificates, with an authority that this machine trusts."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+    return certificates
 
 
-def knows_the_password(server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: Any) -> AuthResult:
-    known = isinstance(data, LoginPassword) and data == LoginPassword(b"shop", PASSWORD.encode())
-    return AuthResult(success=known, handled=False)
+def check_password(server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: Any) -> AuthResult:
+    is_valid = isinstance(data, LoginPassword) and data == LoginPassword(b"shop", PASSWORD.encode())
+    return AuthResult(success=is_valid, handled=False)
 
 
-def test_a_message_arrives_as_it_was_sent() -> None:
+def test_a_message_arrives_unchanged() -> None:
     mailbox = Mailbox()
-    with mail_server(mailbox) as where:
-        send(f"smtp://{where}", note())
+    with mail_server(mailbox) as address:
+        send(f"smtp://{address}", make_message())
     ((envelope, _),) = mailbox.accepted
     assert (envelope.mail_from, envelope.rcpt_tos) == ("shop@example.org", [BUYER])
     assert mailbox.messages[0].get_content().replace("\r\n", "\n") == "¡Hola!\n.\nA single dot above.\n"
@@ -123,136 +123,138 @@ def test_a_message_arrives_as_it_was_sent() -> None:
 
 def test_a_temporary_refusal_is_retried() -> None:
     mailbox = Mailbox(rcpt=[f"451 <{BUYER}> is greylisted"], data=["452 Not now"])
-    with mail_server(mailbox) as where:
-        first, second = failing(f"smtp://{where}"), failing(f"smtp://{where}")
-        send(f"smtp://{where}", note())
+    with mail_server(mailbox) as address:
+        first, second = expect_undelivered(f"smtp://{address}"), expect_undelivered(f"smtp://{address}")
+        send(f"smtp://{address}", make_message())
     assert [first.is_permanent, second.is_permanent] == [False, False]
     assert ["451" in str(first), "452" in str(second)] == [True, True]
     assert len(mailbox.accepted) == 1
 
 
-@pytest.mark.parametrize("about", ["rcpt", "data"])
-def test_a_permanent_refusal_is_not_retried(about: str) -> None:
-    with mail_server(Mailbox(**{about: [f"550 No such user: {BUYER}"]})) as where:
-        error = failing(f"smtp://{where}")
+@pytest.mark.parametrize("command", ["rcpt", "data"])
+def test_a_permanent_refusal_is_not_retried(command: str) -> None:
+    with mail_server(Mailbox(**{command: [f"550 No such user: {BUYER}"]})) as address:
+        error = expect_undelivered(f"smtp://{address}")
     assert error.is_permanent
     assert "550" in str(error)
 
 
-def test_a_server_that_wants_a_login_first_does_not_condemn_the_recipient() -> None:
-    with mail_server(Mailbox(rcpt=["530 Authentication required"])) as where:
-        assert not failing(f"smtp://{where}").is_permanent
+def test_a_server_that_requires_login_does_not_fail_the_recipient_permanently() -> None:
+    with mail_server(Mailbox(rcpt=["530 Authentication required"])) as address:
+        assert not expect_undelivered(f"smtp://{address}").is_permanent
 
 
-def test_a_message_that_was_taken_is_not_sent_again_when_the_goodbye_goes_wrong() -> None:
+def test_an_accepted_message_is_not_sent_again_if_quit_fails() -> None:
     mailbox = Mailbox(quit=["500 What?"])
-    with mail_server(mailbox) as where:
-        send(f"smtp://{where}", note())
+    with mail_server(mailbox) as address:
+        send(f"smtp://{address}", make_message())
     assert len(mailbox.accepted) == 1
 
 
-def test_a_server_that_is_not_there_is_tried_again() -> None:
-    assert not failing(f"smtp://127.0.0.1:{free_port()}").is_permanent
+def test_an_unreachable_server_is_retried() -> None:
+    assert not expect_undelivered(f"smtp://127.0.0.1:{free_port()}").is_permanent
 
 
 def test_a_silent_server_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smtp, "SEND_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        error = failing(f"smtp://127.0.0.1:{silent.getsockname()[1]}")
+        error = expect_undelivered(f"smtp://127.0.0.1:{silent.getsockname()[1]}")
     assert not error.is_permanent
     assert "in time" in str(error)
 
 
-def test_a_trickling_server_times_out_as_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer comes soon enough; all together do not."""
+def test_a_slow_server_times_out_as_early_as_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer arrives in time, but all of them together do not."""
     monkeypatch.setattr(smtp, "SEND_SECONDS", 1.0)
 
-    class Slow(Mailbox):
-        async def handle_MAIL(self, *about: Any) -> str:  # noqa: N802
+    class SlowMailbox(Mailbox):
+        async def handle_MAIL(self, *arguments: Any) -> str:  # noqa: N802
             await asyncio.sleep(0.7)
-            about[2].mail_from = about[3]
+            arguments[2].mail_from = arguments[3]
             return "250 OK"
 
-        async def handle_RCPT(self, *about: Any) -> str:  # noqa: N802
+        async def handle_RCPT(self, *arguments: Any) -> str:  # noqa: N802
             await asyncio.sleep(0.7)
-            return await super().handle_RCPT(*about)
+            return await super().handle_RCPT(*arguments)
 
-    mailbox = Slow()
-    with mail_server(mailbox) as where:
-        assert not failing(f"smtp://{where}").is_permanent
+    mailbox = SlowMailbox()
+    with mail_server(mailbox) as address:
+        assert not expect_undelivered(f"smtp://{address}").is_permanent
     assert not mailbox.accepted
 
 
-def test_a_user_logs_in_with_any_characters_in_the_password(trusted: Papers) -> None:
+def test_a_password_may_contain_any_characters(trusted_certificates: Certificates) -> None:
     mailbox = Mailbox()
-    options = {"authenticator": knows_the_password, "auth_required": True, "tls_context": trusted.context}
-    with mail_server(mailbox, **options) as where:
-        send(f"smtp://{LOGIN}@{where}", note())
-        error = failing(f"smtp://shop:wrong@{where}")
+    options = {"authenticator": check_password, "auth_required": True, "tls_context": trusted_certificates.context}
+    with mail_server(mailbox, **options) as address:
+        send(f"smtp://{LOGIN}@{address}", make_message())
+        error = expect_undelivered(f"smtp://shop:wrong@{address}")
     assert mailbox.accepted[0][1].authenticated
     assert (error.is_permanent, "535" in str(error)) == (False, True)
 
 
-def test_a_server_without_a_login_is_not_sent_a_message_by_a_user() -> None:
-    with mail_server(Mailbox()) as where:
-        assert not failing(f"smtp://{LOGIN}@{where}").is_permanent
+def test_a_server_without_login_gets_no_message_if_the_url_has_a_user() -> None:
+    with mail_server(Mailbox()) as address:
+        assert not expect_undelivered(f"smtp://{LOGIN}@{address}").is_permanent
 
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 def test_a_password_goes_in_plain_text_only_if_the_url_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server on this machine may skip encryption. Elsewhere, an attacker in between could hide that it is offered."""
+    """A server on this machine may skip encryption. Elsewhere an attacker could hide that the server offers it."""
     mailbox = Mailbox()
-    options = {"authenticator": knows_the_password, "auth_require_tls": False, "auth_required": True}
-    with mail_server(mailbox, **options) as where:
-        send(f"smtp://{LOGIN}@{where}", note())
+    options = {"authenticator": check_password, "auth_require_tls": False, "auth_required": True}
+    with mail_server(mailbox, **options) as address:
+        send(f"smtp://{LOGIN}@{address}", make_message())
         monkeypatch.setattr(smtp, "LOOPBACK", frozenset[str]())
-        error = failing(f"smtp://{LOGIN}@{where}")
-        send(f"smtp://{LOGIN}@{where}?starttls=optional", note())
+        error = expect_undelivered(f"smtp://{LOGIN}@{address}")
+        send(f"smtp://{LOGIN}@{address}?starttls=optional", make_message())
     assert not error.is_permanent
     assert len(mailbox.accepted) == 2
 
 
-def test_encryption_is_used_where_the_server_offers_it(trusted: Papers) -> None:
+def test_starttls_is_used_if_the_server_offers_it(trusted_certificates: Certificates) -> None:
     mailbox = Mailbox()
-    with mail_server(mailbox, tls_context=trusted.context) as where:
-        send(f"smtp://{where}", note())
-        send(f"smtp://{where}?starttls=never", note())
+    with mail_server(mailbox, tls_context=trusted_certificates.context) as address:
+        send(f"smtp://{address}", make_message())
+        send(f"smtp://{address}?starttls=never", make_message())
     assert [session.ssl is not None for _, session in mailbox.accepted] == [True, False]
 
 
-def test_encryption_from_the_start(trusted: Papers) -> None:
+def test_smtps_encrypts_from_the_start(trusted_certificates: Certificates) -> None:
     mailbox = Mailbox()
-    with mail_server(mailbox, ssl_context=trusted.context) as where:
-        send(f"smtps://{where}", note())
+    with mail_server(mailbox, ssl_context=trusted_certificates.context) as address:
+        send(f"smtps://{address}", make_message())
     assert len(mailbox.accepted) == 1
 
 
-def test_a_server_without_encryption_gets_nothing_where_it_is_required() -> None:
+def test_a_server_without_encryption_gets_no_message_if_starttls_is_required() -> None:
     mailbox = Mailbox()
-    with mail_server(mailbox) as where:
-        error = failing(f"smtp://{where}?starttls=required")
+    with mail_server(mailbox) as address:
+        error = expect_undelivered(f"smtp://{address}?starttls=required")
     assert not error.is_permanent
     assert not mailbox.accepted
 
 
 @pytest.mark.parametrize(("scheme", "option"), [("smtp", "tls_context"), ("smtps", "ssl_context")])
-def test_a_server_that_cannot_prove_who_it_is_gets_nothing(papers: Papers, scheme: str, option: str) -> None:
+def test_a_server_with_an_untrusted_certificate_gets_no_message(
+    certificates: Certificates, scheme: str, option: str
+) -> None:
     mailbox = Mailbox()
-    with mail_server(mailbox, **{option: papers.context}) as where:
-        error = failing(f"{scheme}://{where}")
+    with mail_server(mailbox, **{option: certificates.context}) as address:
+        error = expect_undelivered(f"{scheme}://{address}")
     assert (error.is_permanent, "certificate" in str(error)) == (False, True)
     assert not mailbox.accepted
 
 
-def test_an_address_beyond_ascii_needs_a_server_that_knows_such() -> None:
+def test_a_non_ascii_address_needs_a_server_with_smtputf8() -> None:
     mailbox = Mailbox()
-    message = note()
+    message = make_message()
     del message["To"]
     message["To"] = "josé@example.org"
-    with mail_server(mailbox, enable_SMTPUTF8=True) as where:
-        send(f"smtp://{where}", message)
-    with mail_server(Mailbox(), enable_SMTPUTF8=False) as where, pytest.raises(UndeliveredError) as caught:
-        send(f"smtp://{where}", message)
+    with mail_server(mailbox, enable_SMTPUTF8=True) as address:
+        send(f"smtp://{address}", message)
+    with mail_server(Mailbox(), enable_SMTPUTF8=False) as address, pytest.raises(UndeliveredError) as caught:
+        send(f"smtp://{address}", message)
     assert mailbox.accepted[0][0].rcpt_tos == ["josé@example.org"]
     assert (caught.value.is_permanent, "josé" in str(caught.value)) == (True, False)
 
@@ -283,12 +285,12 @@ def test_an_address_beyond_ascii_needs_a_server_that_knows_such() -> None:
         "smtp://:hunter2@mail.example.org",
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused_without_repeating_the_password(url: str) -> None:
+def test_an_unusable_url_is_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(SmtpUrlError) as caught:
         Smtp(url)
-    told = "".join(traceback.format_exception(caught.value, chain=True)).partition("SmtpUrlError")[2]
-    assert "hunter2" not in told
-    assert "The mail server's URL" in told
+    text = "".join(traceback.format_exception(caught.value, chain=True)).partition("SmtpUrlError")[2]
+    assert "hunter2" not in text
+    assert "The mail server's URL" in text
     assert caught.value.__context__ is None
 
 
@@ -303,5 +305,5 @@ def test_a_url_that_cannot_be_used_is_refused_without_repeating_the_password(url
         f"smtps://{LOGIN}@mail.example.org:465",
     ],
 )
-def test_a_url_of_each_form_is_taken_and_never_shown(url: str) -> None:
+def test_every_form_of_url_is_accepted_and_never_shown(url: str) -> None:
     assert PASSWORD not in repr(Smtp(url))

@@ -40,15 +40,15 @@ CREATED_AT = datetime(2027, 3, 5, 19, 0, 0, 250_000, tzinfo=UTC)
 PUBLIC = "93.184.216.34"
 
 
-class Hooks(msgspec.Struct, frozen=True):
+class WebhookHarness(msgspec.Struct, frozen=True):
     """The channel, and a database with one org."""
 
     channel: WebhookChannel
     pool: db.Pool
     org: bytes
 
-    async def delivery(self, url: str, secret: str | None = None) -> Delivery:
-        """A message for a new endpoint."""
+    async def new_delivery(self, url: str, secret: str | None = None) -> Delivery:
+        """Create an endpoint and a message for it."""
         target = await insert_endpoint(self.pool, self.org, url, secret)
         return Delivery(
             event=ids.new_id(),
@@ -64,10 +64,10 @@ class Hooks(msgspec.Struct, frozen=True):
         )
 
     async def send(self, url: str) -> None:
-        await self.channel.send(await self.delivery(url))
+        await self.channel.send(await self.new_delivery(url))
 
-    async def refusal(self, url: str) -> str:
-        """Why nothing could be sent there."""
+    async def expect_refusal(self, url: str) -> str:
+        """Send, and return the reason why it failed."""
         with pytest.raises(UndeliveredError) as refused:
             await self.send(url)
         assert not refused.value.is_permanent
@@ -75,30 +75,30 @@ class Hooks(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def hooks(database: str, *, allow_private: bool = True) -> AsyncIterator[Hooks]:
+async def webhook_harness(database: str, *, allow_private: bool = True) -> AsyncIterator[WebhookHarness]:
     pool = await db.create_pool(database, 2)
     channel = WebhookChannel(db.Database(pool), allow_private=allow_private)
     try:
-        yield Hooks(channel, pool, await insert_org(pool))
+        yield WebhookHarness(channel, pool, await insert_org(pool))
     finally:
         await channel.close()
         await pool.close()
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Names that resolve to what the test says, and each name that was asked for is kept under `asked`."""
-    known: dict[str, list[str]] = {"asked": []}
-    ask = socket.getaddrinfo
+def resolver(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The addresses of host names, for the test to fill. Every lookup is recorded under `lookups`."""
+    addresses_by_name: dict[str, list[str]] = {"lookups": []}
+    resolve = socket.getaddrinfo
 
     def answer(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
-        known["asked"].append(host)
-        if host not in known:
-            return ask(host, port, *args, **kwargs)
-        return [found for address in known[host] for found in ask(address, port, *args, **kwargs)]
+        addresses_by_name["lookups"].append(host)
+        if host not in addresses_by_name:
+            return resolve(host, port, *args, **kwargs)
+        return [found for address in addresses_by_name[host] for found in resolve(address, port, *args, **kwargs)]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
-    return known
+    return addresses_by_name
 
 
 def verify(request: Request, secret: str) -> Any:
@@ -106,11 +106,11 @@ def verify(request: Request, secret: str) -> Any:
 
 
 @async_test
-async def test_a_message_is_what_the_standard_says_and_its_library_accepts_it(database: str) -> None:
+async def test_a_message_follows_the_standard_and_its_library_accepts_it(database: str) -> None:
     secret = new_secret()
-    async with hooks(database) as tell, running_receiver() as receiver:
-        delivery = await tell.delivery(receiver.url + "?a=%20b", secret)
-        await tell.channel.send(delivery)
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        delivery = await harness.new_delivery(receiver.url + "?a=%20b", secret)
+        await harness.channel.send(delivery)
         (request,) = receiver.requests
         assert verify(request, secret) == {
             "type": "confirmed",
@@ -127,24 +127,24 @@ async def test_a_message_is_what_the_standard_says_and_its_library_accepts_it(da
 
 @async_test
 async def test_each_attempt_has_the_same_id_and_uses_the_same_connection(database: str) -> None:
-    async with hooks(database) as tell, running_receiver() as receiver:
-        delivery = await tell.delivery(receiver.url)
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        delivery = await harness.new_delivery(receiver.url)
         for attempt in range(3):
-            await tell.channel.send(msgspec.structs.replace(delivery, attempts=attempt))
+            await harness.channel.send(msgspec.structs.replace(delivery, attempts=attempt))
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
         assert receiver.connections == 1
 
 
 @async_test
-async def test_while_a_secret_is_rotated_both_sign_and_then_only_the_new_one(database: str) -> None:
+async def test_both_secrets_sign_during_a_rotation_and_only_the_new_one_afterwards(database: str) -> None:
     new, old = new_secret(), new_secret()
-    async with hooks(database) as tell, running_receiver() as receiver:
-        delivery = await tell.delivery(receiver.url, new)
-        for until_when in ("+ interval '1 hour'", "- interval '1 second'"):
-            await tell.pool.execute(
-                f"UPDATE webhook_endpoint SET old_secret = $1, old_secret_until = holdfast_now() {until_when}", old
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        delivery = await harness.new_delivery(receiver.url, new)
+        for offset in ("+ interval '1 hour'", "- interval '1 second'"):
+            await harness.pool.execute(
+                f"UPDATE webhook_endpoint SET old_secret = $1, old_secret_until = holdfast_now() {offset}", old
             )
-            await tell.channel.send(delivery)
+            await harness.channel.send(delivery)
         both, only_new = receiver.requests
         assert len(both.headers["webhook-signature"].split(" ")) == 2
         assert verify(both, new) == verify(both, old) == verify(only_new, new)
@@ -158,37 +158,41 @@ def always(answer: bytes) -> Responder:
 
 
 @async_test
-async def test_any_answer_of_success_counts(database: str) -> None:
-    async with hooks(database) as tell, running_receiver() as receiver:
+async def test_any_2xx_answer_counts_as_delivered(database: str) -> None:
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
         for code in (200, 201, 204, 299):
             receiver.answer = always(http_response(code))
-            await tell.send(receiver.url)
+            await harness.send(receiver.url)
         assert len(receiver.requests) == 4
 
 
 @async_test
-async def test_any_other_answer_does_not_count_and_redirects_are_not_followed(database: str) -> None:
-    async with hooks(database) as tell, running_receiver() as receiver, running_receiver() as elsewhere:
+async def test_any_other_answer_is_a_failure_and_redirects_are_not_followed(database: str) -> None:
+    async with (
+        webhook_harness(database) as harness,
+        running_receiver() as receiver,
+        running_receiver() as redirect_target,
+    ):
         for code in (301, 302, 303, 307, 308, 400, 401, 404, 429, 500, 503):
-            receiver.answer = always(http_response(code, f"Location: {elsewhere.url}"))
-            assert await tell.refusal(receiver.url) == f"HTTP {code}"
-        assert elsewhere.requests == []
+            receiver.answer = always(http_response(code, f"Location: {redirect_target.url}"))
+            assert await harness.expect_refusal(receiver.url) == f"HTTP {code}"
+        assert redirect_target.requests == []
 
 
 @async_test
 async def test_a_gone_receiver_and_a_missing_endpoint_differ_from_a_failure(
     database: str,
 ) -> None:
-    async with hooks(database) as tell, running_receiver(always(http_response(410))) as receiver:
-        delivery = await tell.delivery(receiver.url)
+    async with webhook_harness(database) as harness, running_receiver(always(http_response(410))) as receiver:
+        delivery = await harness.new_delivery(receiver.url)
         with pytest.raises(TargetGoneError, match="HTTP 410"):
-            await tell.channel.send(delivery)
-        for strange in ({"target": "mail"}, {"target": ids.new_id().hex()}, {"org": ids.new_id()}):
+            await harness.channel.send(delivery)
+        for change in ({"target": "mail"}, {"target": ids.new_id().hex()}, {"org": ids.new_id()}):
             with pytest.raises(TargetGoneError, match="deleted or disabled"):
-                await tell.channel.send(msgspec.structs.replace(delivery, **strange))
-        await tell.pool.execute("UPDATE webhook_endpoint SET enabled = false")
+                await harness.channel.send(msgspec.structs.replace(delivery, **change))
+        await harness.pool.execute("UPDATE webhook_endpoint SET enabled = false")
         with pytest.raises(TargetGoneError, match="deleted or disabled"):
-            await tell.channel.send(delivery)
+            await harness.channel.send(delivery)
         assert len(receiver.requests) == 1
 
 
@@ -202,13 +206,13 @@ async def test_a_gone_receiver_and_a_missing_endpoint_differ_from_a_failure(
     ids=["endless", "unfinished", "broken"],
 )
 @async_test
-async def test_an_answer_counts_by_its_status_whatever_follows(
+async def test_the_status_of_an_answer_counts_whatever_its_body(
     database: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_channel, "RESPONSE_SECONDS", 0.1)
-    async with hooks(database) as tell, running_receiver(always(answer)) as receiver:
+    async with webhook_harness(database) as harness, running_receiver(always(answer)) as receiver:
         for _ in range(2):
-            await tell.send(receiver.url)
+            await harness.send(receiver.url)
         assert receiver.connections == 2
 
 
@@ -220,76 +224,76 @@ async def test_a_silent_receiver_times_out(database: str, monkeypatch: pytest.Mo
         await asyncio.Event().wait()
         return b""
 
-    async with hooks(database) as tell, running_receiver(hang) as receiver:
-        assert await tell.refusal(receiver.url) == "no response within 0 s"
-        assert await tell.refusal(f"http://127.0.0.1:{free_port()}/") == "ConnectError"
+    async with webhook_harness(database) as harness, running_receiver(hang) as receiver:
+        assert await harness.expect_refusal(receiver.url) == "no response within 0 s"
+        assert await harness.expect_refusal(f"http://127.0.0.1:{free_port()}/") == "ConnectError"
 
 
 @async_test
 async def test_a_proxy_in_the_environment_is_not_used(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
-    async with hooks(database) as tell, running_receiver() as receiver:
-        await tell.send(receiver.url)
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        await harness.send(receiver.url)
         assert len(receiver.requests) == 1
 
 
 @async_test
 async def test_a_host_name_is_resolved_once_and_kept_in_the_host_header(
-    database: str, names: dict[str, list[str]]
+    database: str, resolver: dict[str, list[str]]
 ) -> None:
-    names["hook.test"] = ["127.0.0.1"]
-    async with hooks(database) as tell, running_receiver() as receiver:
-        await tell.send(f"http://hook.test:{receiver.port}/")
-        assert names["asked"].count("hook.test") == 1
+    resolver["hook.test"] = ["127.0.0.1"]
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        await harness.send(f"http://hook.test:{receiver.port}/")
+        assert resolver["lookups"].count("hook.test") == 1
         assert receiver.requests[0].headers["host"] == f"hook.test:{receiver.port}"
 
 
 @async_test
-async def test_the_next_address_of_a_name_is_tried_where_one_does_not_answer(
-    database: str, names: dict[str, list[str]]
+async def test_the_next_address_of_a_name_is_tried_if_one_does_not_answer(
+    database: str, resolver: dict[str, list[str]]
 ) -> None:
-    names["hook.test"] = ["127.0.0.2", "127.0.0.1"]
-    async with hooks(database) as tell, running_receiver() as receiver:
-        await tell.send(f"http://hook.test:{receiver.port}/")
+    resolver["hook.test"] = ["127.0.0.2", "127.0.0.1"]
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        await harness.send(f"http://hook.test:{receiver.port}/")
         assert len(receiver.requests) == 1
 
 
 @async_test
 async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
-    database: str, names: dict[str, list[str]]
+    database: str, resolver: dict[str, list[str]]
 ) -> None:
-    inside = ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "::ffff:127.0.0.1"]
-    async with hooks(database, allow_private=False) as tell, running_receiver() as receiver:
-        for addresses in [*zip(inside)] + [(PUBLIC, address) for address in inside]:
-            names["innocent.test"] = list(addresses)
-            assert await tell.refusal(f"http://innocent.test:{receiver.port}/") == NOT_PUBLIC
+    private = ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "::ffff:127.0.0.1"]
+    async with webhook_harness(database, allow_private=False) as harness, running_receiver() as receiver:
+        for addresses in [*zip(private)] + [(PUBLIC, address) for address in private]:
+            resolver["innocent.test"] = list(addresses)
+            assert await harness.expect_refusal(f"http://innocent.test:{receiver.port}/") == NOT_PUBLIC
         assert receiver.connections == 0
 
 
 @async_test
-async def test_this_machine_is_refused_by_its_own_names(database: str) -> None:
-    async with hooks(database, allow_private=False) as tell, running_receiver() as receiver:
+async def test_loopback_names_are_refused(database: str) -> None:
+    async with webhook_harness(database, allow_private=False) as harness, running_receiver() as receiver:
         for host in ("localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"):
-            assert await tell.refusal(f"http://{host}:{receiver.port}/") == NOT_PUBLIC
+            assert await harness.expect_refusal(f"http://{host}:{receiver.port}/") == NOT_PUBLIC
         assert receiver.connections == 0
 
 
 @async_test
-async def test_a_name_that_changes_after_it_was_checked_leads_to_what_was_checked(
-    database: str, names: dict[str, list[str]]
+async def test_a_name_that_changes_after_the_check_is_sent_to_the_checked_address(
+    database: str, resolver: dict[str, list[str]]
 ) -> None:
-    """The first answer is an address at which nobody listens, every later one is the receiver's."""
-    async with hooks(database) as tell, running_receiver() as receiver:
-        names["turning.test"] = Turning(["127.0.0.2"], ["127.0.0.1"])
-        assert await tell.refusal(f"http://turning.test:{receiver.port}/") == "ConnectError"
+    """Nobody listens at the first address. Every later lookup returns the receiver's."""
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        resolver["changing.test"] = ChangingAddresses(["127.0.0.2"], ["127.0.0.1"])
+        assert await harness.expect_refusal(f"http://changing.test:{receiver.port}/") == "ConnectError"
         assert receiver.connections == 0
-        await tell.send(f"http://turning.test:{receiver.port}/")
-        assert names["asked"].count("turning.test") == 2
+        await harness.send(f"http://changing.test:{receiver.port}/")
+        assert resolver["lookups"].count("changing.test") == 2
 
 
-class Turning(list[str]):
-    """Other addresses from the second look on."""
+class ChangingAddresses(list[str]):
+    """Addresses that change after the first lookup."""
 
     def __init__(self, first: list[str], later: list[str]) -> None:
         super().__init__(later)
@@ -301,34 +305,34 @@ class Turning(list[str]):
 
 
 @async_test
-async def test_an_unknown_host_name_is_reported(database: str, names: dict[str, list[str]]) -> None:
-    names["missing.test"] = []
-    async with hooks(database, allow_private=False) as tell:
-        assert await tell.refusal("http://missing.test/") == NOT_FOUND
-        names["missing.test"] = ["no address"]
-        assert await tell.refusal("http://missing.test/") == NOT_FOUND
+async def test_an_unknown_host_name_is_reported(database: str, resolver: dict[str, list[str]]) -> None:
+    resolver["missing.test"] = []
+    async with webhook_harness(database, allow_private=False) as harness:
+        assert await harness.expect_refusal("http://missing.test/") == NOT_FOUND
+        resolver["missing.test"] = ["no address"]
+        assert await harness.expect_refusal("http://missing.test/") == NOT_FOUND
 
 
 @async_test
-async def test_a_name_server_that_hangs_takes_one_thread_for_each_name(
+async def test_a_hanging_name_server_takes_one_thread_for_each_name(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, asked, ask = threading.Event(), list[str](), socket.getaddrinfo
+    released, lookups, resolve = threading.Event(), list[str](), socket.getaddrinfo
 
     def answer(host: Any, *args: Any, **kwargs: Any) -> Any:
-        asked.append(host)
+        lookups.append(host)
         if host == "hanging.test":
             released.wait(30)
-        return ask("127.0.0.1", *args, **kwargs)
+        return resolve("127.0.0.1", *args, **kwargs)
 
-    async with hooks(database) as tell, running_receiver() as receiver:
-        stuck = await tell.delivery(f"http://hanging.test:{receiver.port}/")
-        free = await tell.delivery(f"http://well.test:{receiver.port}/")
+    async with webhook_harness(database) as harness, running_receiver() as receiver:
+        stuck = await harness.new_delivery(f"http://hanging.test:{receiver.port}/")
+        free = await harness.new_delivery(f"http://well.test:{receiver.port}/")
         monkeypatch.setattr(socket, "getaddrinfo", answer)
-        waiting = [asyncio.create_task(tell.channel.send(stuck)) for _ in range(200)]
-        await poll_until(lambda: "hanging.test" in asked)
-        await tell.channel.send(free)
-        assert asked == ["hanging.test", "well.test"]
+        waiting = [asyncio.create_task(harness.channel.send(stuck)) for _ in range(200)]
+        await poll_until(lambda: "hanging.test" in lookups)
+        await harness.channel.send(free)
+        assert lookups == ["hanging.test", "well.test"]
         waiting[0].cancel()
         released.set()
         await asyncio.gather(*waiting[1:])
@@ -336,24 +340,24 @@ async def test_a_name_server_that_hangs_takes_one_thread_for_each_name(
 
 
 @async_test
-async def test_the_certificate_has_to_be_for_the_name(
-    database: str, names: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_certificate_must_match_the_host_name(
+    database: str, resolver: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names["hook.test"] = names["other.test"] = ["127.0.0.1"]
-    server = certified(tmp_path, "hook.test")
+    resolver["hook.test"] = resolver["other.test"] = ["127.0.0.1"]
+    server = make_certificate(tmp_path, "hook.test")
     async with running_receiver(tls=server) as receiver:
-        async with hooks(database) as stranger:
-            assert await stranger.refusal(f"https://hook.test:{receiver.port}/") == "ConnectError"
+        async with webhook_harness(database) as untrusting:
+            assert await untrusting.expect_refusal(f"https://hook.test:{receiver.port}/") == "ConnectError"
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
-        async with hooks(database) as tell:
-            await tell.send(f"https://hook.test:{receiver.port}/")
-            assert await tell.refusal(f"https://other.test:{receiver.port}/") == "ConnectError"
-            assert await tell.refusal(f"https://127.0.0.1:{receiver.port}/") == "ConnectError"
+        async with webhook_harness(database) as harness:
+            await harness.send(f"https://hook.test:{receiver.port}/")
+            assert await harness.expect_refusal(f"https://other.test:{receiver.port}/") == "ConnectError"
+            assert await harness.expect_refusal(f"https://127.0.0.1:{receiver.port}/") == "ConnectError"
         assert [request.headers["host"] for request in receiver.requests] == [f"hook.test:{receiver.port}"]
 
 
-def certified(folder: Path, name: str) -> ssl.SSLContext:
-    """A server with a certificate for this name, signed by the authority in the folder."""
+def make_certificate(folder: Path, name: str) -> ssl.SSLContext:
+    """Write a self-signed certificate for this name to the folder, and return a server context with it."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -427,7 +431,7 @@ def certified(folder: Path, name: str) -> ssl.SSLContext:
         "ff02::1",
     ],
 )
-def test_an_address_that_is_not_public_is_known(address: str) -> None:
+def test_a_private_address_is_recognised(address: str) -> None:
     assert not is_public(address)
     assert check_url(f"https://[{address}]/" if ":" in address else f"https://{address}/") is not None
 
@@ -449,7 +453,7 @@ def test_an_address_that_is_not_public_is_known(address: str) -> None:
         "64:ff9b::1.1.1.1",
     ],
 )
-def test_a_public_address_is_known(address: str) -> None:
+def test_a_public_address_is_recognised(address: str) -> None:
     assert is_public(address)
     assert check_url(f"https://[{address}]/" if ":" in address else f"https://{address}/") is None
 
@@ -468,7 +472,7 @@ def test_a_public_address_is_known(address: str) -> None:
         "https://example.org:65535/",
     ],
 )
-def test_the_address_of_a_webhook_may_look_like_this(url: str) -> None:
+def test_a_valid_webhook_url_is_accepted(url: str) -> None:
     assert check_url(url) is None
 
 
@@ -507,18 +511,18 @@ def test_the_address_of_a_webhook_may_look_like_this(url: str) -> None:
         ("https://example.org/" + 2000 * "x", "longer"),
     ],
 )
-def test_the_address_of_a_webhook_is_refused_with_a_reason(url: str, reason: str) -> None:
+def test_an_invalid_webhook_url_is_refused_with_a_reason(url: str, reason: str) -> None:
     assert reason in (check_url(url) or "")
 
 
-def test_where_private_addresses_are_allowed_they_may_be_named() -> None:
+def test_private_addresses_are_accepted_if_they_are_allowed() -> None:
     assert check_url("http://127.0.0.1:8000/", allow_private=True) is None
     assert check_url("http://[::1]:8000/", allow_private=True) is None
     assert check_url("http://localhost:8000/", allow_private=True) is None
     assert check_url("http://user@localhost:8000/", allow_private=True) is not None
 
 
-def test_the_body_is_sent_exactly_as_it_was_written() -> None:
+def test_the_body_is_sent_unchanged() -> None:
     message = webhook_channel.WebhookMessage("held", CREATED_AT, msgspec.Raw(b'{"b": 1, "a": 2.50}'))
     assert b'"data":{"b": 1, "a": 2.50}' in msgspec.json.encode(message)
     assert json.loads(msgspec.json.encode(message))["timestamp"] == "2027-03-05T19:00:00.250000Z"

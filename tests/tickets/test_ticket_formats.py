@@ -57,11 +57,11 @@ def test_each_ticket_has_a_page_with_its_own_code() -> None:
 
 
 @pytest.mark.parametrize("dpi", [60, 150, 300])
-def test_the_printed_code_is_read_from_a_coarse_screen_and_from_fine_paper(dpi: int) -> None:
+def test_the_printed_code_can_be_scanned_at_any_resolution(dpi: int) -> None:
     assert qr_codes_in_pdf(tickets_pdf([TICKET], "en"), dpi) == [[TICKET.code]]
 
 
-def test_the_picture_is_read_and_has_the_margin_that_readers_need() -> None:
+def test_the_png_can_be_scanned_and_has_the_required_margin() -> None:
     picture = Image.open(io.BytesIO(qr_png(TICKET.code))).convert("L")
     assert read_qr_codes(picture) == [TICKET.code]
     assert 400 <= picture.width == picture.height <= 600
@@ -70,7 +70,7 @@ def test_the_picture_is_read_and_has_the_margin_that_readers_need() -> None:
     assert dark == (quiet, quiet, picture.width - quiet, picture.height - quiet)
 
 
-def test_the_drawing_is_read_and_has_no_size_of_its_own() -> None:
+def test_the_svg_can_be_scanned_and_has_no_fixed_size() -> None:
     svg = qr_svg(TICKET.code)
     assert svg.startswith(b"<svg ")
     root = ElementTree.fromstring(svg)
@@ -81,7 +81,7 @@ def test_the_drawing_is_read_and_has_no_size_of_its_own() -> None:
 
 def test_a_ticket_shows_everything_its_holder_needs() -> None:
     text = text_of(TICKET)
-    for said in (
+    for expected in (
         "Candlelight Concerts",
         "The Winter Concert",
         "Saturday, March 7, 2026",
@@ -93,7 +93,7 @@ def test_a_ticket_shows_everything_its_holder_needs() -> None:
         "Booking 7K3-QF9-2M",
         "Ticket 1 of 3",
     ):
-        assert said in text
+        assert expected in text
 
 
 def test_a_ticket_has_no_labels_for_missing_fields() -> None:
@@ -104,12 +104,17 @@ def test_a_ticket_has_no_labels_for_missing_fields() -> None:
 
 def test_a_ticket_is_printed_in_spanish() -> None:
     text = text_of(TICKET, "es")
-    for said in ("Entrada 1 de 3", "Sábado, 7 de marzo de 2026", "20:00 · hora estándar de Europa central", "Reserva"):
-        assert said in text
+    for expected in (
+        "Entrada 1 de 3",
+        "Sábado, 7 de marzo de 2026",
+        "20:00 · hora estándar de Europa central",
+        "Reserva",
+    ):
+        assert expected in text
 
 
 @pytest.mark.parametrize(
-    ("language", "said"),
+    ("language", "expected"),
     [
         ("en", "Saturday, March 7, 2026 8:00 PM"),
         ("en-GB", "Saturday, 7 March 2026 20:00"),
@@ -117,11 +122,11 @@ def test_a_ticket_is_printed_in_spanish() -> None:
         ("ES", "Sábado, 7 de marzo de 2026 20:00"),
     ],
 )
-def test_the_region_decides_how_the_date_is_written(language: str, said: str) -> None:
-    assert said in text_of(TICKET, language)
+def test_the_region_decides_the_date_format(language: str, expected: str) -> None:
+    assert expected in text_of(TICKET, language)
 
 
-def test_a_ticket_in_an_unknown_language_is_english() -> None:
+def test_a_ticket_in_an_unknown_language_is_printed_in_english() -> None:
     english = text_of(TICKET, "en")
     for language in ("", "de", "tlh", "x", "es--", "en_es_fr_de", "../es", "\0", "日本語"):
         with case(language):
@@ -129,7 +134,7 @@ def test_a_ticket_in_an_unknown_language_is_english() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timezone", "said"),
+    ("timezone", "expected"),
     [
         ("UTC", "March 7, 2026 7:00 PM · Coordinated Universal Time"),
         ("Asia/Tokyo", "March 8, 2026 4:00 AM · Japan Standard Time"),
@@ -137,18 +142,18 @@ def test_a_ticket_in_an_unknown_language_is_english() -> None:
         ("Nowhere/At_All", "March 7, 2026 7:00 PM · Coordinated Universal Time"),
     ],
 )
-def test_the_time_is_that_of_the_place(timezone: str, said: str) -> None:
-    assert said in text_of(structs.replace(TICKET, timezone=timezone))
+def test_the_time_is_in_the_time_zone_of_the_event(timezone: str, expected: str) -> None:
+    assert expected in text_of(structs.replace(TICKET, timezone=timezone))
 
 
-def test_a_long_title_is_wrapped_and_all_of_it_is_there() -> None:
+def test_a_long_title_is_wrapped_and_shown_completely() -> None:
     assert " ".join([LONG.strip()] * 2) in text_of(structs.replace(TICKET, event_title=LONG * 2))
 
 
-def test_endless_texts_are_cut_and_push_nothing_off_the_page() -> None:
+def test_very_long_texts_are_truncated_and_everything_stays_on_the_page() -> None:
     names = ("event_title", "address", "pool", "tariff", "seat", "booking", "org_name")
-    for endless in (LONG * 20, "W" * 2000):
-        pdf = tickets_pdf([structs.replace(TICKET, **dict.fromkeys(names, endless))], "es")
+    for long_text in (LONG * 20, "W" * 2000):
+        pdf = tickets_pdf([structs.replace(TICKET, **dict.fromkeys(names, long_text))], "es")
         assert qr_codes_in_pdf(pdf) == [[TICKET.code]]
         assert texts_in_pdf(pdf)[0].count("…") == len(names)
         left, bottom, right, top = bounds_of_text(pdf)
@@ -177,7 +182,7 @@ def test_letters_of_other_scripts_are_printed(title: str) -> None:
     assert title in text_of(structs.replace(TICKET, event_title=title, org_name=title))
 
 
-def test_combining_accents_are_joined_with_their_letters() -> None:
+def test_combining_accents_are_joined_to_their_letters() -> None:
     assert "Café Ñandú" in text_of(structs.replace(TICKET, event_title="Cafe\u0301 N\u0303andu\u0301"))
 
 
@@ -208,7 +213,7 @@ tickets = st.builds(
 
 @settings(max_examples=25 if IS_LONG else 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tickets, texts | st.sampled_from(["en", "es"]))
-def test_a_ticket_prints_and_scans_whatever_people_type(ticket: PrintedTicket, language: str) -> None:
+def test_a_ticket_with_any_text_can_be_printed_and_scanned(ticket: PrintedTicket, language: str) -> None:
     assert qr_codes_in_pdf(tickets_pdf([ticket], language)) == [[ticket.code]]
 
 
@@ -233,7 +238,7 @@ STARTS_AT = datetime(2026, 3, 7, 20, 0, tzinfo=UTC)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def calendar(
+def make_calendar(
     title: str = "Concert",
     address: str | None = "Madrid",
     ends_at: datetime | None = None,
@@ -251,13 +256,13 @@ def calendar(
     )
 
 
-def lines_of(file: bytes) -> Sequence[str]:
-    """The lines as the format has them: folded ones joined again."""
+def unfolded_lines(file: bytes) -> Sequence[str]:
+    """The lines of the file, with folded lines joined."""
     return file.decode().replace("\r\n ", "").split("\r\n")
 
 
-def test_a_calendar_gets_the_event() -> None:
-    assert lines_of(calendar("Vivaldi, by candlelight; part 1", ends_at=STARTS_AT + timedelta(hours=2))) == [
+def test_the_calendar_file_describes_the_event() -> None:
+    assert unfolded_lines(make_calendar("Vivaldi, by candlelight; part 1", ends_at=STARTS_AT + timedelta(hours=2))) == [
         "BEGIN:VCALENDAR",
         "VERSION:2.0",
         "PRODID:-//Holdfast//Tickets//EN",
@@ -278,23 +283,23 @@ def test_a_calendar_gets_the_event() -> None:
 
 
 def test_a_calendar_file_leaves_out_a_missing_end_and_place() -> None:
-    names = {line.partition(":")[0] for line in lines_of(calendar(address=None))}
+    names = {line.partition(":")[0] for line in unfolded_lines(make_calendar(address=None))}
     assert {"DTEND", "LOCATION"}.isdisjoint(names)
 
 
 @settings(deadline=None)
 @given(texts)
-def test_no_text_gets_out_of_its_line_in_a_calendar(text: str) -> None:
-    file = calendar(title=text, address=text)
-    assert [line.partition(":")[0] for line in lines_of(file)] == [
-        line.partition(":")[0] for line in lines_of(calendar())
+def test_any_text_stays_on_its_line_in_a_calendar_file(text: str) -> None:
+    file = make_calendar(title=text, address=text)
+    assert [line.partition(":")[0] for line in unfolded_lines(file)] == [
+        line.partition(":")[0] for line in unfolded_lines(make_calendar())
     ]
     assert all(len(line) <= 75 for line in file.split(b"\r\n"))
     assert Calendar.from_ical(file).walk("VEVENT")
 
 
-def test_a_title_that_pretends_to_be_a_calendar_stays_a_title() -> None:
+def test_a_title_with_calendar_syntax_stays_a_title() -> None:
     title = "Concert\r\nEND:VEVENT\nBEGIN:VALARM\x0bDESCRIPTION:boo\u2028X-A:b\x85X-B:c\rX-C:d"
-    (event,) = Calendar.from_ical(calendar(title)).walk("VEVENT")
+    (event,) = Calendar.from_ical(make_calendar(title)).walk("VEVENT")
     assert str(event["summary"]) == "Concert\nEND:VEVENT\nBEGIN:VALARM\nDESCRIPTION:boo\nX-A:b\nX-B:c\nX-C:d"
     assert event.subcomponents == []

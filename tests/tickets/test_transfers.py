@@ -23,7 +23,7 @@ from tests.support.ticket_sales import (
 )
 
 
-def _confirmed(client: httpx.Client, event: str | None = None, user: str = "ana", **more: Any) -> str:
+def _buy(client: httpx.Client, event: str | None = None, user: str = "ana", **more: Any) -> str:
     body = {"items": [{"pool": "standing", "tariff": "full"}], **more}
     booking: str = expect_ok(
         post_hold(client, event or publish_event(client, theatre_event()), user=user, **body), 201
@@ -41,8 +41,8 @@ def _customer(server: Server, admin: httpx.Client, user: str) -> httpx.Client:
     return server.client({"Authorization": f"Bearer {token}"})
 
 
-def test_the_booking_is_the_new_owners_and_no_longer_the_former_ones(server: Server, admin: httpx.Client) -> None:
-    booking = _confirmed(admin, email=new_address(), language="es")
+def test_a_transferred_booking_belongs_only_to_the_new_owner(server: Server, admin: httpx.Client) -> None:
+    booking = _buy(admin, email=new_address(), language="es")
     address = new_address()
     with _customer(server, admin, "ana") as ana, _customer(server, admin, "ben") as ben:
         expect_error(ben.get(f"/v1/bookings/{booking}"), 404, "not_found")
@@ -61,8 +61,8 @@ def test_the_booking_is_the_new_owners_and_no_longer_the_former_ones(server: Ser
         assert ticket["status"] == "valid"
 
 
-def test_the_new_code_opens_the_door_and_the_old_one_does_not(admin: httpx.Client) -> None:
-    booking = _confirmed(admin)
+def test_a_transfer_replaces_the_code_of_a_ticket(admin: httpx.Client) -> None:
+    booking = _buy(admin)
     (old,) = list_tickets(admin, booking)
     expect_ok(_transfer(admin, booking))
     (new,) = list_tickets(admin, booking)
@@ -72,7 +72,7 @@ def test_the_new_code_opens_the_door_and_the_old_one_does_not(admin: httpx.Clien
 
 
 def test_codes_of_earlier_holders_stay_void_even_if_the_booking_returns(admin: httpx.Client) -> None:
-    booking = _confirmed(admin)
+    booking = _buy(admin)
     codes = [list_tickets(admin, booking)[0]["code"]]
     for user in ("ben", "carl", "ana"):
         expect_ok(_transfer(admin, booking, user))
@@ -84,7 +84,7 @@ def test_codes_of_earlier_holders_stay_void_even_if_the_booking_returns(admin: h
 
 
 def test_a_checked_in_seat_admits_nobody_else(admin: httpx.Client) -> None:
-    booking = _confirmed(admin)
+    booking = _buy(admin)
     expect_ok(check_in(admin, list_tickets(admin, booking)[0]["code"]))
     _transfer(admin, booking)
     (ticket,) = list_tickets(admin, booking)
@@ -92,14 +92,14 @@ def test_a_checked_in_seat_admits_nobody_else(admin: httpx.Client) -> None:
     assert check_in(admin, ticket["code"]).status_code == 409
 
 
-def test_staff_can_hand_it_over_again_to_the_same_person_and_nothing_happens(
+def test_a_repeated_transfer_to_the_same_person_changes_nothing(
     server: Server, admin: httpx.Client, mailbox: Mailbox
 ) -> None:
-    booking, address = _confirmed(admin), new_address()
+    booking, address = _buy(admin), new_address()
     first = expect_ok(_transfer(admin, booking, email=address))
     (ticket,) = list_tickets(admin, booking)
-    again = expect_ok(_transfer(admin, booking, email=address))
-    assert again["version"] == first["version"]
+    repeated = expect_ok(_transfer(admin, booking, email=address))
+    assert repeated["version"] == first["version"]
     assert list_tickets(admin, booking) == [ticket]
     wait_for_emails(mailbox, address)
     rows = query(
@@ -115,7 +115,7 @@ def test_one_of_two_simultaneous_transfers_wins(server: Server, org: Org, admin:
     token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "ana"}), 201)["token"]
     event = publish_event(admin, theatre_event())
     for _ in range(20):
-        booking = _confirmed(admin, event)
+        booking = _buy(admin, event)
         path = f"/v1/bookings/{booking}/transfer"
         replies = send_all_at_once(
             server.port, [request("POST", path, token, {"user": user}) for user in ("ben", "carl")]
@@ -129,21 +129,23 @@ def test_one_of_two_simultaneous_transfers_wins(server: Server, org: Org, admin:
     ("policy", "code"),
     [({"one_booking_per_user": True}, "already_booked"), ({"max_units_per_user": 3}, "limit_reached")],
 )
-def test_the_limits_of_the_new_owner_count(admin: httpx.Client, policy: dict[str, Any], code: str) -> None:
+def test_a_transfer_respects_the_limits_of_the_new_owner(
+    admin: httpx.Client, policy: dict[str, Any], code: str
+) -> None:
     event = publish_event(admin, theatre_event(policy=policy))
     two = [{"pool": "standing", "tariff": "full", "quantity": 2}]
-    booking = _confirmed(admin, event, "ana", items=two)
-    theirs = _confirmed(admin, event, "ben", items=two)
+    booking = _buy(admin, event, "ana", items=two)
+    theirs = _buy(admin, event, "ben", items=two)
     expect_error(_transfer(admin, booking, "ben"), 409, code)
     assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["user"] == "ana"
     expect_ok(_transfer(admin, booking, "carl"))
-    expect_ok(_confirmed_again(admin, event, two))
+    expect_ok(_buy_again(admin, event, two))
     expect_ok(admin.post(f"/v1/bookings/{theirs}/refund"))
     expect_ok(_transfer(admin, booking, "ben"))
 
 
-def _confirmed_again(client: httpx.Client, event: str, items: list[dict[str, Any]]) -> httpx.Response:
-    """What ana has handed on no longer counts against her."""
+def _buy_again(client: httpx.Client, event: str, items: list[dict[str, Any]]) -> httpx.Response:
+    """Buy for ana, whose transferred booking no longer counts against her."""
     booking = expect_ok(post_hold(client, event, user="ana", items=items), 201)["id"]
     return client.post(f"/v1/bookings/{booking}/confirm")
 
@@ -154,49 +156,49 @@ def test_only_a_confirmed_booking_can_be_transferred(admin: httpx.Client) -> Non
     )
     item = {"pool": "standing", "tariff": "full"}
 
-    def held() -> str:
+    def hold() -> str:
         id_: str = expect_ok(post_hold(admin, event, items=[item]), 201)["id"]
         return id_
 
-    def submitted() -> str:
-        booking = held()
+    def submit() -> str:
+        booking = hold()
         expect_ok(admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": "f"}))
         return booking
 
-    def after(booking: str, verb: str) -> str:
+    def act(booking: str, verb: str) -> str:
         expect_ok(admin.post(f"/v1/bookings/{booking}/{verb}"))
         return booking
 
-    no = {
-        held(): "not_confirmed",
-        submitted(): "not_confirmed",
-        after(held(), "cancel"): "already_cancelled",
-        after(submitted(), "reject"): "already_rejected",
-        after(after(held(), "confirm"), "refund"): "already_refunded",
+    refusals = {
+        hold(): "not_confirmed",
+        submit(): "not_confirmed",
+        act(hold(), "cancel"): "already_cancelled",
+        act(submit(), "reject"): "already_rejected",
+        act(act(hold(), "confirm"), "refund"): "already_refunded",
     }
-    for booking, code in no.items():
+    for booking, code in refusals.items():
         expect_error(_transfer(admin, booking), 409, code)
-    over = _confirmed(admin, event)
+    completed = _buy(admin, event)
     expect_ok(admin.post(f"/v1/events/{event}/complete"))
-    expect_error(_transfer(admin, over), 409, "already_completed")
+    expect_error(_transfer(admin, completed), 409, "already_completed")
     short = publish_event(admin, theatre_event(policy={"hold_seconds": 1}))
-    gone = expect_ok(post_hold(admin, short, items=[item]), 201)["id"]
-    called_off = _confirmed(admin, short)
+    ended_hold = expect_ok(post_hold(admin, short, items=[item]), 201)["id"]
+    cancelled = _buy(admin, short)
     expect_ok(admin.post(f"/v1/events/{short}/cancel"))
-    expect_error(_transfer(admin, called_off), 409, "already_refunded")
-    assert _transfer(admin, gone).status_code in (409, 410)
+    expect_error(_transfer(admin, cancelled), 409, "already_refunded")
+    assert _transfer(admin, ended_hold).status_code in (409, 410)
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"user": ""}, {"user": 1}, {"user": "ben", "email": "nobody"}, {"user": "b", "x": 1}]
 )
-def test_a_transfer_to_nobody_is_refused(admin: httpx.Client, body: dict[str, Any]) -> None:
-    booking = _confirmed(admin)
+def test_an_invalid_transfer_is_refused(admin: httpx.Client, body: dict[str, Any]) -> None:
+    booking = _buy(admin)
     expect_error(admin.post(f"/v1/bookings/{booking}/transfer", json=body), 422, "invalid_request")
 
 
-def test_another_org_cannot_take_it(server: Server, admin: httpx.Client) -> None:
-    booking = _confirmed(admin)
+def test_another_org_cannot_transfer_a_booking(server: Server, admin: httpx.Client) -> None:
+    booking = _buy(admin)
     with server.client(Org(server.database_url).headers()) as stranger:
         expect_error(_transfer(stranger, booking), 404, "not_found")
 
@@ -205,13 +207,13 @@ def test_only_the_new_holder_gets_an_email_with_tickets_in_their_language(
     admin: httpx.Client, mailbox: Mailbox
 ) -> None:
     former, address = new_address(), new_address()
-    booking = _confirmed(admin, email=former)
+    booking = _buy(admin, email=former)
     wait_for_emails(mailbox, former)
     expect_ok(_transfer(admin, booking, email=address, language="es-MX"))
-    (letter,) = wait_for_emails(mailbox, address)
-    assert letter["Subject"] == "Tienes entradas para Friday night"
-    assert former not in plain_text(letter)
-    assert qr_codes_in_pdf(attachments(letter)["tickets.pdf"]) == [
+    (email,) = wait_for_emails(mailbox, address)
+    assert email["Subject"] == "Tienes entradas para Friday night"
+    assert former not in plain_text(email)
+    assert qr_codes_in_pdf(attachments(email)["tickets.pdf"]) == [
         [ticket["code"]] for ticket in list_tickets(admin, booking)
     ]
     assert len(emails_to(mailbox, former)) == 1
@@ -221,19 +223,19 @@ def test_only_the_new_holder_gets_an_email_with_tickets_in_their_language(
 
 
 def test_a_late_email_brings_the_former_holder_only_void_codes(admin: httpx.Client, mailbox: Mailbox) -> None:
-    """The letter of the confirmation had to wait, and the booking has gone to somebody else meanwhile."""
+    """The confirmation email is retried, and meanwhile the booking is transferred."""
     former, address = new_address(), new_address()
     mailbox.answers["rcpt"] = ["451 Not now"]
-    booking = _confirmed(admin, email=former)
+    booking = _buy(admin, email=former)
     (old,) = list_tickets(admin, booking)
     expect_ok(_transfer(admin, booking, email=address))
-    (letter,) = wait_for_emails(mailbox, former)
-    assert qr_codes_in_pdf(attachments(letter)["tickets.pdf"]) == [[old["code"]]]
+    (email,) = wait_for_emails(mailbox, former)
+    assert qr_codes_in_pdf(attachments(email)["tickets.pdf"]) == [[old["code"]]]
     expect_error(check_in(admin, old["code"]), 409, "ticket_void")
 
 
-def test_the_books_are_right_after_all_that(server: Server, admin: httpx.Client) -> None:
-    booking = _confirmed(admin)
+def test_a_transfer_and_a_refund_pass_the_audit(server: Server, admin: httpx.Client) -> None:
+    booking = _buy(admin)
     expect_ok(_transfer(admin, booking))
     expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
     assert run_audit(database_url=server.database_url)["ok"]
