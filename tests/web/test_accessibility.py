@@ -1,4 +1,4 @@
-"""Everybody can use the pages: axe finds nothing serious, light or dark, wide or narrow."""
+"""The pages are accessible: axe finds no serious violation, light or dark, wide or narrow."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,11 +17,14 @@ from tests.support.resources import TINY_PNG, reviewed_event
 
 SERIOUS = {"serious", "critical"}
 SEATS = {"light": "A-9", "dark on a phone": "B-9"}
-# Pages that have between them everything that could look wrong in the dark or on a phone.
-LIKELY = {"start", "event", "held", "tickets", "taken", "stampede"}
-# Without motion, so that no colour is measured on its way to another.
-STILL = {"reduced_motion": "reduce"}
-LOOKS: dict[str, dict[str, Any]] = {"light": STILL, "dark on a phone": {**STILL, **PHONE, "color_scheme": "dark"}}
+# Pages that together have everything that could look wrong in the dark or on a phone.
+RISKY_PAGES = {"start", "event", "held", "tickets", "taken", "stampede"}
+# Without motion, so that no colour is measured during a transition.
+NO_MOTION = {"reduced_motion": "reduce"}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": NO_MOTION,
+    "dark on a phone": {**NO_MOTION, **PHONE, "color_scheme": "dark"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,75 +50,75 @@ def browser(event: str) -> Iterator[Browser]:
         yield browser
 
 
-def faults(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{fault['id']}: {fault['nodes'][0]['html']}" for fault in found if fault["impact"] in SERIOUS]
+def find_violations(page: Page) -> list[str]:
+    violations = Axe().run(page).response["violations"]
+    return [f"{found['id']}: {found['nodes'][0]['html']}" for found in violations if found["impact"] in SERIOUS]
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_nothing_serious_is_found_on_any_page(
+def test_no_page_has_a_serious_violation(
     browser: Browser, server: Server, admin: httpx.Client, event: str, look: str
 ) -> None:
     context = browser.new_context(**LOOKS[look])
-    someone = BrowserBuyer(context.new_page(), server.url)
-    page = someone.page
+    buyer = BrowserBuyer(context.new_page(), server.url)
+    page = buyer.page
     found: dict[str, list[str]] = {}
 
-    def check(name: str, lead_to: Callable[[], object]) -> None:
-        lead_to()
-        if look == "light" or name in LIKELY:
-            found[name] = faults(page)
+    def check(name: str, open_page: Callable[[], object]) -> None:
+        open_page()
+        if look == "light" or name in RISKY_PAGES:
+            found[name] = find_violations(page)
 
     check("start", lambda: page.goto(server.url))
-    check("event", lambda: someone.open_event(event))
+    check("event", lambda: buyer.open_event(event))
     check("seats as a list", lambda: page.get_by_role("button", name="Show as list").click())
     check("sorry", lambda: page.goto(f"{server.url}/e/nothing"))
     check("no bookings", lambda: page.goto(f"{server.url}/o/acme/bookings"))
     check("stampede", lambda: page.goto(f"{server.url}/e/{event}/stampede"))
     check("docs", lambda: page.goto(f"{server.url}/docs"))
-    check("chosen", lambda: choose(someone, event))
-    check("held", someone.hold)
-    check("submitted", lambda: hand_in(page))
-    expect_ok(admin.post(f"/v1/bookings/{someone.booking}/approve"))
-    check("tickets", lambda: someone.expect_text("You're in!"))
+    check("chosen", lambda: choose_place(buyer, event))
+    check("held", buyer.hold)
+    check("submitted", lambda: submit_receipt(page))
+    expect_ok(admin.post(f"/v1/bookings/{buyer.booking}/approve"))
+    check("tickets", lambda: buyer.expect_text("You're in!"))
     check("bookings", lambda: page.goto(f"{server.url}/o/acme/bookings"))
-    check("taken", lambda: refused(someone, admin, event, SEATS[look]))
-    check("checkout", lambda: checkout(someone, event))
+    check("taken", lambda: lose_seat(buyer, admin, event, SEATS[look]))
+    check("checkout", lambda: open_checkout(buyer, event))
     context.close()
-    assert {name: faults for name, faults in found.items() if faults} == {}
+    assert {name: violations for name, violations in found.items() if violations} == {}
 
 
-def choose(someone: BrowserBuyer, event: str) -> None:
-    someone.open_event(event)
-    someone.page.get_by_role("button", name="Add one: child").click()
+def choose_place(buyer: BrowserBuyer, event: str) -> None:
+    buyer.open_event(event)
+    buyer.page.get_by_role("button", name="Add one: child").click()
 
 
-def hand_in(page: Page) -> None:
+def submit_receipt(page: Page) -> None:
     receipt = page.get_by_label("Pay by bank transfer")
     receipt.set_input_files({"name": "r.png", "mimeType": "image/png", "buffer": TINY_PNG})
     page.get_by_role("button", name="Send receipt", exact=True).click()
     page.get_by_text("We're checking your receipt").wait_for()
 
 
-def refused(someone: BrowserBuyer, admin: httpx.Client, event: str, seat: str) -> None:
-    someone.open_event(event)
-    someone.page.evaluate("seat => document.getElementById('map').map.select(seat, true)", seat)
+def lose_seat(buyer: BrowserBuyer, admin: httpx.Client, event: str, seat: str) -> None:
+    buyer.open_event(event)
+    buyer.page.evaluate("seat => document.getElementById('map').map.select(seat, true)", seat)
     expect_ok(post_hold(admin, event, items=[{"seat": seat}]), 201)
-    someone.expect_text("These seats nearby are still free")
+    buyer.expect_text("These seats nearby are still free")
 
 
-def checkout(someone: BrowserBuyer, event: str) -> None:
-    choose(someone, event)
-    someone.hold()
-    someone.page.locator(".way").click()
-    someone.page.wait_for_url("**/sandbox/checkout/**")
+def open_checkout(buyer: BrowserBuyer, event: str) -> None:
+    choose_place(buyer, event)
+    buyer.hold()
+    buyer.page.locator(".way").click()
+    buyer.page.wait_for_url("**/sandbox/checkout/**")
 
 
-def test_a_page_with_faults_would_be_found(browser: Browser) -> None:
+def test_the_check_finds_violations(browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.set_content("<html><img src=x><input></html>")
-    assert faults(page)
+    assert find_violations(page)
     context.close()
 
 
@@ -129,28 +132,28 @@ SEAT_COLOURS = """seat => {
     return Array.from({length: size * size}, (_, at) => data.slice(4 * at, 4 * at + 3).join());
   };
   const [background] = read(2, 2, 1);
-  const seen = read(Math.round(x * scale) - 8, Math.round(y * scale) - 8, 16);
-  return {background, differing: seen.filter(colour => colour !== background).length};
+  const pixels = read(Math.round(x * scale) - 8, Math.round(y * scale) - 8, 16);
+  return {background, differing: pixels.filter(colour => colour !== background).length};
 }"""
 
 
-def test_the_seats_are_visible_in_colours_that_the_system_forces(
-    browser: Browser, server: Server, admin: httpx.Client
-) -> None:
+def test_seats_are_visible_in_forced_colours(browser: Browser, server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     expect_ok(post_hold(admin, event, items=[{"seat": "A-1"}]), 201)
     context = browser.new_context(reduced_motion="reduce", forced_colors="active")
-    someone = BrowserBuyer(context.new_page(), server.url)
-    someone.open_event(event)
-    someone.expect_seat("A-1", "held")
+    buyer = BrowserBuyer(context.new_page(), server.url)
+    buyer.open_event(event)
+    buyer.expect_seat("A-1", "held")
     for seat in ("A-1", "A-2"):
-        colours = someone.page.evaluate(SEAT_COLOURS, seat)
+        colours = buyer.page.evaluate(SEAT_COLOURS, seat)
         assert colours["background"] == "255,255,255"
         assert colours["differing"] > 30
     context.close()
 
 
-def test_a_stampede_is_started_and_watched_on_its_page(browser: Browser, server: Server, admin: httpx.Client) -> None:
+def test_a_stampede_can_be_started_and_watched_on_its_page(
+    browser: Browser, server: Server, admin: httpx.Client
+) -> None:
     hall = {
         "code": "hall",
         "tariffs": [{"code": "full", "price": 100}],
@@ -175,7 +178,7 @@ def test_a_stampede_is_started_and_watched_on_its_page(browser: Browser, server:
 @pytest.mark.parametrize(
     "fields", [{"buyers": ""}, {"buyers": "1.5"}, {"seconds": "soon"}, {"buyers": "20001"}], ids=str
 )
-def test_a_stampede_that_is_out_of_range_is_refused_with_the_range(
+def test_a_stampede_out_of_range_is_refused_with_the_allowed_range(
     server: Server, event: str, fields: dict[str, str]
 ) -> None:
     with new_visitor(server) as watcher:

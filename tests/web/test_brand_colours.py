@@ -13,7 +13,7 @@ from holdfast.api.branding import logo_path
 from holdfast.web.brand_colours import DARK_SURFACES, LIGHT_SURFACES, Palette, contrast, palette, stylesheet
 
 STYLE = Path(holdfast.__file__).parent / "web" / "static" / "holdfast.css"
-# What WCAG 2 asks for text of any size.
+# The contrast that WCAG 2 requires for text of any size.
 AA = 4.5
 COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"#{number:06x}")
 STYLESHEET = re.compile(
@@ -22,7 +22,7 @@ STYLESHEET = re.compile(
 )
 
 
-def check(found: Palette) -> None:
+def check_contrast(found: Palette) -> None:
     assert contrast(found.brand_ink, found.brand) >= AA
     assert min(contrast(found.brand_text, surface) for surface in LIGHT_SURFACES) >= AA
     assert min(contrast(found.brand_text_dark, surface) for surface in DARK_SURFACES) >= AA
@@ -33,22 +33,22 @@ def check(found: Palette) -> None:
 @example("#767676")
 @example("#ffffff")
 @example("#000000")
-def test_every_colour_is_legible_where_it_is_used(colour: str) -> None:
-    check(palette(colour))
+def test_every_colour_is_legible_on_its_surfaces(colour: str) -> None:
+    check_contrast(palette(colour))
 
 
-def test_colours_all_over_the_cube_are_legible() -> None:
+def test_colours_across_the_whole_cube_are_legible() -> None:
     for channels in itertools.product(range(0, 256, 51), repeat=3):
-        check(palette(f"#{bytes(channels).hex()}"))
+        check_contrast(palette(f"#{bytes(channels).hex()}"))
 
 
 @given(COLOURS)
-def test_the_colour_itself_is_what_the_org_has_chosen(colour: str) -> None:
+def test_the_brand_colour_is_the_one_that_the_org_chose(colour: str) -> None:
     assert palette(colour).brand == palette(colour.upper()).brand == colour
 
 
 @given(COLOURS)
-def test_a_colour_that_is_legible_already_is_left_as_it_is(colour: str) -> None:
+def test_a_legible_colour_is_not_changed(colour: str) -> None:
     found = palette(colour)
     for surfaces, text in ((LIGHT_SURFACES, found.brand_text), (DARK_SURFACES, found.brand_text_dark)):
         is_legible = min(contrast(colour, surface) for surface in surfaces) >= AA
@@ -56,7 +56,7 @@ def test_a_colour_that_is_legible_already_is_left_as_it_is(colour: str) -> None:
 
 
 @given(COLOURS)
-def test_text_becomes_darker_on_light_surfaces_and_lighter_on_dark_ones_and_not_by_more_than_it_needs(
+def test_text_colours_change_only_as_much_as_legibility_needs(
     colour: str,
 ) -> None:
     found = palette(colour)
@@ -76,13 +76,13 @@ def test_text_becomes_darker_on_light_surfaces_and_lighter_on_dark_ones_and_not_
         ("#f00000", "#f00000", 1.0),
     ],
 )
-def test_contrast_is_what_wcag_says(one: str, other: str, expected: float) -> None:
+def test_contrast_follows_wcag(one: str, other: str, expected: float) -> None:
     assert round(contrast(one, other), 2) == expected
 
 
-def test_the_colours_of_our_stylesheet_are_legible_too() -> None:
+def test_the_colours_of_our_stylesheet_are_legible() -> None:
     ours = dict(re.findall(r"--(brand[\w-]*): (#[0-9a-f]{6});", STYLE.read_text()))
-    check(Palette(**{name.replace("-", "_"): colour for name, colour in ours.items()}))
+    check_contrast(Palette(**{name.replace("-", "_"): colour for name, colour in ours.items()}))
 
 
 def test_every_surface_of_our_stylesheet_is_checked() -> None:
@@ -100,10 +100,10 @@ def test_the_stylesheet_has_the_four_properties_and_nothing_else(colour: str) ->
 
 @pytest.mark.parametrize("colour", ["#12345", "#1234567", "red", "#12345g", "#fff;}body{display:none"])
 def test_an_invalid_colour_never_reaches_a_stylesheet(colour: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (whichever part of it gives in first)
+    with pytest.raises(ValueError):  # noqa: PT011 (several parts may refuse it)
         palette(colour)
 
 
-def test_the_address_of_a_logo_changes_with_the_logo() -> None:
+def test_the_url_of_a_logo_contains_its_hash() -> None:
     assert logo_path("acme", "0123456789abcdef" * 4) == "/logo/acme?v=0123456789ab"
     assert logo_path("acme", None) is None

@@ -1,4 +1,4 @@
-"""Buying in real browsers: a live map, a running clock, faster rivals, and a ticket in the end."""
+"""Buying in real browsers: a live map, a countdown, faster buyers, and a ticket at the end."""
 
 import io
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def browser(admin: httpx.Client) -> Iterator[Browser]:
         yield browser
 
 
-def hall(**changes: Any) -> dict[str, Any]:
+def hall_event(**changes: Any) -> dict[str, Any]:
     """Four rows of ten seats."""
     pool = {
         "code": "hall",
@@ -48,10 +48,10 @@ def hall(**changes: Any) -> dict[str, Any]:
     return example_event(pools=[pool], **changes)
 
 
-def test_two_seats_are_bought_in_one_browser_while_another_sees_them_turn(
+def test_seats_bought_in_one_browser_change_state_in_another(
     browser: Browser, server: Server, admin: httpx.Client
 ) -> None:
-    event = publish_event(admin, hall())
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann, browser_buyer(browser, server) as ben:
         ben.open_event(event)
         ann.open_event(event)
@@ -72,8 +72,8 @@ def test_two_seats_are_bought_in_one_browser_while_another_sees_them_turn(
         assert [ann.seat_state(seat) for seat in ("A-5", "A-6", "A-7")] == ["mine", "mine", "free"]
 
 
-def test_a_tickets_picture_is_its_code(browser: Browser, server: Server, admin: httpx.Client, org: Org) -> None:
-    event = publish_event(admin, hall())
+def test_the_qr_code_of_a_ticket_is_its_code(browser: Browser, server: Server, admin: httpx.Client, org: Org) -> None:
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         ann.click_seat("B-2")
@@ -93,7 +93,7 @@ def test_a_tickets_picture_is_its_code(browser: Browser, server: Server, admin: 
 
 
 def test_an_expired_hold_is_free_again_in_both_browsers(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, hall(policy={"hold_seconds": 4}))
+    event = publish_event(admin, hall_event(policy={"hold_seconds": 4}))
     with browser_buyer(browser, server) as ann, browser_buyer(browser, server) as ben:
         ben.open_event(event)
         ann.open_event(event)
@@ -106,8 +106,8 @@ def test_an_expired_hold_is_free_again_in_both_browsers(browser: Browser, server
         ann.expect_seat("C-1", "free")
 
 
-def test_the_best_seats_are_found(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, hall())
+def test_a_buyer_gets_the_best_seats(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         ann.page.get_by_label("How many").select_option("3")
@@ -120,18 +120,18 @@ def test_the_best_seats_are_found(browser: Browser, server: Server, admin: httpx
 
 def test_the_slower_of_two_buyers_is_offered_other_seats(browser: Browser, server: Server, admin: httpx.Client) -> None:
     """The live feed is cut off in the slower browser."""
-    event = publish_event(admin, hall())
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann, browser_buyer(browser, server) as ben:
-        cut_off: list[bool] = []
+        is_cut: list[bool] = []
 
         def relay(socket: WebSocketRoute) -> None:
             feed = socket.connect_to_server()
-            feed.on_message(lambda message: None if cut_off else socket.send(message))
+            feed.on_message(lambda message: None if is_cut else socket.send(message))
 
         ben.page.route_web_socket("**/live", relay)
         ben.open_event(event)
         ann.open_event(event)
-        cut_off.append(True)
+        is_cut.append(True)
         ben.click_seat("D-4")
         ann.click_seat("D-4")
         ann.hold()
@@ -146,10 +146,10 @@ def test_the_slower_of_two_buyers_is_offered_other_seats(browser: Browser, serve
         ben.errors = [text for text in ben.errors if "409" not in text]
 
 
-def test_a_buyer_who_loses_a_chosen_seat_sees_a_message_and_keeps_the_others(
+def test_a_buyer_who_loses_a_chosen_seat_keeps_the_others(
     browser: Browser, server: Server, admin: httpx.Client
 ) -> None:
-    event = publish_event(admin, hall())
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         ann.click_seat("A-1")
@@ -159,7 +159,7 @@ def test_a_buyer_who_loses_a_chosen_seat_sees_a_message_and_keeps_the_others(
         assert ann.chosen_seats() == ["A-2"]
 
 
-def test_a_receipt_is_shown_before_it_is_sent_and_approved_while_the_page_waits(
+def test_a_receipt_has_a_preview_and_its_approval_updates_the_page(
     browser: Browser, server: Server, admin: httpx.Client
 ) -> None:
     places = {"code": "workers", "name": "Workers", "capacity": 3, "tariffs": [{"code": "fee", "price": 500}]}
@@ -183,11 +183,9 @@ def test_a_receipt_is_shown_before_it_is_sent_and_approved_while_the_page_waits(
         ann.expect_text("You're in!")
 
 
-def test_no_change_is_missed_while_the_server_is_restarted(
-    browser: Browser, server: Server, admin: httpx.Client
-) -> None:
-    """Changes meanwhile go through another server on the same database."""
-    event = publish_event(admin, hall())
+def test_a_page_misses_no_change_across_a_server_restart(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    """Another server on the same database makes the changes."""
+    event = publish_event(admin, hall_event())
     with running_server(server.database_url, workers=1) as one, browser_buyer(browser, one) as ann:
         ann.open_event(event)
         one.stop()
@@ -203,8 +201,8 @@ def test_no_change_is_missed_while_the_server_is_restarted(
         ann.errors = [text for text in ann.errors if "WebSocket" not in text]
 
 
-def test_everything_can_be_done_with_the_keyboard(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, hall())
+def test_a_ticket_can_be_bought_with_the_keyboard_alone(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         press = ann.page.keyboard.press
@@ -234,18 +232,18 @@ def wait_for_focus(ann: Any, selector: str) -> None:
     raise AssertionError(f"the keyboard does not reach {selector}")
 
 
-def test_a_ticket_is_bought_on_a_phone_in_spanish(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, hall(timezone="Europe/Madrid"))
+def test_a_ticket_can_be_bought_on_a_phone_in_spanish(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event(timezone="Europe/Madrid"))
     with browser_buyer(browser, server, **{**PHONE, "locale": "es-ES"}) as ann:
         ann.open_event(event)
         ann.expect_text("viernes, 5 de marzo de 2027, 20:00")
         ann.expect_text("En vivo · 40 libres")
         assert ann.page.evaluate("document.documentElement.scrollWidth") == 390
-        place = ann.page.evaluate("document.getElementById('map').map.position('B-5')")
-        ann.page.locator(".seatmap-frame").tap(position=place)
+        position = ann.page.evaluate("document.getElementById('map').map.position('B-5')")
+        ann.page.locator(".seatmap-frame").tap(position=position)
         if not ann.chosen_seats():
-            place = ann.page.evaluate("document.getElementById('map').map.position('B-5')")
-            ann.page.locator(".seatmap-frame").tap(position=place)
+            position = ann.page.evaluate("document.getElementById('map').map.position('B-5')")
+            ann.page.locator(".seatmap-frame").tap(position=position)
         assert ann.chosen_seats() == ["B-5"]
         ann.expect_text("35,70 €")
         ann.hold()
@@ -257,8 +255,10 @@ def test_a_ticket_is_bought_on_a_phone_in_spanish(browser: Browser, server: Serv
         ann.expect_text("Confirmada")
 
 
-def test_a_second_tab_and_the_back_button_show_what_is(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    event = publish_event(admin, hall())
+def test_a_second_tab_and_the_back_button_show_the_current_state(
+    browser: Browser, server: Server, admin: httpx.Client
+) -> None:
+    event = publish_event(admin, hall_event())
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         ann.click_seat("A-1")
@@ -279,7 +279,7 @@ def test_a_second_tab_and_the_back_button_show_what_is(browser: Browser, server:
 
 def test_a_buyer_can_extend_the_hold_near_its_end(browser: Browser, server: Server, admin: httpx.Client) -> None:
     policy = {"hold_seconds": 50, "extend_seconds": 300, "max_hold_seconds": 600}
-    event = publish_event(admin, hall(policy=policy))
+    event = publish_event(admin, hall_event(policy=policy))
     with browser_buyer(browser, server) as ann:
         ann.open_event(event)
         ann.click_seat("A-1")
@@ -289,33 +289,31 @@ def test_a_buyer_can_extend_the_hold_near_its_end(browser: Browser, server: Serv
         expect(ann.page.locator("[data-countdown]")).to_contain_text("4:")
 
 
-def test_pages_work_in_a_frame_of_the_merchants_own_site(browser: Browser, server: Server, admin: httpx.Client) -> None:
-    """The merchant's page embeds the shop, which is another site to this browser."""
-    event = publish_event(admin, hall())
+def test_pages_work_in_a_frame_of_an_allowed_site(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    """To the browser, the merchant's page and the embedded pages are different sites."""
+    event = publish_event(admin, hall_event())
     token = expect_ok(admin.post("/v1/customer-tokens", json={"user": "ada"}), 201)["token"]
     with foreign_site() as (origin, pages), browser_buyer(browser, server) as ann:
         expect_ok(admin.patch("/v1/org", json={"frame_origins": [origin]}))
-        pages.append(framed(f"{server.url}/enter?token={token}&next=/e/{event}"))
+        pages.append(iframe_page(f"{server.url}/enter?token={token}&next=/e/{event}"))
         ann.page.goto(origin)
-        inside = ann.page.frame_locator("iframe")
-        expect(inside.locator("#live")).to_contain_text("40 free")
-        inside.get_by_role("button", name="Get the best seats").click()
-        expect(inside.locator("h1")).to_have_text("We're holding 2 spots for you")
-        inside.locator(".way").click()
+        frame = ann.page.frame_locator("iframe")
+        expect(frame.locator("#live")).to_contain_text("40 free")
+        frame.get_by_role("button", name="Get the best seats").click()
+        expect(frame.locator("h1")).to_have_text("We're holding 2 spots for you")
+        frame.locator(".way").click()
         with ann.page.context.expect_page() as opened:
-            inside.get_by_role("link", name="Go to checkout").click()
+            frame.get_by_role("link", name="Go to checkout").click()
         opened.value.get_by_role("button", name="Pay", exact=False).first.click()
-        expect(inside.locator("h1")).to_have_text("You're in!", timeout=WAIT_MS)
+        expect(frame.locator("h1")).to_have_text("You're in!", timeout=WAIT_MS)
     bookings = expect_ok(admin.get("/v1/bookings", params={"event": event}))["items"]
     assert [booking["user"] for booking in bookings] == ["ada"]
 
 
-def test_a_frame_of_a_site_that_was_not_named_stays_empty(
-    browser: Browser, server: Server, admin: httpx.Client
-) -> None:
-    event = publish_event(admin, hall())
+def test_a_frame_of_any_other_site_stays_empty(browser: Browser, server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, hall_event())
     with foreign_site() as (origin, pages), browser_buyer(browser, server) as ann:
-        pages.append(framed(f"{server.url}/e/{event}"))
+        pages.append(iframe_page(f"{server.url}/e/{event}"))
         ann.page.goto(origin)
         expect(ann.page.frame_locator("iframe").locator("body")).to_be_attached()
         assert ann.page.frame_locator("iframe").locator("#live").count() == 0
@@ -323,7 +321,6 @@ def test_a_frame_of_a_site_that_was_not_named_stays_empty(
         ann.errors.clear()
 
 
-def framed(address: str) -> str:
-    return (
-        f'<!doctype html><title>Shop</title><link rel=icon href="data:,"><iframe src="{address}" width=1000 height=900>'
-    )
+def iframe_page(address: str) -> str:
+    frame = f'<iframe src="{address}" width=1000 height=900>'
+    return f'<!doctype html><title>Merchant</title><link rel=icon href="data:,">{frame}'

@@ -1,4 +1,4 @@
-"""Pages stay cheap: a fixed number of SQL statements each, however many events are on sale, and no signed token."""
+"""Pages stay cheap: each runs a fixed number of SQL statements, however many events are on sale, and signs no token."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,32 +48,32 @@ TICKETS_PAGE_STATEMENTS_MAX = 5
 START_PAGE_STATEMENTS_MAX = 3
 
 
-class Shop(Struct):
+class LocalPages(Struct):
     """The pages in this process, with every statement that their pool runs."""
 
     client: httpx.AsyncClient
     pool: db.Pool
     statements: list[str]
 
-    async def cost(self, path: str) -> int:
+    async def count_statements(self, path: str) -> int:
         """The number of statements of a page whose caches are warm."""
-        await self.look(path)
+        await self.get(path)
         self.statements.clear()
-        await self.look(path)
+        await self.get(path)
         return len(self.statements)
 
-    async def look(self, path: str) -> str:
+    async def get(self, path: str) -> str:
         answer = await self.client.get(path)
         assert answer.status_code == 200, answer.text
         return answer.text
 
 
 @asynccontextmanager
-async def shop_at(url: str, **settings: Any) -> AsyncIterator[Shop]:
+async def local_pages(url: str, **settings: Any) -> AsyncIterator[LocalPages]:
     statements: list[str] = []
 
     def record(query: Any) -> None:
-        # The pool resets a connection when it is returned; that is not a statement of the page.
+        # The pool resets a returned connection. That is no statement of the page.
         if "pg_advisory_unlock_all" not in query.query:
             statements.append(query.query)
 
@@ -88,16 +88,16 @@ async def shop_at(url: str, **settings: Any) -> AsyncIterator[Shop]:
         routes = create_pages(InProcessApi(OPERATIONS, services, Limits(services)), services)
         transport = httpx.ASGITransport(Starlette(routes=routes))
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            yield Shop(client, pool, statements)
+            yield LocalPages(client, pool, statements)
         await services.inbox.close()
     await engine.close()
 
 
-async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHandle) -> Booking:
-    """The guest of this browser gets a hold, so that the page has a booking to show."""
-    await shop.look(f"/e/{event.text}")
+async def _hold_as_guest(connection: db.Connection, pages: LocalPages, event: EventHandle) -> Booking:
+    """Place a hold for the guest of this browser, so that the page has a booking to show."""
+    await pages.get(f"/e/{event.text}")
     secret = await connection.fetchval("SELECT value FROM secret WHERE name = $1", SECRET_NAME)
-    session = read_cookie(shop.client.cookies[COOKIE], secret)
+    session = read_cookie(pages.client.cookies[COOKIE], secret)
     assert session is not None
     (outcome,) = await run_commands(connection, [new_hold_command(event, "A-1", user=session.user(event.org))])
     assert isinstance(outcome, Accepted)
@@ -106,76 +106,76 @@ async def _hold_as_guest(connection: db.Connection, shop: Shop, event: EventHand
 
 @async_test
 async def test_booking_pages_cost_few_statements(database: str) -> None:
-    async with lane_connection(database) as connection, shop_at(database) as shop:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
         event = await new_event(connection)
-        booking = await _hold_as_guest(connection, shop, event)
+        booking = await _hold_as_guest(connection, pages, event)
         path = f"/b/{ids.format_booking_id(event.id, booking.id)}"
-        assert await shop.cost(path) <= HELD_PAGE_STATEMENTS_MAX, shop.statements
-        assert await shop.cost(f"{path}/state") <= STATE_STATEMENTS_MAX, shop.statements
-        assert not [statement for statement in shop.statements if "FROM tariff" in statement]
+        assert await pages.count_statements(path) <= HELD_PAGE_STATEMENTS_MAX, pages.statements
+        assert await pages.count_statements(f"{path}/state") <= STATE_STATEMENTS_MAX, pages.statements
+        assert not [statement for statement in pages.statements if "FROM tariff" in statement]
         await run_commands(connection, [new_action_command(event, booking.id, Verb.CONFIRM)])
-        assert await shop.cost(path) <= TICKETS_PAGE_STATEMENTS_MAX, shop.statements
-        assert "/qr.svg" in await shop.look(path)
+        assert await pages.count_statements(path) <= TICKETS_PAGE_STATEMENTS_MAX, pages.statements
+        assert "/qr.svg" in await pages.get(path)
 
 
 @async_test
-async def test_an_event_page_costs_a_known_guest_few_statements_and_no_token(database: str) -> None:
-    async with lane_connection(database) as connection, shop_at(database) as shop:
+async def test_an_event_page_for_a_guest_costs_few_statements_and_no_token(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
         event = await new_event(connection)
-        await _hold_as_guest(connection, shop, event)
+        await _hold_as_guest(connection, pages, event)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jwt, "encode", lambda *_, **__: pytest.fail("a page signed a token"))
-            cost = await shop.cost(f"/e/{event.text}")
-        assert "A-1" in await shop.look(f"/e/{event.text}")
-        assert 1 <= cost <= EVENT_PAGE_STATEMENTS_MAX, shop.statements
+            count = await pages.count_statements(f"/e/{event.text}")
+        assert "A-1" in await pages.get(f"/e/{event.text}")
+        assert 1 <= count <= EVENT_PAGE_STATEMENTS_MAX, pages.statements
 
 
 @async_test
 async def test_a_list_costs_the_same_with_one_event_and_with_sixty(database: str) -> None:
-    async with lane_connection(database) as connection, shop_at(database) as shop:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
         org = await new_org(connection)
         slug = await connection.fetchval("SELECT slug FROM org")
         await new_event(connection, org, title="Number 0")
         paths = ("/", f"/o/{slug}")
-        alone = [await shop.cost(path) for path in paths]
+        alone = [await pages.count_statements(path) for path in paths]
         for number in range(1, 60):
             await new_event(connection, org, title=f"Number {number}")
-        assert [await shop.cost(path) for path in paths] == alone
+        assert [await pages.count_statements(path) for path in paths] == alone
         assert max(alone) <= START_PAGE_STATEMENTS_MAX
-        assert (await shop.look("/")).count(">Number ") == 60
+        assert (await pages.get("/")).count(">Number ") == 60
 
 
 @async_test
-async def test_a_pool_that_is_added_while_the_seats_are_read_waits_for_the_next_revision(database: str) -> None:
-    async with lane_connection(database) as connection, shop_at(database) as shop:
+async def test_a_pool_added_while_the_seats_are_read_appears_with_the_next_revision(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
         event = await new_event(connection)
         layout = f"/e/{event.text}/layout.json"
 
-        async def add_a_pool_first(*arguments: Any) -> Any:
+        async def add_pool_first(*arguments: Any) -> Any:
             change = EventChange(pools=[PoolChange(code="box", seats=SeatGrid(rows=["Z"], numbers=1))])
             await change_event(db.Database(connection), event.org, event.id, change, "test")
             return await get_seats(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(event_pages, "get_seats", add_a_pool_first)
-            assert "Z-1" not in await shop.look(layout)
-        assert "Z-1" in await shop.look(layout)
+            patch.setattr(event_pages, "get_seats", add_pool_first)
+            assert "Z-1" not in await pages.get(layout)
+        assert "Z-1" in await pages.get(layout)
 
 
 @async_test
-async def test_a_browser_that_asks_for_too_many_pages_has_to_wait(database: str) -> None:
-    async with lane_connection(database) as connection, shop_at(database, rate_per_address=2) as shop:
+async def test_a_browser_that_requests_too_many_pages_is_limited(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database, rate_per_address=2) as pages:
         event = await new_event(connection)
         for path in ("/", f"/e/{event.text}"):
             codes = []
             for _ in range(20):
-                shop.client.cookies.clear()
-                codes.append((await shop.client.get(path)).status_code)
+                pages.client.cookies.clear()
+                codes.append((await pages.client.get(path)).status_code)
             assert 429 in codes, path
 
 
 @async_test
-async def test_a_flood_of_customers_does_not_push_a_busy_key_out_of_the_cache(database: str) -> None:
+async def test_many_customers_do_not_evict_a_busy_key_from_the_cache(database: str) -> None:
     async with await db.create_pool(database, 1) as pool:
         authenticator = Authenticator(db.Database(pool))
         staff = Caller(b"", Role.ADMIN, "key:staff")

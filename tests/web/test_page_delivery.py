@@ -24,7 +24,7 @@ def buyer(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def comprador(server: Server) -> Iterator[httpx.Client]:
+def spanish_buyer(server: Server) -> Iterator[httpx.Client]:
     with new_visitor(server, "es") as client:
         yield client
 
@@ -38,7 +38,7 @@ def _description(page: Page) -> str | None:
     ("accepted", "is_compressed"),
     [("gzip", True), ("br, GZIP;q=0.5", True), ("", False), ("identity", False), ("br", False), ("gzip;q=0.0", False)],
 )
-def test_a_page_is_compressed_for_browsers_that_take_it(
+def test_a_page_is_compressed_for_browsers_that_accept_it(
     server: Server, admin: httpx.Client, accepted: str, is_compressed: bool
 ) -> None:
     event = publish_event(admin, example_event(title="Compressed"))
@@ -52,10 +52,10 @@ def test_a_page_is_compressed_for_browsers_that_take_it(
         assert html.lower().startswith(b"<!doctype html>"), path
 
 
-def test_the_token_of_a_form_looks_different_in_every_response_and_works(
+def test_the_token_of_a_form_differs_in_every_response_and_works(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
-    """Compressed pages would otherwise give it away, byte by byte, by their size."""
+    """Otherwise the sizes of compressed pages would reveal it byte by byte."""
     event = publish_event(admin, example_event())
     get_page(buyer, f"/e/{event}")
     forms = [get_page(buyer, f"/e/{event}").form("/hold") for _ in range(5)]
@@ -68,16 +68,16 @@ def test_the_token_of_a_form_looks_different_in_every_response_and_works(
     assert submit_form(buyer, forms[0], form_token=altered, **STANDING).status_code == 403
 
 
-def test_pages_describe_themselves_in_the_readers_language(
-    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+def test_pages_have_a_description_in_the_readers_language(
+    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(title="Opera", details={"address": "1 Main St"}))
-    shown = _description(get_page(buyer, f"/e/{event}")) or ""
+    description = _description(get_page(buyer, f"/e/{event}")) or ""
     for part in ("Opera", "Friday, March 5, 2027", "1 Main St", org.slug):
-        assert part in shown
-    assert "viernes, 5 de marzo de 2027" in (_description(get_page(comprador, f"/e/{event}")) or "")
+        assert part in description
+    assert "viernes, 5 de marzo de 2027" in (_description(get_page(spanish_buyer, f"/e/{event}")) or "")
     for path in ("/", f"/o/{org.slug}", f"/o/{org.slug}/bookings"):
-        english, spanish = (_description(get_page(client, path)) for client in (buyer, comprador))
+        english, spanish = (_description(get_page(client, path)) for client in (buyer, spanish_buyer))
         assert english
         assert spanish
         assert english != spanish
@@ -86,7 +86,7 @@ def test_pages_describe_themselves_in_the_readers_language(
     assert booking.text.startswith("Opera · Your booking · ")
 
 
-def test_private_pages_ask_search_engines_to_stay_away(
+def test_private_pages_tell_search_engines_not_to_index_them(
     server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
@@ -96,16 +96,16 @@ def test_private_pages_ask_search_engines_to_stay_away(
         assert bool(robots) is is_private, path
 
 
-def test_the_page_after_a_payment_speaks_the_readers_language(buyer: httpx.Client, comprador: httpx.Client) -> None:
+def test_the_page_after_a_payment_is_in_the_readers_language(buyer: httpx.Client, spanish_buyer: httpx.Client) -> None:
     assert section("en", "sandbox")["thanks_text"] in get_page(buyer, "/paid").text
-    assert section("es", "sandbox")["thanks_text"] in get_page(comprador, "/paid").text
+    assert section("es", "sandbox")["thanks_text"] in get_page(spanish_buyer, "/paid").text
 
 
 @pytest.mark.parametrize("name", ["sandbox", "description"])
-def test_no_text_of_a_section_is_left_unused(name: str) -> None:
+def test_no_text_of_a_section_is_unused(name: str) -> None:
     sources = [path.read_text() for path in TEMPLATES.rglob("*.html")]
     sources += [path.read_text() for path in TEMPLATES.parent.glob("*.py")]
-    said = "\n".join(sources)
+    source = "\n".join(sources)
     for key in section("en", name):
         stem = re.sub(r"^(?:result|refused)\.|[._](?:text|title|button)$", "", key)
-        assert re.search(rf"[\"'.]{stem}[\"']", said), key
+        assert re.search(rf"[\"'.]{stem}[\"']", source), key

@@ -44,12 +44,12 @@ STANDING = {"quantity__1__0": "2"}
 PLACES: list[dict[str, Any]] = [{"code": "places", "capacity": 3, "tariffs": [{"code": "full", "price": 1000}]}]
 FREE: list[dict[str, Any]] = [{"code": "places", "capacity": 3, "tariffs": [{"code": "full", "price": 0}]}]
 ONE = {"quantity__0__0": "1"}
-AWAITED_SECONDS = 30
+WAIT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
 def org(server: Server) -> Org:
-    """An org with a known slug, for the addresses of its pages."""
+    """An org with a known slug, for the URLs of its pages."""
     return Org(server.database_url, "acme")
 
 
@@ -60,17 +60,17 @@ def buyer(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def comprador(server: Server) -> Iterator[httpx.Client]:
+def spanish_buyer(server: Server) -> Iterator[httpx.Client]:
     with new_visitor(server, "es-CO,en;q=0.5") as client:
         yield client
 
 
-def _run_out(server: Server, booking: str) -> None:
+def _expire(server: Server, booking: str) -> None:
     """Expire a hold without waiting."""
-    named = ids.parse_booking_id(booking.removeprefix("/b/"))
-    assert named is not None
+    parsed = ids.parse_booking_id(booking.removeprefix("/b/"))
+    assert parsed is not None
     statement = "UPDATE booking SET expires_at = holdfast_now() - interval '1 second' WHERE event_id = $1 AND id = $2"
-    query(server.database_url, statement, *named)
+    query(server.database_url, statement, *parsed)
 
 
 def _id(booking: str) -> str:
@@ -86,7 +86,7 @@ def _title(page: Page) -> str:
     return page.text.partition(" · ")[0]
 
 
-def test_the_start_page_shows_no_org_the_only_org_or_all_orgs(postgres: str) -> None:
+def test_the_start_page_shows_the_events_of_every_org(postgres: str) -> None:
     with (
         fresh_database(postgres) as database,
         running_server(database, workers=1) as server,
@@ -113,8 +113,8 @@ def test_the_start_page_shows_no_org_the_only_org_or_all_orgs(postgres: str) -> 
 
 
 def test_pages_promise_emails_only_if_there_is_a_mail_server(server: Server, product: Server) -> None:
-    for sends, shop in ((True, server), (False, product)):
-        with shop.client(Org(shop.database_url).headers()) as admin, new_visitor(shop) as buyer:
+    for sends, site in ((True, server), (False, product)):
+        with site.client(Org(site.database_url).headers()) as admin, new_visitor(site) as buyer:
             event = publish_event(admin, example_event(preset="registration", pools=FREE))
             page = get_page(buyer, f"/e/{event}")
             assert ("We'll email your tickets here." in page.text) is sends
@@ -126,7 +126,7 @@ def test_pages_promise_emails_only_if_there_is_a_mail_server(server: Server, pro
 
 
 def test_a_missing_page_is_shown_in_the_readers_language(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+    server: Server, admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
     draft = expect_ok(admin.post("/v1/events", json=example_event(title="Secret plans")), 201)["id"]
     absent = ids.format_event_id(bytes(16))
@@ -138,12 +138,12 @@ def test_a_missing_page_is_shown_in_the_readers_language(
     ]
     for path in paths:
         assert _title(get_page(buyer, path, 404)) == "We couldn't find that page", path
-        assert _title(get_page(comprador, path, 404)) == "No encontramos esta página", path
+        assert _title(get_page(spanish_buyer, path, 404)) == "No encontramos esta página", path
     assert get_page(buyer, f"/e/{draft}", 404).text == get_page(buyer, f"/e/{absent}", 404).text
 
 
-def test_a_booking_is_shown_to_the_browser_that_made_it_and_to_no_other(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+def test_only_the_browser_that_made_a_booking_can_see_it(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, reviewed_event(title="Private matters"))
     booking = hold_on_page(buyer, event, **STANDING)
@@ -152,26 +152,24 @@ def test_a_booking_is_shown_to_the_browser_that_made_it_and_to_no_other(
     absent = f"/b/{ids.format_booking_id(parsed[0], bytes(16))}"
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
     ticket = get_page(buyer, booking).links("/ticket.pdf")[0].partition("/tickets/")[2].partition("/")[0]
-    own = hold_on_page(comprador, event, **STANDING)
-    with new_visitor(server, "es") as never_here:
-        for stranger in (never_here, comprador):
+    own = hold_on_page(spanish_buyer, event, **STANDING)
+    with new_visitor(server, "es") as new_browser:
+        for stranger in (new_browser, spanish_buyer):
             for file in ("", "/state", "/calendar.ics", f"/tickets/{ticket}/qr.svg", f"/tickets/{ticket}/ticket.pdf"):
-                theirs = get_page(stranger, booking + file, 404)
-                assert theirs.text == get_page(stranger, absent + file, 404).text
-                assert "Private matters" not in theirs.text
-    assert comprador.get(f"{own}/tickets/{ticket}/qr.svg").status_code == 404
-    token = {"form_token": get_page(comprador, f"/e/{event}").form("/hold").fields["form_token"]}
+                missing = get_page(stranger, booking + file, 404)
+                assert missing.text == get_page(stranger, absent + file, 404).text
+                assert "Private matters" not in missing.text
+    assert spanish_buyer.get(f"{own}/tickets/{ticket}/qr.svg").status_code == 404
+    token = {"form_token": get_page(spanish_buyer, f"/e/{event}").form("/hold").fields["form_token"]}
     for verb in ("extend", "cancel", "pay"):
         origin = {"Origin": server.url}
-        assert comprador.post(f"{booking}/{verb}", data=token, headers=origin).status_code == 404
-    answer = comprador.post(f"{booking}/receipt", data=token, files={"file": ("r.png", TINY_PNG)})
+        assert spanish_buyer.post(f"{booking}/{verb}", data=token, headers=origin).status_code == 404
+    answer = spanish_buyer.post(f"{booking}/receipt", data=token, files={"file": ("r.png", TINY_PNG)})
     assert answer.status_code == 404
     assert expect_ok(admin.get(f"/v1/bookings/{_id(booking)}"))["status"] == "confirmed"
 
 
-def test_a_buyer_without_script_goes_from_the_event_to_the_tickets(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_buyer_without_script_can_buy_tickets(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(
         admin, example_event(title="All the way", details={"address": "1 Main St", "doors_open": "at seven"})
     )
@@ -198,7 +196,7 @@ def test_a_buyer_without_script_goes_from_the_event_to_the_tickets(
     assert "2 spots held for you" in get_page(buyer, f"/e/{event}").text
     back = pay_in_sandbox(buyer, booking)
     assert back.startswith(f"{booking}?payment=pay_")
-    wait_until(lambda: "You're in!" in get_page(buyer, back).text, AWAITED_SECONDS)
+    wait_until(lambda: "You're in!" in get_page(buyer, back).text, WAIT_SECONDS)
     page = get_page(buyer, back)
     assert "Here are your 2 tickets" in page.text
     assert "We've emailed you a copy." in page.text
@@ -219,22 +217,20 @@ def test_tickets_come_as_a_qr_code_a_pdf_and_a_calendar_entry(
     pictures = [attributes["src"] or "" for tag, attributes in page.tags if tag == "img"]
     assert len(pictures) == len(codes) == 2
     for address, code in zip(pictures, codes, strict=True):
-        drawn = buyer.get(address)
-        assert (drawn.status_code, drawn.headers["content-type"]) == (200, "image/svg+xml")
-        assert read_qr_codes(render_svg(ElementTree.fromstring(drawn.content))) == [code]
-    paper = buyer.get(page.links("/ticket.pdf")[0])
-    assert paper.headers["content-type"] == "application/pdf"
-    assert paper.content.startswith(b"%PDF-")
-    date = buyer.get(page.links("/calendar.ics")[0])
-    assert date.headers["content-type"] == "text/calendar; charset=utf-8"
-    (entry,) = icalendar.Calendar.from_ical(date.content).events
+        qr_code = buyer.get(address)
+        assert (qr_code.status_code, qr_code.headers["content-type"]) == (200, "image/svg+xml")
+        assert read_qr_codes(render_svg(ElementTree.fromstring(qr_code.content))) == [code]
+    pdf = buyer.get(page.links("/ticket.pdf")[0])
+    assert pdf.headers["content-type"] == "application/pdf"
+    assert pdf.content.startswith(b"%PDF-")
+    calendar = buyer.get(page.links("/calendar.ics")[0])
+    assert calendar.headers["content-type"] == "text/calendar; charset=utf-8"
+    (entry,) = icalendar.Calendar.from_ical(calendar.content).events
     assert (entry["summary"], entry["location"]) == ("With tickets", "Here")
     assert entry.start.isoformat() == "2027-03-05T19:00:00+00:00"
 
 
-def test_a_ticket_that_was_used_is_shown_as_used(
-    server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_used_ticket_is_shown_as_used(server: Server, org: Org, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
     assert "Used" not in get_page(buyer, booking).text
@@ -243,9 +239,7 @@ def test_a_ticket_that_was_used_is_shown_as_used(
     assert get_page(buyer, booking).text.count("Used") == 1
 
 
-def test_more_time_can_be_had_near_the_end_and_as_far_as_the_policy_goes(
-    server: Server, admin: httpx.Client, buyer: httpx.Client
-) -> None:
+def test_a_buyer_can_extend_a_hold_up_to_the_maximum(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     policy = {"hold_seconds": 60, "extend_seconds": 120, "max_hold_seconds": 100}
     booking = hold_on_page(buyer, publish_event(admin, example_event(policy=policy)), **STANDING)
     page = get_page(buyer, booking)
@@ -257,7 +251,9 @@ def test_more_time_can_be_had_near_the_end_and_as_far_as_the_policy_goes(
     assert not page.has_form("/extend")
 
 
-def test_no_extension_is_offered_at_the_limit(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_hold_that_cannot_be_extended_offers_no_extension(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event(policy={"extend_seconds": 0})), **STANDING)
     page = get_page(buyer, booking)
     assert "This hold can't be extended any further." in page.text
@@ -284,18 +280,20 @@ def test_the_script_of_a_booking_page_gets_all_its_data(
 def test_every_element_a_script_needs_is_on_its_page(
     server: Server, admin: httpx.Client, buyer: httpx.Client, script: str
 ) -> None:
-    """Only a buyer would notice a name that one side has changed."""
+    """Otherwise only a buyer would notice that one side renamed something."""
     event = publish_event(admin, example_event())
     page = get_page(buyer, f"/e/{event}")
     if script == "booking.js":
         page = get_page(buyer, redirect_target(submit_form(buyer, page.form("/hold"), **STANDING)))
     source = (STATIC / script).read_text()
-    told = page.data
-    assert set(re.findall(r"\bpage\.(\w+)", source)) - {"js"} <= set(told)
-    assert set(re.findall(r"\bsay\(\"(\w+)\"", source)) <= {key.removesuffix(".many") for key in told["texts"]}
+    data = page.data
+    assert set(re.findall(r"\bpage\.(\w+)", source)) - {"js"} <= set(data)
+    assert set(re.findall(r"\bsay\(\"(\w+)\"", source)) <= {key.removesuffix(".many") for key in data["texts"]}
 
 
-def test_the_best_seats_are_had_without_a_script(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_buyer_without_script_can_get_the_best_seats(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
     event = publish_event(admin, example_event())
     (form,) = [form for form in get_page(buyer, f"/e/{event}").forms if "best_pool" in form.fields]
     assert (form.fields["best_quantity"], form.fields["best_adjacent"]) == ("2", "yes")
@@ -308,10 +306,10 @@ def test_the_best_seats_are_had_without_a_script(server: Server, admin: httpx.Cl
     assert get_page(buyer, f"/e/{event}").data["mine"] == seats
 
 
-def test_the_best_seats_of_another_area_are_had_at_its_own_price(
+def test_the_best_seats_of_another_area_have_its_own_price(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
-    """Without a script the prices to choose from stay those of the first area."""
+    """Without a script, the form keeps offering the prices of the first area."""
     pools = [
         {"code": name, "tariffs": [{"code": f"{name}-full", "price": price}], "seats": {"rows": [name], "numbers": 5}}
         for name, price in (("stalls", 3000), ("balcony", 2000))
@@ -324,7 +322,7 @@ def test_the_best_seats_of_another_area_are_had_at_its_own_price(
     assert (found["subtotal"], {item["tariff"] for item in found["items"]}) == (4000, {"balcony-full"})
 
 
-def test_too_many_of_the_best_seats_are_refused_with_a_reason(
+def test_a_request_for_too_many_best_seats_is_refused_with_a_reason(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     pools = [{"code": "box", "tariffs": [{"code": "full", "price": 1}], "seats": {"rows": ["A", "B"], "numbers": 2}}]
@@ -345,8 +343,8 @@ def test_a_free_booking_is_confirmed_at_once_and_can_be_cancelled(
     page = get_page(buyer, booking)
     assert "You're in!" in page.text
     assert "Total Free" in page.text
-    again = parse_page(submit_form(buyer, get_page(buyer, f"/e/{event}").form("/hold"), **ONE), 409)
-    assert "You already have a booking for this event." in again.text
+    second = parse_page(submit_form(buyer, get_page(buyer, f"/e/{event}").form("/hold"), **ONE), 409)
+    assert "You already have a booking for this event." in second.text
     assert redirect_target(submit_form(buyer, page.form("/cancel"))) == booking
     assert "This booking is no longer valid." in get_page(buyer, booking).text
     assert redirect_target(submit_form(buyer, page.form("/cancel"))) == booking
@@ -373,7 +371,7 @@ def test_a_paid_booking_cannot_be_cancelled_on_the_page(
     assert "You're in!" in refused.text
 
 
-def test_cancelled_places_are_free_at_once(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_places_of_a_cancelled_hold_are_free_at_once(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event(pools=PLACES))
     booking = hold_on_page(buyer, event, quantity__0__0="3")
     assert "Sold out" in get_page(buyer, f"/e/{event}").text
@@ -388,8 +386,8 @@ def _token(client: httpx.Client, event: str) -> dict[str, str]:
     return {"form_token": get_page(client, f"/e/{event}").form("/hold").fields["form_token"]}
 
 
-def test_an_unavailable_choice_shows_the_page_with_a_reason(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+def test_a_refused_choice_shows_the_page_with_a_reason(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(pools=PLACES, policy={"max_units_per_user": 2}))
     form = get_page(buyer, f"/e/{event}").form("/hold")
@@ -402,7 +400,7 @@ def test_an_unavailable_choice_shows_the_page_with_a_reason(
     assert "including your email address." in mail.text
     redirect_target(submit_form(buyer, form, quantity__0__0="2"))
     short = parse_page(
-        submit_form(comprador, get_page(comprador, f"/e/{event}").form("/hold"), quantity__0__0="2"), 409
+        submit_form(spanish_buyer, get_page(spanish_buyer, f"/e/{event}").form("/hold"), quantity__0__0="2"), 409
     )
     assert "Lo sentimos, ya no quedan suficientes lugares." in short.text
     assert "Queda 1" in short.text
@@ -420,23 +418,24 @@ def test_an_invalid_number_of_places_is_refused(
     assert _bookings(admin, event) == []
 
 
-def test_an_area_that_is_full_can_be_neither_chosen_nor_had(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+def test_a_full_area_can_be_neither_chosen_nor_booked(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(pools=PLACES))
-    early = get_page(comprador, f"/e/{event}").form("/hold")
+    early = get_page(spanish_buyer, f"/e/{event}").form("/hold")
     hold_on_page(buyer, event, quantity__0__0="3")
-    page = get_page(comprador, f"/e/{event}")
+    page = get_page(spanish_buyer, f"/e/{event}")
     assert "Agotado" in page.text
     assert "quantity.0.0" not in page.form("/hold").fields
     assert (
-        "Lo sentimos, ya no quedan suficientes lugares." in parse_page(submit_form(comprador, early, **ONE), 409).text
+        "Lo sentimos, ya no quedan suficientes lugares."
+        in parse_page(submit_form(spanish_buyer, early, **ONE), 409).text
     )
-    assert "Agotado" in get_page(comprador, "/o/acme").text
+    assert "Agotado" in get_page(spanish_buyer, "/o/acme").text
 
 
-def test_a_taken_seat_is_explained_to_the_script_with_its_name(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, comprador: httpx.Client
+def test_a_refused_seat_is_named_in_the_answer_to_the_script(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event(policy={"avoid_orphans": True}))
     script = {"Accept": "application/json"}
@@ -447,36 +446,36 @@ def test_a_taken_seat_is_explained_to_the_script_with_its_name(
     document = expect_ok(taken, 201)
     assert set(document) == {"booking"}
     assert "A-5" in get_page(buyer, document["booking"]).text
-    form = get_page(comprador, f"/e/{event}").form("/hold")
-    refused = submit_form(comprador, form, script, seats='[{"seat": "A-5"}, {"seat": "A-4"}]')
+    form = get_page(spanish_buyer, f"/e/{event}").form("/hold")
+    refused = submit_form(spanish_buyer, form, script, seats='[{"seat": "A-5"}, {"seat": "A-4"}]')
     assert refused.status_code == 409
     text = "Lo sentimos, alguien acaba de tomar A-5."
     assert refused.json() == {"code": "seat_taken", "text": text, "conflicts": ["A-5"]}
-    lonely = submit_form(comprador, form, script, seats='[{"seat": "A-8"}]')
-    assert (lonely.status_code, lonely.json()["code"], lonely.json()["conflicts"]) == (409, "orphan_seat", ["A-7"])
-    assert "A-7" in lonely.json()["text"]
+    orphan = submit_form(spanish_buyer, form, script, seats='[{"seat": "A-8"}]')
+    assert (orphan.status_code, orphan.json()["code"], orphan.json()["conflicts"]) == (409, "orphan_seat", ["A-7"])
+    assert "A-7" in orphan.json()["text"]
     for wrong in ('[{"seat": 1}]', "[", "{}", '[{"seat": "A-1", "quantity": 2}]', "[[]]", '"A-1"', "null"):
-        answer = submit_form(comprador, form, script, seats=wrong)
+        answer = submit_form(spanish_buyer, form, script, seats=wrong)
         assert answer.status_code == 422, wrong
         assert answer.json()["text"], wrong
-    unknown = submit_form(comprador, form, script, seats='[{"seat": "Z-9"}]')
+    unknown = submit_form(spanish_buyer, form, script, seats='[{"seat": "Z-9"}]')
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_seat")
     assert unknown.json()["text"] == "Algo no funcionó. Inténtalo de nuevo."
 
 
-def test_the_same_form_sent_many_times_at_once_is_one_booking(
+def test_simultaneous_copies_of_a_form_make_one_booking(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
     form = get_page(buyer, f"/e/{event}").form("/hold")
     with ThreadPoolExecutor(6) as threads:
         sent = [threads.submit(submit_form, buyer, form, **STANDING) for _ in range(6)]
-        places = {redirect_target(each.result()) for each in sent}
-    assert len(places) == 1
+        targets = {redirect_target(each.result()) for each in sent}
+    assert len(targets) == 1
     assert len(_bookings(admin, event)) == 1
 
 
-def test_another_choice_on_the_same_page_and_the_same_on_another_are_holds_of_their_own(
+def test_another_choice_or_another_page_makes_a_new_hold(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
@@ -488,27 +487,27 @@ def test_another_choice_on_the_same_page_and_the_same_on_another_are_holds_of_th
     assert sum(item["quantity"] for booking in _bookings(admin, event) for item in booking["items"]) == 5
 
 
-def test_the_same_pay_form_sent_many_times_is_one_payment(
+def test_simultaneous_copies_of_a_pay_form_start_one_payment(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
     form = get_page(buyer, booking).form("/pay")
     with ThreadPoolExecutor(4) as threads:
         sent = [threads.submit(submit_form, buyer, form) for _ in range(4)]
-        places = {redirect_target(each.result()) for each in sent}
-    assert len(places) == 1
+        targets = {redirect_target(each.result()) for each in sent}
+    assert len(targets) == 1
     assert len(expect_ok(admin.get(f"/v1/bookings/{_id(booking)}"))["payments"]) == 1
 
 
-def test_a_failed_payment_says_so_and_can_be_retried(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_failed_payment_is_shown_and_can_be_retried(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
     back = pay_in_sandbox(buyer, booking, "fail")
-    wait_until(lambda: "Your payment didn't go through" in get_page(buyer, back).text, AWAITED_SECONDS)
+    wait_until(lambda: "Your payment didn't go through" in get_page(buyer, back).text, WAIT_SECONDS)
     back = pay_in_sandbox(buyer, booking)
-    wait_until(lambda: "You're in!" in get_page(buyer, back).text, AWAITED_SECONDS)
+    wait_until(lambda: "You're in!" in get_page(buyer, back).text, WAIT_SECONDS)
 
 
-def test_a_buyer_who_returns_before_the_notice_is_asked_to_wait(
+def test_a_page_before_the_notice_asks_the_buyer_to_wait(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     booking = hold_on_page(buyer, publish_event(admin, example_event()), **STANDING)
@@ -533,9 +532,7 @@ def test_an_unknown_payment_method_is_refused(
 
 
 @pytest.mark.parametrize("key", ["", "x" * 5000, "ä\r\nx-a: b", "\0"])
-def test_a_key_of_a_form_that_no_page_has_is_as_good_as_another(
-    server: Server, admin: httpx.Client, buyer: httpx.Client, key: str
-) -> None:
+def test_any_key_in_a_form_is_accepted(server: Server, admin: httpx.Client, buyer: httpx.Client, key: str) -> None:
     event = publish_event(admin, example_event())
     booking = redirect_target(submit_form(buyer, get_page(buyer, f"/e/{event}").form("/hold"), **STANDING, key=key))
     form = get_page(buyer, booking).form("/pay")
@@ -567,7 +564,7 @@ def test_a_rejected_receipt_shows_the_reason(server: Server, admin: httpx.Client
     assert "It is of <last> year." in page.text
 
 
-def test_a_file_that_is_no_receipt_is_refused_with_what_would_be_one(
+def test_an_invalid_receipt_is_refused_with_the_accepted_types(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     booking = hold_on_page(buyer, publish_event(admin, reviewed_event()), **STANDING)
@@ -591,11 +588,11 @@ def test_a_file_that_is_no_receipt_is_refused_with_what_would_be_one(
 
 
 def _alert(page: Page) -> str:
-    """What stands above the summary. The title of the page ends before it."""
+    """The text between the page title and the summary."""
     return page.text.partition(" · Your booking · ")[2].partition("Your booking")[0]
 
 
-def test_no_page_asks_for_a_receipt_that_nobody_reviews(
+def test_a_page_offers_no_receipt_upload_if_the_event_offers_no_review(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
@@ -605,7 +602,7 @@ def test_no_page_asks_for_a_receipt_that_nobody_reviews(
     assert parse_page(answer, 409).data["status"] == "held"
 
 
-def test_more_receipts_than_are_taken_are_refused_without_speaking_of_places(
+def test_a_refused_receipt_does_not_show_the_limit_of_places(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, reviewed_event(policy={"review": "manual", "max_units_per_user": 4}))
@@ -618,13 +615,15 @@ def test_more_receipts_than_are_taken_are_refused_without_speaking_of_places(
     assert "That didn't work. Please try again." in _alert(page)
 
 
-def test_an_expired_hold_says_so_and_frees_its_places(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_an_expired_hold_is_shown_as_expired_and_frees_its_places(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
     event = publish_event(admin, example_event(pools=PLACES))
     booking = hold_on_page(buyer, event, quantity__0__0="3")
     held = get_page(buyer, booking)
     redirect_target(submit_form(buyer, held.form("/pay")))
     late = get_page(buyer, booking)
-    _run_out(server, booking)
+    _expire(server, booking)
     page = get_page(buyer, booking)
     assert "Your time ran out" in page.text
     assert "Did your payment go through anyway?" in page.text
@@ -638,12 +637,12 @@ def test_an_expired_hold_says_so_and_frees_its_places(server: Server, admin: htt
 
 
 def test_a_reason_code_is_shown_in_the_buyers_language(
-    server: Server, admin: httpx.Client, comprador: httpx.Client
+    server: Server, admin: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
-    booking = hold_on_page(comprador, publish_event(admin, example_event()), **STANDING)
+    booking = hold_on_page(spanish_buyer, publish_event(admin, example_event()), **STANDING)
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/refund", json={"reason": "refunded_by_provider"}))
-    page = get_page(comprador, booking)
+    page = get_page(spanish_buyer, booking)
     assert "El proveedor de pagos reembolsó el pago." in page.text
     assert "refunded_by_provider" not in page.text
 
@@ -671,7 +670,7 @@ def test_pages_show_a_refunded_booking_and_a_cancelled_event(
     assert "This event was cancelled." in parse_page(submit_form(buyer, form, **STANDING), 409).text
 
 
-def test_an_event_that_is_over_says_so(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_completed_event_is_shown_as_over(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(admin, example_event(title="Long ago", starts_at="2020-01-01T00:00:00Z"))
     booking = hold_on_page(buyer, event, **STANDING)
     expect_ok(admin.post(f"/v1/bookings/{_id(booking)}/confirm"))
@@ -684,7 +683,7 @@ def test_an_event_that_is_over_says_so(server: Server, admin: httpx.Client, buye
     assert "Long ago" in get_page(buyer, "/o/acme/bookings").text
 
 
-def test_my_bookings_are_mine(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
+def test_a_browser_lists_only_its_own_bookings(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     assert "No bookings yet" in get_page(buyer, "/o/acme/bookings").text
     event = publish_event(admin, example_event(title="Mine"))
     booking = hold_on_page(buyer, event, **STANDING)
@@ -693,17 +692,17 @@ def test_my_bookings_are_mine(server: Server, admin: httpx.Client, buyer: httpx.
         assert "No bookings yet" in get_page(other, "/o/acme/bookings").text
 
 
-def test_amounts_and_times_are_those_of_the_event_in_the_readers_language(
-    server: Server, admin: httpx.Client, comprador: httpx.Client
+def test_amounts_and_times_follow_the_event_and_the_readers_language(
+    server: Server, admin: httpx.Client, spanish_buyer: httpx.Client
 ) -> None:
-    places = [{"code": "p", "name": "Turno", "capacity": 50_000, "tariffs": [{"code": "t", "price": 1_234_567_800}]}]
+    pools = [{"code": "p", "name": "Turno", "capacity": 50_000, "tariffs": [{"code": "t", "price": 1_234_567_800}]}]
     event = publish_event(
         admin,
         example_event(
-            currency="COP", tax_bps=750, timezone="America/Bogota", starts_at="2027-03-06T01:30:00Z", pools=places
+            currency="COP", tax_bps=750, timezone="America/Bogota", starts_at="2027-03-06T01:30:00Z", pools=pools
         ),
     )
-    page = get_page(comprador, f"/e/{event}")
+    page = get_page(spanish_buyer, f"/e/{event}")
     assert ("html", {"lang": "es"}) in page.tags
     text = page.text.replace("\xa0", " ")
     for part in (
@@ -713,12 +712,12 @@ def test_amounts_and_times_are_those_of_the_event_in_the_readers_language(
         "12.345.678,00 COP",
     ):
         assert part in text, part
-    booking = hold_on_page(comprador, event, **ONE)
-    text = get_page(comprador, booking).text.replace("\xa0", " ")
+    booking = hold_on_page(spanish_buyer, event, **ONE)
+    text = get_page(spanish_buyer, booking).text.replace("\xa0", " ")
     for part in ("Impuestos (7,5 %) 925.925,85 COP", "Total 13.271.603,85 COP", "Te guardamos 1 lugar"):
         assert part in text, part
     euros = publish_event(admin, example_event())
-    assert "15,00 €" in get_page(comprador, f"/e/{euros}").text.replace("\xa0", " ")
+    assert "15,00 €" in get_page(spanish_buyer, f"/e/{euros}").text.replace("\xa0", " ")
     (found,) = _bookings(admin, event)
     assert found["language"] == "es"
 
@@ -737,14 +736,14 @@ def test_a_chosen_language_is_remembered(server: Server, buyer: httpx.Client) ->
     ("accepted_languages", "language"),
     [("", "en"), ("es", "es"), ("de,es-MX;q=0.9,en;q=0.8", "es"), ("fr", "en"), ("EN-us,es", "en"), (";;,=", "en")],
 )
-def test_the_first_language_of_the_browser_that_is_spoken_here_is_taken(
+def test_the_page_is_in_the_first_supported_language_of_the_browser(
     server: Server, accepted_languages: str, language: str
 ) -> None:
     with new_visitor(server, accepted_languages) as client:
         assert ("html", {"lang": language}) in get_page(client, "/o/nobody", 404).tags
 
 
-def test_after_a_form_the_links_to_other_languages_lead_to_the_page_it_was_on(
+def test_the_language_links_after_a_form_lead_to_its_page(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
     event = publish_event(admin, example_event())
@@ -752,15 +751,15 @@ def test_after_a_form_the_links_to_other_languages_lead_to_the_page_it_was_on(
     assert refused.links("lang=es") == [f"/e/{event}?lang=es"]
 
 
-def test_a_person_is_shown_a_page_where_there_is_nothing_and_a_program_a_problem(server: Server) -> None:
-    person, program = {"accept": "text/html,*/*;q=0.8"}, {"accept": "*/*"}
-    shown = httpx.get(f"{server.url}/nowhere/at/all", headers=person)
-    assert (shown.status_code, shown.headers["content-type"]) == (404, "text/html; charset=utf-8")
-    for path, headers in (("/nowhere", program), ("/v1/nowhere", person)):
-        told = httpx.get(f"{server.url}{path}", headers=headers)
-        assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+def test_an_unknown_path_shows_a_page_to_a_browser_and_a_problem_to_a_program(server: Server) -> None:
+    browser, program = {"accept": "text/html,*/*;q=0.8"}, {"accept": "*/*"}
+    page = httpx.get(f"{server.url}/nowhere/deeper", headers=browser)
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    for path, headers in (("/nowhere", program), ("/v1/nowhere", browser)):
+        problem = httpx.get(f"{server.url}{path}", headers=headers)
+        assert (problem.status_code, problem.headers["content-type"]) == (404, "application/problem+json")
 
 
-def test_a_forms_address_that_is_loaded_again_leads_to_its_page(server: Server) -> None:
+def test_a_get_request_to_a_form_url_redirects_to_its_page(server: Server) -> None:
     answer = httpx.get(f"{server.url}/e/ev_1/hold")
     assert (answer.status_code, answer.headers["location"]) == (303, "/e/ev_1")

@@ -12,17 +12,17 @@ STANDING = {"quantity__1__0": "2"}
 
 
 def _set_reason(server: Server, booking: str, reason: str) -> None:
-    """A reason that a person typed."""
+    """Set a reason as if staff had typed it."""
     parsed = ids.parse_booking_id(booking.removeprefix("/b/"))
     assert parsed is not None
     query(server.database_url, "UPDATE booking SET reason = $3 WHERE event_id = $1 AND id = $2", *parsed, reason)
 
 
-def test_a_spanish_buyer_reads_in_spanish_that_the_event_was_cancelled(server: Server, admin: httpx.Client) -> None:
+def test_buyers_read_in_their_language_that_the_event_was_cancelled(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
-    with new_visitor(server, "es") as comprador, new_visitor(server, "en") as buyer:
+    with new_visitor(server, "es") as spanish_buyer, new_visitor(server, "en") as buyer:
         bookings = {
-            "es": (comprador, hold_on_page(comprador, event, **STANDING)),
+            "es": (spanish_buyer, hold_on_page(spanish_buyer, event, **STANDING)),
             "en": (buyer, hold_on_page(buyer, event, **STANDING)),
         }
         for _, booking in bookings.values():

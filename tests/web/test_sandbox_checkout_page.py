@@ -31,11 +31,11 @@ from tests.support.merchant_server import SECRET, MerchantServer, checkout_reque
 T = TypeVar("T")
 
 
-class Place:
-    """The checkout page and the shop on one server, in a thread of its own."""
+class CheckoutSite:
+    """The checkout page and the merchant on one server, in a thread of its own."""
 
     def __init__(self, database: str) -> None:
-        self.shop = MerchantServer()
+        self.merchant = MerchantServer()
         self.sandbox: Sandbox
         self._loop = asyncio.new_event_loop()
         self._up: Future[None] = Future()
@@ -46,22 +46,24 @@ class Place:
         self._up.result(30)
 
     async def _serve(self, database: str) -> None:
-        pool, gone = [await db.create_pool(database, 4) for _ in range(2)]
-        await gone.close()
-        self.sandbox = Sandbox(db.Database(pool), SECRET, self.shop.url)
-        self.homeless = sandbox_routes(_site(gone), Sandbox(db.Database(gone), SECRET, self.shop.url))
+        pool, closed_pool = [await db.create_pool(database, 4) for _ in range(2)]
+        await closed_pool.close()
+        self.sandbox = Sandbox(db.Database(pool), SECRET, self.merchant.url)
+        self.routes_without_database = sandbox_routes(
+            _site(closed_pool), Sandbox(db.Database(closed_pool), SECRET, self.merchant.url)
+        )
         pages = [*sandbox_routes(_site(pool), self.sandbox), *asset_routes()]
         routes = [*pages, Route("/return", _return), Route("/thanks", _thanks)]
-        async with self.shop.serve(routes):
+        async with self.merchant.serve(routes):
             self._up.set_result(None)
             await self._done.wait()
         await pool.close()
 
     def run(self, work: Awaitable[T]) -> T:
-        async def awaited() -> T:
+        async def await_work() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(await_work(), self._loop).result(30)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._done.set)
@@ -69,10 +71,10 @@ class Place:
         self._loop.close()
 
     def start(self, **changes: Any) -> tuple[str, str]:
-        """A new payment: how the sandbox calls it, and where the buyer pays."""
+        """Start a payment, and return its reference and the URL of its checkout page."""
         self._count += 1
-        asked = checkout_request(f"pay_{self._count:04}", **{"return_url": f"{self.shop.url}/thanks", **changes})
-        started = self.run(self.sandbox.start(asked))
+        request = checkout_request(f"pay_{self._count:04}", **{"return_url": f"{self.merchant.url}/thanks", **changes})
+        started = self.run(self.sandbox.start(request))
         assert started.checkout_url is not None
         return started.ref, started.checkout_url
 
@@ -81,8 +83,8 @@ class Place:
         assert charge is not None
         return charge.status
 
-    def result(self, ref: str) -> list[PaymentResult | None]:
-        return [notice.result for notice in self.shop.notices if notice.ref == ref]
+    def results(self, ref: str) -> list[PaymentResult | None]:
+        return [notice.result for notice in self.merchant.notices if notice.ref == ref]
 
 
 def _site(pool: db.Pool) -> Site:
@@ -91,7 +93,7 @@ def _site(pool: db.Pool) -> Site:
 
 
 async def _return(request: Request) -> Response:
-    """A shop that leads its buyer on, to another origin."""
+    """Redirect the buyer to another origin, as some merchants do."""
     return RedirectResponse(f"http://localhost:{request.url.port}/thanks?{request.url.query}")
 
 
@@ -100,15 +102,15 @@ async def _thanks(_: Request) -> Response:
 
 
 @pytest.fixture(scope="module")
-def place(postgres: str) -> Iterator[Place]:
+def site(postgres: str) -> Iterator[CheckoutSite]:
     with fresh_database(postgres) as url:
-        place = Place(url)
-        yield place
-        place.close()
+        site = CheckoutSite(url)
+        yield site
+        site.close()
 
 
 @pytest.fixture(scope="module")
-def browser(place: Place) -> Iterator[Browser]:
+def browser(site: CheckoutSite) -> Iterator[Browser]:
     with chromium() as browser:
         yield browser
 
@@ -120,78 +122,78 @@ def client() -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def page(browser: Browser, place: Place) -> Iterator[Page]:
-    """A tab in which nothing may go wrong unseen, and nothing may be fetched from elsewhere."""
+def page(browser: Browser, site: CheckoutSite) -> Iterator[Page]:
+    """A tab that fails the test on script errors, policy violations and requests to other sites."""
     page = browser.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda message: complaints.append(message.text) if "Security Policy" in message.text else None)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if "Security Policy" in message.text else None)
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.set_default_timeout(10_000)
     yield page
     page.context.close()
-    assert complaints == []
-    ours = (place.shop.url, f"http://localhost:{place.shop.port}/thanks")
-    assert [url for url in asked if not url.startswith(ours)] == []
+    assert errors == []
+    ours = (site.merchant.url, f"http://localhost:{site.merchant.port}/thanks")
+    assert [url for url in urls if not url.startswith(ours)] == []
 
 
 @pytest.mark.parametrize(
-    ("button", "status", "news"),
+    ("button", "status", "results"),
     [
         ("Pay €30.00", ChargeStatus.PAID, [PaymentResult.CAPTURED]),
         ("Decline", ChargeStatus.FAILED, [PaymentResult.FAILED]),
         ("Pay and send twice", ChargeStatus.PAID, [PaymentResult.CAPTURED, PaymentResult.CAPTURED]),
     ],
 )
-def test_a_button_does_what_it_says_and_leads_back_to_the_shop(
-    place: Place, page: Page, button: str, status: ChargeStatus, news: list[PaymentResult]
+def test_a_button_has_its_effect_and_returns_to_the_merchant(
+    site: CheckoutSite, page: Page, button: str, status: ChargeStatus, results: list[PaymentResult]
 ) -> None:
-    ref, url = place.start()
+    ref, url = site.start()
     page.goto(url)
     page.get_by_role("button", name=button, exact=True).click()
     expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
-    assert page.url == f"{place.shop.url}/thanks?payment={ref.replace('sbx', 'pay')}"
-    assert place.status(ref) is status
-    wait_until(lambda: len(place.result(ref)) == len(news), 10)
-    assert place.result(ref) == news
-    assert len({notice.id for notice in place.shop.notices if notice.ref == ref}) == len(news)
+    assert page.url == f"{site.merchant.url}/thanks?payment={ref.replace('sbx', 'pay')}"
+    assert site.status(ref) is status
+    wait_until(lambda: len(site.results(ref)) == len(results), 10)
+    assert site.results(ref) == results
+    assert len({notice.id for notice in site.merchant.notices if notice.ref == ref}) == len(results)
 
 
-def test_a_late_payment_arrives_after_the_chosen_delay(place: Place, page: Page) -> None:
-    ref, url = place.start(expires_at=datetime.now(UTC) + timedelta(seconds=1), return_url="")
+def test_a_late_payment_arrives_after_the_chosen_delay(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start(expires_at=datetime.now(UTC) + timedelta(seconds=1), return_url="")
     page.goto(url)
     page.get_by_label("Seconds after the hold ends").fill("1")
     page.get_by_role("button", name="Pay late").click()
     expect(page.get_by_role("heading", name="On its way")).to_be_visible()
-    place.run(place.sandbox.close(ref))
-    wait_until(lambda: place.status(ref) is ChargeStatus.PAID, 10)
-    assert place.result(ref) == []
-    assert place.run(place.sandbox.send_due()) == 1
-    assert place.result(ref) == [PaymentResult.CAPTURED]
+    site.run(site.sandbox.close(ref))
+    wait_until(lambda: site.status(ref) is ChargeStatus.PAID, 10)
+    assert site.results(ref) == []
+    assert site.run(site.sandbox.send_due()) == 1
+    assert site.results(ref) == [PaymentResult.CAPTURED]
     page.reload()
     expect(page.get_by_role("heading", name="Paid")).to_be_visible()
 
 
-def test_an_invalid_delay_is_not_sent(place: Place, page: Page) -> None:
-    ref, url = place.start()
+def test_an_invalid_delay_is_not_sent(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start()
     page.goto(url)
     for text in ("", "-1", "1.5", "99999"):
         page.get_by_label("Seconds after the hold ends").fill(text)
         page.get_by_role("button", name="Pay late").click()
         assert page.url == url
         assert page.get_by_label("Seconds after the hold ends").evaluate("field => field.matches(':invalid')")
-    assert place.status(ref) is ChargeStatus.OPEN
+    assert site.status(ref) is ChargeStatus.OPEN
 
 
-def test_a_gateway_that_never_answers_sends_no_notice(place: Place, page: Page) -> None:
-    ref, url = place.start(return_url="")
+def test_a_gateway_that_never_answers_sends_no_notice(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start(return_url="")
     page.goto(url)
     page.get_by_role("button", name="Go silent").click()
     expect(page.get_by_role("heading", name="No answer")).to_be_visible()
     with pytest.raises(ProviderError):
-        place.run(place.sandbox.look_up(ref))
-    assert place.result(ref) == []
+        site.run(site.sandbox.look_up(ref))
+    assert site.results(ref) == []
 
 
 @pytest.mark.parametrize(
@@ -205,13 +207,13 @@ def test_a_gateway_that_never_answers_sends_no_notice(place: Place, page: Page) 
     ],
 )
 def test_a_finished_payment_shows_its_result_and_no_buttons(
-    place: Place, page: Page, action: Action | None, heading: str
+    site: CheckoutSite, page: Page, action: Action | None, heading: str
 ) -> None:
-    ref, url = place.start()
+    ref, url = site.start()
     if action:
-        place.run(place.sandbox.act(ref, action, 60))
+        site.run(site.sandbox.act(ref, action, 60))
     else:
-        place.run(place.sandbox.close(ref))
+        site.run(site.sandbox.close(ref))
     page.goto(url)
     expect(page.get_by_role("heading", name=heading)).to_be_visible()
     expect(page.get_by_role("button")).to_have_count(0)
@@ -219,37 +221,37 @@ def test_a_finished_payment_shows_its_result_and_no_buttons(
     expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
 
 
-def test_a_buyer_who_is_too_late_sees_that_the_checkout_has_expired(place: Place, page: Page) -> None:
-    ref, url = place.start()
+def test_a_late_buyer_sees_that_the_checkout_expired(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start()
     page.goto(url)
-    assert place.run(place.sandbox.close(ref)) == ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
+    assert site.run(site.sandbox.close(ref)) == ProviderStatus(PaymentResult.FAILED, 3000, "EUR")
     page.get_by_role("button", name="Pay €30.00").click()
     expect(page.get_by_role("alert")).to_have_text("This checkout has expired.")
     expect(page.get_by_role("heading", name="Checkout expired")).to_be_visible()
-    assert place.status(ref) is ChargeStatus.CLOSED
+    assert site.status(ref) is ChargeStatus.CLOSED
 
 
-def test_a_spanish_buyer_who_is_too_late_reads_why_in_spanish(place: Place, page: Page) -> None:
-    ref, url = place.start()
+def test_a_late_spanish_buyer_reads_the_reason_in_spanish(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start()
     page.goto(f"{url}?lang=es")
-    place.run(place.sandbox.close(ref))
+    site.run(site.sandbox.close(ref))
     page.get_by_role("button", name="Pagar 30,00").click()
     expect(page.get_by_role("alert")).to_have_text("Esta página de pago venció.")
 
 
-def test_a_shop_may_lead_its_buyer_on_to_another_origin(place: Place, page: Page) -> None:
-    ref, url = place.start(return_url=f"http://localhost:{place.shop.port}/thanks")
+def test_a_merchant_may_redirect_its_buyer_to_another_origin(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start(return_url=f"http://localhost:{site.merchant.port}/thanks")
     page.goto(url)
     page.get_by_role("button", name="Pay €30.00").click()
     expect(page.get_by_role("heading", name="Back in the shop")).to_be_visible()
-    ref, url = place.start(return_url=f"{place.shop.url}/return?order=7#top")
+    ref, url = site.start(return_url=f"{site.merchant.url}/return?order=7#top")
     page.goto(url)
     page.get_by_role("button", name="Pay €30.00").click()
-    page.wait_for_url(f"http://localhost:{place.shop.port}/thanks?order=7&payment={ref.replace('sbx', 'pay')}#top")
+    page.wait_for_url(f"http://localhost:{site.merchant.port}/thanks?order=7&payment={ref.replace('sbx', 'pay')}#top")
 
 
-def test_a_buyer_can_pay_with_the_keyboard_alone_and_sees_where_the_focus_is(place: Place, page: Page) -> None:
-    ref, url = place.start(return_url="")
+def test_a_buyer_can_pay_with_the_keyboard_alone_and_sees_the_focus(site: CheckoutSite, page: Page) -> None:
+    ref, url = site.start(return_url="")
     page.goto(url)
     page.keyboard.press("Tab")
     focused = page.locator(":focus")
@@ -257,11 +259,11 @@ def test_a_buyer_can_pay_with_the_keyboard_alone_and_sees_where_the_focus_is(pla
     assert focused.evaluate("it => getComputedStyle(it).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Paid")).to_be_visible()
-    assert place.status(ref) is ChargeStatus.PAID
+    assert site.status(ref) is ChargeStatus.PAID
 
 
-def test_the_page_shows_the_purchase_and_that_no_money_moves(place: Place, page: Page) -> None:
-    _, url = place.start(description="<script>alert(1)</script> & two places", amount=1_234_500, currency="JPY")
+def test_the_page_shows_the_purchase_and_that_it_is_a_sandbox(site: CheckoutSite, page: Page) -> None:
+    _, url = site.start(description="<script>alert(1)</script> & two places", amount=1_234_500, currency="JPY")
     page.goto(url)
     expect(page.get_by_role("heading", level=1)).to_contain_text("<script>alert(1)</script> & two places")
     expect(page.get_by_role("button", name="Pay ¥1,234,500")).to_be_visible()
@@ -290,24 +292,24 @@ CONTRASTS = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_in_light_and_in_dark(place: Place, page: Page, scheme: Any) -> None:
+def test_every_text_is_legible_in_light_and_in_dark(site: CheckoutSite, page: Page, scheme: Any) -> None:
     page.emulate_media(color_scheme=scheme)
-    ref, url = place.start()
+    ref, url = site.start()
     page.goto(url)
-    shown = page.evaluate(CONTRASTS)
-    place.run(place.sandbox.act(ref, Action.PAY))
+    contrasts = page.evaluate(CONTRASTS)
+    site.run(site.sandbox.act(ref, Action.PAY))
     page.goto(url)
-    shown += page.evaluate(CONTRASTS)
-    page.goto(f"{place.shop.url}/sandbox/checkout/none")
-    shown += page.evaluate(CONTRASTS)
-    assert len(shown) > 30
-    assert [text for text, contrast in shown if contrast < 4.5] == []
+    contrasts += page.evaluate(CONTRASTS)
+    page.goto(f"{site.merchant.url}/sandbox/checkout/none")
+    contrasts += page.evaluate(CONTRASTS)
+    assert len(contrasts) > 30
+    assert [text for text, contrast in contrasts if contrast < 4.5] == []
 
 
 @pytest.mark.parametrize("width", [320, 375, 768, 1280])
-def test_the_page_fits_its_screen(place: Place, page: Page, width: int) -> None:
+def test_the_page_fits_every_screen_width(site: CheckoutSite, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    _, url = place.start(description="Friday-night-with-a-name-that-has-no-end-" * 5, amount=10**15)
+    _, url = site.start(description="Friday-night-with-a-name-that-has-no-end-" * 5, amount=10**15)
     page.goto(url)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     for button in page.get_by_role("button").all():
@@ -316,18 +318,20 @@ def test_the_page_fits_its_screen(place: Place, page: Page, width: int) -> None:
         assert box["height"] >= 44
 
 
-def test_an_unknown_checkout_gets_a_friendly_page(place: Place, page: Page) -> None:
+def test_an_unknown_checkout_gets_a_friendly_page(site: CheckoutSite, page: Page) -> None:
     for ref in ("sbx_none", "%00", "%ED%A0%80", "ä"):
-        response = page.goto(f"{place.shop.url}/sandbox/checkout/{ref}")
+        response = page.goto(f"{site.merchant.url}/sandbox/checkout/{ref}")
         assert response is not None
         assert response.status == 404
         expect(page.get_by_role("heading", name="No such checkout")).to_be_visible()
 
 
-def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_cached(place: Place, client: httpx.Client) -> None:
-    _, url = place.start()
-    _, homeless = place.start(return_url="")
-    for address in (url, homeless, f"{place.shop.url}/sandbox/checkout/none"):
+def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_cached(
+    site: CheckoutSite, client: httpx.Client
+) -> None:
+    _, url = site.start()
+    _, without_return = site.start(return_url="")
+    for address in (url, without_return, f"{site.merchant.url}/sandbox/checkout/none"):
         headers = client.get(address).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -337,11 +341,11 @@ def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_cached(place: P
         assert headers["referrer-policy"] == "no-referrer"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
-    assert "form-action 'self';" in client.get(homeless).headers["content-security-policy"]
+    assert "form-action 'self';" in client.get(without_return).headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "body",
     [
         b"",
         b"action=",
@@ -358,39 +362,39 @@ def test_the_page_runs_no_script_and_cannot_be_framed_sniffed_or_cached(place: P
         b'{"action": "pay"}',
     ],
 )
-def test_an_unknown_action_changes_nothing(place: Place, client: httpx.Client, sent: bytes) -> None:
-    ref, url = place.start()
-    answer = client.post(url, content=sent, headers={"content-type": "application/x-www-form-urlencoded"})
+def test_an_unknown_action_changes_nothing(site: CheckoutSite, client: httpx.Client, body: bytes) -> None:
+    ref, url = site.start()
+    answer = client.post(url, content=body, headers={"content-type": "application/x-www-form-urlencoded"})
     assert answer.status_code == 422
     assert 'role="alert"' in answer.text
-    assert place.status(ref) is ChargeStatus.OPEN
+    assert site.status(ref) is ChargeStatus.OPEN
 
 
-def test_a_second_click_and_an_unknown_checkout_are_refused(place: Place, client: httpx.Client) -> None:
-    ref, url = place.start()
+def test_a_second_click_and_an_unknown_checkout_are_refused(site: CheckoutSite, client: httpx.Client) -> None:
+    ref, url = site.start()
     assert client.post(url, data={"action": "pay"}).status_code == 303
-    again = client.post(url, data={"action": "fail"})
-    assert again.status_code == 409
-    assert "This checkout has already been paid." in again.text
-    assert place.status(ref) is ChargeStatus.PAID
-    assert client.post(f"{place.shop.url}/sandbox/checkout/none", data={"action": "pay"}).status_code == 404
+    second = client.post(url, data={"action": "fail"})
+    assert second.status_code == 409
+    assert "This checkout has already been paid." in second.text
+    assert site.status(ref) is ChargeStatus.PAID
+    assert client.post(f"{site.merchant.url}/sandbox/checkout/none", data={"action": "pay"}).status_code == 404
 
 
 @pytest.mark.parametrize("return_url", ["javascript:alert(1)", "data:text/html,x", "//elsewhere.example", "thanks"])
-def test_a_buyer_is_sent_only_to_addresses_of_the_web(place: Place, client: httpx.Client, return_url: str) -> None:
-    _, url = place.start(return_url=return_url)
+def test_a_buyer_is_only_redirected_to_http_urls(site: CheckoutSite, client: httpx.Client, return_url: str) -> None:
+    _, url = site.start(return_url=return_url)
     answer = client.post(url, data={"action": "pay"})
     assert answer.status_code == 303
     assert url.endswith(answer.headers["location"])
     assert "Return to the shop" not in client.get(url).text
 
 
-def test_a_checkout_without_its_database_asks_the_buyer_to_wait(place: Place) -> None:
-    async def ask_for_it() -> httpx.Response:
-        app = httpx.ASGITransport(Starlette(routes=place.homeless))
+def test_a_checkout_without_a_database_asks_the_buyer_to_wait(site: CheckoutSite) -> None:
+    async def get_checkout() -> httpx.Response:
+        app = httpx.ASGITransport(Starlette(routes=site.routes_without_database))
         async with httpx.AsyncClient(transport=app, base_url="http://shop") as client:
             return await client.get("/sandbox/checkout/sbx_1")
 
-    answer = place.run(ask_for_it())
+    answer = site.run(get_checkout())
     assert answer.status_code == 503
     assert section("en", "page")["sorry.busy"] in answer.text

@@ -18,14 +18,14 @@ FOLDERS = {"static": Path(holdfast.__file__).parent / "web" / "static", "pages":
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'"
 PAINT_MS_MAX = 1500
 TASK_MS_MAX = 200
-TRIES = 4
+ATTEMPTS = 4
 PHONE = {"width": 390, "height": 844}
 
-Opened = Callable[[str], Page]
+OpenPage = Callable[[str], Page]
 
 
-class Files(SimpleHTTPRequestHandler):
-    """The map's own files and the page of this test, under the policy of the real pages."""
+class FileHandler(SimpleHTTPRequestHandler):
+    """Serves the map's files and the page of this test, under the policy of the real pages."""
 
     def translate_path(self, path: str) -> str:
         folder, _, name = path.partition("?")[0].strip("/").partition("/")
@@ -36,12 +36,12 @@ class Files(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
+        """Keep the test output clean."""
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FileHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/pages/seatmap.html"
@@ -56,74 +56,76 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched(browser: Browser, address: str, **options: Any) -> Iterator[Opened]:
-    """Pages in which nothing may go wrong unseen, and in which the camera is at once where it is sent."""
+def page_opener(browser: Browser, address: str, **options: Any) -> Iterator[OpenPage]:
+    """Open pages that fail the test on script errors and in which the camera moves without animation."""
     context: BrowserContext = browser.new_context(**{"reduced_motion": "reduce", **options})
     context.set_default_timeout(30_000)
-    complaints: list[str] = []
-    context.on("weberror", lambda error: complaints.append(str(error.error)))
-    context.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    errors: list[str] = []
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    context.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
 
-    def opened(hall: str) -> Page:
+    def open_page(hall: str) -> Page:
         page = context.new_page()
         page.goto(f"{address}?hall={hall}")
         page.wait_for_function("() => performance.getEntriesByName('seatmap:painted').length")
         # By the second frame the map has adapted to its window.
-        page.evaluate("() => new Promise(seen => requestAnimationFrame(() => requestAnimationFrame(seen)))")
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return page
 
-    yield opened
+    yield open_page
     context.close()
-    assert complaints == []
+    assert errors == []
 
 
 @pytest.fixture
-def opened(browser: Browser, address: str) -> Iterator[Opened]:
-    with watched(browser, address) as opened:
-        yield opened
+def open_page(browser: Browser, address: str) -> Iterator[OpenPage]:
+    with page_opener(browser, address) as open_page:
+        yield open_page
 
 
 @pytest.fixture
-def page(opened: Opened) -> Page:
+def page(open_page: OpenPage) -> Page:
     """A workshop with rows A1 to A5 of eight seats each."""
-    return opened("small")
+    return open_page("small")
 
 
 @pytest.fixture
-def low_window(browser: Browser, address: str) -> Iterator[Opened]:
-    """A window in which the page has to be scrolled."""
-    with watched(browser, address, viewport={"width": 1000, "height": 500}) as opened:
-        yield opened
+def open_in_low_window(browser: Browser, address: str) -> Iterator[OpenPage]:
+    """Opens a window in which the page must be scrolled."""
+    with page_opener(browser, address, viewport={"width": 1000, "height": 500}) as open_page:
+        yield open_page
 
 
 @pytest.fixture
-def phone(browser: Browser, address: str) -> Iterator[Opened]:
-    with watched(browser, address, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2) as opened:
-        yield opened
+def open_on_phone(browser: Browser, address: str) -> Iterator[OpenPage]:
+    with page_opener(
+        browser, address, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2
+    ) as open_page:
+        yield open_page
 
 
-def spot(page: Page, label: str) -> tuple[float, float]:
-    """Where a seat is on the screen."""
+def seat_position(page: Page, label: str) -> tuple[float, float]:
+    """The position of a seat on the screen."""
     box = page.locator(".seatmap-frame").bounding_box()
     assert box is not None
     at = page.evaluate("label => map.position(label)", label)
     return box["x"] + at["x"], box["y"] + at["y"]
 
 
-def click(page: Page, label: str) -> None:
-    page.mouse.click(*spot(page, label))
+def click_seat(page: Page, label: str) -> None:
+    page.mouse.click(*seat_position(page, label))
 
 
 def selected(page: Page) -> Any:
     return page.evaluate("map.selected")
 
 
-def told(page: Page, name: str) -> Any:
-    """What the map told under a name, without the name."""
-    return page.evaluate("name => told.filter(one => one.name === name).map(({name, ...rest}) => rest)", name)
+def events(page: Page, name: str) -> Any:
+    """The events of this name that the map fired, without the name."""
+    return page.evaluate("name => events.filter(event => event.name === name).map(({name, ...rest}) => rest)", name)
 
 
-def announced(page: Page) -> str:
+def announcement(page: Page) -> str:
     return page.locator(".seatmap > [role=status]").inner_text()
 
 
@@ -131,66 +133,66 @@ def seat_pitch(page: Page) -> float:
     return float(page.evaluate("map.position('S1-26').x - map.position('S1-25').x"))
 
 
-def test_a_click_chooses_a_seat_and_another_click_gives_it_back(page: Page) -> None:
-    click(page, "A2-3")
-    click(page, "A1-8")
+def test_a_click_selects_a_seat_and_another_click_deselects_it(page: Page) -> None:
+    click_seat(page, "A2-3")
+    click_seat(page, "A1-8")
     assert selected(page) == ["A2-3", "A1-8"]
-    click(page, "A2-3")
+    click_seat(page, "A2-3")
     assert selected(page) == ["A1-8"]
-    assert told(page, "change") == [
+    assert events(page, "change") == [
         {"selected": ["A2-3"]},
         {"selected": ["A2-3", "A1-8"]},
         {"selected": ["A1-8"]},
     ]
-    click(page, "A1-8")
+    click_seat(page, "A1-8")
     assert selected(page) == []
 
 
 def test_a_seat_that_is_not_free_is_refused_with_its_state(page: Page) -> None:
     for state in ("held", "sold", "blocked"):
         page.evaluate("state => map.reset({'A1-1': state, 'nowhere': 'sold'})", state)
-        click(page, "A1-1")
+        click_seat(page, "A1-1")
         assert selected(page) == []
-        assert told(page, "refused")[-1] == {"label": "A1-1", "state": state, "reason": "taken"}
-        assert "This seat cannot be chosen." in announced(page)
+        assert events(page, "refused")[-1] == {"label": "A1-1", "state": state, "reason": "taken"}
+        assert "This seat cannot be chosen." in announcement(page)
     page.evaluate("map.reset({})")
-    click(page, "A1-1")
+    click_seat(page, "A1-1")
     assert selected(page) == ["A1-1"]
 
 
-def test_no_more_seats_are_chosen_than_allowed(page: Page) -> None:
+def test_no_more_seats_can_be_chosen_than_allowed(page: Page) -> None:
     page.evaluate("map.max = 2")
     for label in ("A1-1", "A1-2", "A1-3"):
-        click(page, label)
+        click_seat(page, label)
     assert selected(page) == ["A1-1", "A1-2"]
-    assert told(page, "refused") == [{"label": "A1-3", "state": "free", "reason": "limit"}]
-    assert announced(page) == "You can choose up to 2 seats."
+    assert events(page, "refused") == [{"label": "A1-3", "state": "free", "reason": "limit"}]
+    assert announcement(page) == "You can choose up to 2 seats."
 
 
 def test_a_chosen_seat_that_somebody_else_takes_is_deselected_with_a_message(page: Page) -> None:
     page.evaluate("['A1-1', 'A1-2', 'A1-3'].forEach(label => map.select(label, true))")
     page.evaluate("map.apply({'A1-2': 'held', 'A4-4': 'sold'})")
-    assert told(page, "lost") == [{"labels": ["A1-2"]}]
-    assert told(page, "change")[-1] == {"selected": ["A1-1", "A1-3"]}
+    assert events(page, "lost") == [{"labels": ["A1-2"]}]
+    assert events(page, "change")[-1] == {"selected": ["A1-1", "A1-3"]}
     page.evaluate("map.reset({'A1-1': 'sold'})")
-    assert told(page, "lost")[-1] == {"labels": ["A1-1"]}
+    assert events(page, "lost")[-1] == {"labels": ["A1-1"]}
     page.evaluate("map.apply({'A1-2': 'free'})")
     assert selected(page) == ["A1-3"]
 
 
-def test_seats_held_by_this_buyer_stay_theirs(page: Page) -> None:
+def test_seats_held_by_this_buyer_are_shown_as_theirs(page: Page) -> None:
     page.evaluate("map.markMine(['A1-1', 'A1-2'])")
     page.evaluate("map.apply({'A1-1': 'held', 'A1-2': 'held'})")
     assert selected(page) == []
-    assert told(page, "lost") == []
+    assert events(page, "lost") == []
     assert page.evaluate("map.state('A1-1')") == "mine"
-    click(page, "A1-1")
-    assert told(page, "refused") == [{"label": "A1-1", "state": "mine", "reason": "taken"}]
+    click_seat(page, "A1-1")
+    assert events(page, "refused") == [{"label": "A1-1", "state": "mine", "reason": "taken"}]
     page.evaluate("map.markMine([])")
     assert page.evaluate("[map.state('A1-1'), map.state('A1-3'), map.state('nowhere')]") == ["held", "free", None]
 
 
-def test_seats_are_chosen_with_the_keyboard_alone_and_each_is_announced(page: Page) -> None:
+def test_seats_can_be_chosen_with_the_keyboard_and_are_announced(page: Page) -> None:
     page.evaluate("map.reset({'A2-5': 'sold'})")
     for _ in range(5):
         page.keyboard.press("Tab")
@@ -198,39 +200,39 @@ def test_seats_are_chosen_with_the_keyboard_alone_and_each_is_announced(page: Pa
     expect(frame).to_be_focused()
     assert frame.evaluate("it => getComputedStyle(it, '::after').borderTopWidth") == "3px"
     page.keyboard.press("Home")
-    assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Free"
+    assert announcement(page) == "Row A1, seat 1, Workshop, €15.00, Free"
     page.keyboard.press("Enter")
-    assert announced(page) == "Row A1, seat 1, Workshop, €15.00, Your choice"
+    assert announcement(page) == "Row A1, seat 1, Workshop, €15.00, Your choice"
     for key in ("ArrowDown", "End", "ArrowLeft", "Space"):
         page.keyboard.press(key)
     assert selected(page) == ["A1-1", "A2-7"]
     for key in ("ArrowLeft", "ArrowLeft", "Enter"):
         page.keyboard.press(key)
-    assert told(page, "refused") == [{"label": "A2-5", "state": "sold", "reason": "taken"}]
+    assert events(page, "refused") == [{"label": "A2-5", "state": "sold", "reason": "taken"}]
     for key in ("ArrowUp", "ArrowRight", "ArrowUp", "Enter", "Enter"):
         page.keyboard.press(key)
-    assert announced(page) == "Row A1, seat 6, Workshop, €15.00, Free"
+    assert announcement(page) == "Row A1, seat 6, Workshop, €15.00, Free"
     assert selected(page) == ["A1-1", "A2-7"]
 
 
-def test_keys_zoom_to_the_seat_they_stand_on_and_back(opened: Opened) -> None:
-    page = opened("curved")
-    whole = seat_pitch(page)
+def test_keys_zoom_to_the_focused_seat_and_back(open_page: OpenPage) -> None:
+    page = open_page("curved")
+    initial = seat_pitch(page)
     page.locator(".seatmap-frame").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("+")
     page.keyboard.press("+")
-    assert seat_pitch(page) > 2 * whole
+    assert seat_pitch(page) > 2 * initial
     page.keyboard.press("-")
     page.keyboard.press("0")
-    assert seat_pitch(page) == whole
+    assert seat_pitch(page) == initial
     for _ in range(60):
         page.keyboard.press("ArrowDown")
-    assert announced(page).startswith("Row G8, ")
+    assert announcement(page).startswith("Row G8, ")
 
 
-def test_the_list_shows_the_same_seats_and_only_those_that_are_open(opened: Opened) -> None:
-    page = opened("large")
+def test_the_list_shows_the_seats_of_open_rows(open_page: OpenPage) -> None:
+    page = open_page("large")
     page.evaluate("map.apply({'A3-2': 'sold'}); map.select('A3-4', true)")
     page.get_by_role("button", name="Show as list").click()
     seats = page.locator(".seatmap-list").get_by_role("checkbox")
@@ -257,22 +259,22 @@ def test_the_list_shows_the_same_seats_and_only_those_that_are_open(opened: Open
     expect(page.locator(".seatmap-frame")).to_be_visible()
 
 
-def test_on_a_phone_a_tap_on_small_seats_comes_closer_before_it_chooses(phone: Opened) -> None:
-    page = phone("curved")
+def test_a_tap_on_small_seats_zooms_in_before_it_selects(open_on_phone: OpenPage) -> None:
+    page = open_on_phone("curved")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     assert seat_pitch(page) < 24
-    page.touchscreen.tap(*spot(page, "D4-20"))
+    page.touchscreen.tap(*seat_position(page, "D4-20"))
     assert selected(page) == []
     assert seat_pitch(page) > 24
     page.wait_for_timeout(400)
-    page.touchscreen.tap(*spot(page, "D4-20"))
+    page.touchscreen.tap(*seat_position(page, "D4-20"))
     assert selected(page) == ["D4-20"]
 
 
-def test_two_fingers_zoom_and_one_finger_pans(phone: Opened) -> None:
-    page = phone("curved")
-    whole = seat_pitch(page)
-    x, y = spot(page, "S10-25")
+def test_two_fingers_zoom_and_one_finger_pans(open_on_phone: OpenPage) -> None:
+    page = open_on_phone("curved")
+    initial = seat_pitch(page)
+    x, y = seat_position(page, "S10-25")
     touches = page.context.new_cdp_session(page)
 
     def touch(kind: str, *points: tuple[float, float]) -> None:
@@ -283,7 +285,7 @@ def test_two_fingers_zoom_and_one_finger_pans(phone: Opened) -> None:
     for spread in range(24, 100, 4):
         touch("touchMove", (x - spread, y), (x + spread, y))
     touch("touchEnd")
-    assert seat_pitch(page) > 3 * whole
+    assert seat_pitch(page) > 3 * initial
     before = page.evaluate("map.position('S10-25')")
     touch("touchStart", (x, y))
     for step in range(10, 90, 10):
@@ -295,23 +297,23 @@ def test_two_fingers_zoom_and_one_finger_pans(phone: Opened) -> None:
     assert selected(page) == []
 
 
-def test_the_wheel_scrolls_the_page_unless_the_map_is_meant(low_window: Opened) -> None:
-    page = low_window("curved")
-    whole = seat_pitch(page)
+def test_the_wheel_scrolls_the_page_and_with_control_zooms_the_map(open_in_low_window: OpenPage) -> None:
+    page = open_in_low_window("curved")
+    initial = seat_pitch(page)
     page.mouse.move(500, 300)
     page.mouse.wheel(0, 50)
     page.wait_for_function("() => scrollY > 0")
     page.mouse.wheel(0, -50)
     page.wait_for_function("() => scrollY === 0")
-    assert seat_pitch(page) == whole
+    assert seat_pitch(page) == initial
     page.keyboard.down("Control")
     page.mouse.wheel(0, -200)
     page.keyboard.up("Control")
-    page.wait_for_function("whole => map.position('S1-26').x - map.position('S1-25').x > whole", arg=whole)
+    page.wait_for_function("initial => map.position('S1-26').x - map.position('S1-25').x > initial", arg=initial)
 
 
-def test_free_seats_nearby_are_side_by_side_in_the_same_pool(opened: Opened) -> None:
-    page = opened("curved")
+def test_nearby_free_seats_are_adjacent_and_in_the_same_pool(open_page: OpenPage) -> None:
+    page = open_page("curved")
 
     def nearby(label: str, count: int) -> Any:
         return page.evaluate("([label, count]) => map.nearby(label, count)", [label, count])
@@ -323,7 +325,7 @@ def test_free_seats_nearby_are_side_by_side_in_the_same_pool(opened: Opened) -> 
     assert abs(int(pair[0].split("-")[1]) - int(pair[1].split("-")[1])) == 1
     page.evaluate("map.select('S4-10', true); map.select('S6-10', true)")
     assert not {"S4-10", "S6-10", "S5-9", "S5-10", "S5-11"} & set(nearby("S5-10", 30))
-    # In the pool every second seat is left: one by one then, and of other pools only when it has no more.
+    # Only every second seat of the pool is left: single seats then, and other pools only once the pool has none.
     page.evaluate("""map.reset(Object.fromEntries(layout.seats
         .filter(([label, pool, , number]) => pool === 0 && number % 2).map(([label]) => [label, "sold"])))""")
     assert all(label.startswith("S") for label in nearby("S5-10", 3))
@@ -333,42 +335,43 @@ def test_free_seats_nearby_are_side_by_side_in_the_same_pool(opened: Opened) -> 
     assert nearby("nowhere", 3) == []
 
 
-def test_seats_without_coordinates_stand_in_rows_and_blocks_apart(opened: Opened) -> None:
-    page = opened("grid")
-    where = page.evaluate("Object.fromEntries(layout.seats.map(([label]) => [label, map.position(label)]))")
-    assert len({(round(at["x"]), round(at["y"])) for at in where.values()}) == 5000
-    assert where["A1-1"]["y"] == where["A1-50"]["y"] < where["A2-1"]["y"] < where["C1-1"]["y"]
-    assert where["A1-50"]["x"] < where["B1-1"]["x"]
-    page = opened("loose")
-    where = page.evaluate("layout.seats.map(([label]) => map.position(label))")
-    assert len({(round(at["x"]), round(at["y"])) for at in where}) == 300
+def test_seats_without_coordinates_are_laid_out_in_rows_and_blocks(open_page: OpenPage) -> None:
+    page = open_page("grid")
+    positions = page.evaluate("Object.fromEntries(layout.seats.map(([label]) => [label, map.position(label)]))")
+    assert len({(round(at["x"]), round(at["y"])) for at in positions.values()}) == 5000
+    assert positions["A1-1"]["y"] == positions["A1-50"]["y"] < positions["A2-1"]["y"] < positions["C1-1"]["y"]
+    assert positions["A1-50"]["x"] < positions["B1-1"]["x"]
+    page = open_page("loose")
+    positions = page.evaluate("layout.seats.map(([label]) => map.position(label))")
+    assert len({(round(at["x"]), round(at["y"])) for at in positions}) == 300
 
 
 PIXELS = """label => {
   const canvas = document.querySelector(".seatmap-frame canvas");
   const [ratio, at] = [devicePixelRatio, map.position(label)];
   const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  const place = (Math.round(at.y * ratio) * canvas.width + Math.round(at.x * ratio)) * 4;
-  return [all.reduce((sum, part, index) => (sum + part * (index % 8191)) % 9007199, 0), ...all.slice(place, place + 3)];
+  const offset = (Math.round(at.y * ratio) * canvas.width + Math.round(at.x * ratio)) * 4;
+  const checksum = all.reduce((sum, part, index) => (sum + part * (index % 8191)) % 9007199, 0);
+  return [checksum, ...all.slice(offset, offset + 3)];
 }"""
 FRAME = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
-def test_a_seat_that_turns_looks_different_and_as_if_all_were_drawn_anew(opened: Opened) -> None:
-    page = opened("curved")
-    seen = []
+def test_a_seat_that_changes_state_looks_as_after_a_full_redraw(open_page: OpenPage) -> None:
+    page = open_page("curved")
+    images = []
     for state in ("free", "held", "sold", "blocked"):
         page.evaluate("state => map.apply({'S9-9': state, 'D2-2': state})", state)
         page.evaluate(FRAME)
-        seen.append(page.evaluate(PIXELS, "S9-9"))
+        images.append(page.evaluate(PIXELS, "S9-9"))
         page.evaluate("map.restyle()")
         page.evaluate(FRAME)
-        assert page.evaluate(PIXELS, "S9-9") == seen[-1]
-    assert len({tuple(pixels) for pixels in seen}) == 4
+        assert page.evaluate(PIXELS, "S9-9") == images[-1]
+    assert len({tuple(pixels) for pixels in images}) == 4
     page.evaluate("map.reset({})")
     page.evaluate(FRAME)
-    assert page.evaluate(PIXELS, "S9-9") == seen[0]
-    assert seen[0][1:] == [0x2F, 0x62, 0xC4]
+    assert page.evaluate(PIXELS, "S9-9") == images[0]
+    assert images[0][1:] == [0x2F, 0x62, 0xC4]
 
 
 CONTRASTS = """() => {
@@ -386,34 +389,34 @@ CONTRASTS = """() => {
   return Object.fromEntries(names.map(luminance).map((over, index) =>
     [names[index], (Math.max(under, over) + 0.05) / (Math.min(under, over) + 0.05)]));
 }"""
-LOWEST = "() => [...document.querySelector('.seatmap-frame canvas').getContext('2d').getImageData(2, 2, 1, 1).data]"
+CORNER = "() => [...document.querySelector('.seatmap-frame canvas').getContext('2d').getImageData(2, 2, 1, 1).data]"
 
 
 def test_colours_differ_from_the_background_and_follow_the_system(page: Page) -> None:
-    grounds = []
+    backgrounds = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         contrasts = page.evaluate(CONTRASTS)
         least = {name: 4.5 if name.startswith(("text", "free")) else 3 for name in contrasts}
         assert {name: ratio for name, ratio in contrasts.items() if ratio < least[name]} == {}
         page.wait_for_timeout(100)
-        grounds.append(page.evaluate(LOWEST))
-    assert grounds == [[255, 255, 255, 255], [25, 32, 40, 255]]
+        backgrounds.append(page.evaluate(CORNER))
+    assert backgrounds == [[255, 255, 255, 255], [25, 32, 40, 255]]
 
 
-def test_axe_finds_nothing_in_map_or_list_light_or_dark(page: Page) -> None:
+def test_the_map_and_the_list_have_no_accessibility_violations(page: Page) -> None:
     page.evaluate(
         "map.reset({'A1-1': 'sold', 'A1-2': 'held', 'A1-3': 'blocked'}); map.markMine(['A2-1']); map.select('A3-1')"
     )
-    found = complaints_of_axe(page)
+    found = find_violations(page)
     page.get_by_role("button", name="Show as list").click()
     page.locator("summary").first.click()
     page.locator("summary").filter(has_text="Row A1").click()
     expect(page.get_by_role("checkbox")).to_have_count(8)
-    assert found + complaints_of_axe(page) == []
+    assert found + find_violations(page) == []
 
 
-def complaints_of_axe(page: Page) -> list[str]:
+def find_violations(page: Page) -> list[str]:
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
@@ -421,8 +424,8 @@ def complaints_of_axe(page: Page) -> list[str]:
     return found
 
 
-def test_nothing_moves_when_the_map_appears(opened: Opened) -> None:
-    page = opened("curved")
+def test_the_layout_does_not_shift_when_the_map_appears(open_page: OpenPage) -> None:
+    page = open_page("curved")
     shift = """() => new Promise(done => {
       const add = list => done(list.getEntries().reduce((sum, entry) => sum + entry.value, 0));
       new PerformanceObserver(add).observe({type: "layout-shift", buffered: true});
@@ -431,11 +434,12 @@ def test_nothing_moves_when_the_map_appears(opened: Opened) -> None:
     assert page.evaluate(shift) == 0
 
 
-def test_a_text_that_is_missing_is_noticed_at_once(page: Page) -> None:
+def test_a_missing_text_is_an_error(page: Page) -> None:
     assert page.evaluate("TEXT_KEYS.toSorted().join() === Object.keys(TEXTS).toSorted().join()")
-    made = "new SeatMap(document.createElement('div'), layout, {...TEXTS, legend: undefined})"
+    construct = "new SeatMap(document.createElement('div'), layout, {...TEXTS, legend: undefined})"
     assert (
-        page.evaluate(f"() => {{ try {{ {made} }} catch (error) {{ return error.message; }} }}") == "no text for legend"
+        page.evaluate(f"() => {{ try {{ {construct} }} catch (error) {{ return error.message; }} }}")
+        == "no text for legend"
     )
 
 
@@ -456,12 +460,11 @@ CHANGES = """() => {
 }"""
 
 
-def test_20000_seats_are_painted_fast_and_panned_smoothly_while_200_turn_each_second(
+def test_a_map_of_20000_seats_paints_fast_and_pans_smoothly_while_200_seats_change_each_second(
     browser: Browser, address: str
 ) -> None:
-    """Other processes may take the processor away for longer than that, so the best of a few tries counts: what is
-    slow of itself is slow in each of them."""
-    for _ in range(TRIES):
+    """Other processes may block the processor for longer than the limits, so the best of a few attempts counts."""
+    for _ in range(ATTEMPTS):
         paint_ms, task_ms = measure(browser, address)
         if paint_ms < PAINT_MS_MAX and task_ms < TASK_MS_MAX:
             return
@@ -471,12 +474,14 @@ def test_20000_seats_are_painted_fast_and_panned_smoothly_while_200_turn_each_se
 
 def measure(browser: Browser, address: str) -> tuple[float, float]:
     """Milliseconds from the data to the first paint, and of the longest task while zooming and panning."""
-    with watched(browser, address, reduced_motion="no-preference", viewport={"width": 1280, "height": 800}) as opened:
-        page = opened("large")
+    with page_opener(
+        browser, address, reduced_motion="no-preference", viewport={"width": 1280, "height": 800}
+    ) as open_page:
+        page = open_page("large")
         marks = "['data', 'seatmap:painted'].map(name => performance.getEntriesByName(name)[0].startTime)"
         data, painted = page.evaluate(marks)
         page.evaluate(CHANGES)
-        x, y = spot(page, "A25-100")
+        x, y = seat_position(page, "A25-100")
         page.mouse.move(x, y)
         page.locator(".seatmap-frame").focus()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Browsers skip what they cannot parse in a stylesheet without a word, so a test has to notice it."""
+"""Browsers silently skip rules that they cannot parse, so a test has to check the stylesheets."""
 
 import re
 from itertools import accumulate
@@ -12,7 +12,7 @@ STYLESHEETS = sorted((Path(holdfast.web.__file__).parent / "static").glob("*.css
 
 
 @pytest.mark.parametrize("stylesheet", STYLESHEETS, ids=lambda path: path.name)
-def test_every_brace_of_a_stylesheet_has_its_partner(stylesheet: Path) -> None:
+def test_the_braces_of_a_stylesheet_match(stylesheet: Path) -> None:
     rules = re.sub(r'/\*.*?\*/|"[^"]*"', "", stylesheet.read_text(), flags=re.DOTALL)
     depths = list(accumulate(1 if brace == "{" else -1 for brace in re.findall(r"[{}]", rules)))
     assert min(depths) == 0

