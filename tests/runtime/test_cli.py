@@ -10,13 +10,13 @@ from tests.support.command_line import call_holdfast, run_holdfast, run_installe
 from tests.support.harness import Server, query
 
 
-def test_a_key_is_printed_alone_and_stored_only_as_a_hash(database: str) -> None:
+def test_a_key_is_printed_once_and_stored_only_as_a_hash(database: str) -> None:
     run_installed_holdfast(database, "orgs", "create", "acme")
-    made = run_installed_holdfast(database, "keys", "create", "--org", "acme", "--role", "door")
-    assert made.stdout.startswith("hf_sk_")
-    assert len(made.stdout.split()) == 1
+    created = run_installed_holdfast(database, "keys", "create", "--org", "acme", "--role", "door")
+    assert created.stdout.startswith("hf_sk_")
+    assert len(created.stdout.split()) == 1
     stored = query(database, "SELECT * FROM api_key")
-    assert made.stdout.strip() not in str(stored)
+    assert created.stdout.strip() not in str(stored)
 
 
 def test_keys_can_be_listed_and_revoked(database: str) -> None:
@@ -33,20 +33,20 @@ def test_keys_can_be_listed_and_revoked(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["keys", "create", "--org", "nobody", "--role", "admin"], "There is no org nobody"),
         (["keys", "create", "--org", "acme", "--role", "customer"], "customer-tokens"),
         (["orgs", "create", "acme"], "already"),
         (["orgs", "create", "Not A Slug"], "slug"),
     ],
-    ids=["no org", "a key for a customer", "an org twice", "not a slug"],
+    ids=["an unknown org", "a key for a customer", "an org twice", "not a slug"],
 )
-def test_mistakes_are_reported_without_a_traceback(database: str, arguments: list[str], told: str) -> None:
+def test_mistakes_are_reported_without_a_traceback(database: str, arguments: list[str], message: str) -> None:
     call_holdfast(database, "orgs", "create", "acme")
     done = call_holdfast(database, *arguments)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
@@ -61,11 +61,11 @@ def test_mistakes_are_reported_without_a_traceback(database: str, arguments: lis
         ("::", "localhost"),
     ],
 )
-def test_a_server_names_itself_by_a_host_that_browsers_can_open(host: str, in_url: str) -> None:
+def test_a_server_prints_a_host_that_browsers_can_open(host: str, in_url: str) -> None:
     assert url_host(host) == in_url
 
 
-def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:
+def test_a_setting_that_is_not_a_number_is_reported_by_name(database: str) -> None:
     done = call_holdfast(database, "audit", HOLDFAST_LANES="many")
     assert done.returncode == 2
     assert "HOLDFAST_LANES" in done.stderr
@@ -81,9 +81,7 @@ def test_a_setting_that_is_not_a_number_is_named(database: str) -> None:
         ("worker", "HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_a"),
     ],
 )
-def test_a_part_that_cannot_be_set_up_is_named_without_its_secrets(
-    database: str, command: str, name: str, value: str
-) -> None:
+def test_an_invalid_setting_is_reported_without_its_secrets(database: str, command: str, name: str, value: str) -> None:
     done = run_installed_holdfast(database, *with_free_port(command), **{name: value})
     assert done.returncode == 2
     assert name in done.stderr
@@ -97,7 +95,7 @@ def test_an_unreachable_database_is_reported() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_that_denies_access_is_told_without_a_trace(database: str) -> None:
+def test_a_database_that_denies_access_is_reported_without_a_traceback(database: str) -> None:
     head, _, query = database.partition("?")
     done = run_installed_holdfast(f"{head.rpartition('/')[0]}/nowhere?{query}", "audit")
     assert done.returncode == 2
@@ -106,7 +104,7 @@ def test_a_database_that_denies_access_is_told_without_a_trace(database: str) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_setting_that_makes_no_sense_is_refused(database: str) -> None:
+def test_a_setting_out_of_range_is_refused(database: str) -> None:
     done = call_holdfast(database, "audit", HOLDFAST_LANES="0")
     assert done.returncode == 2
     assert "HOLDFAST_LANES" in done.stderr
@@ -122,7 +120,7 @@ def test_a_port_in_use_is_reported_before_anything_starts(database: str) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_two_servers_do_not_share_a_port(database: str, server: Server) -> None:
+def test_a_second_server_on_the_same_port_is_refused(database: str, server: Server) -> None:
     done = run_installed_holdfast(database, "serve", "--port", str(server.port))
     assert done.returncode == 2
     assert "is already in use" in done.stderr

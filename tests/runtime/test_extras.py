@@ -1,4 +1,4 @@
-"""Holdfast runs without its optional packages, and says what to install when the settings ask for one."""
+"""Holdfast runs without its optional packages, and says what to install if a setting needs one."""
 
 import os
 import subprocess
@@ -34,19 +34,19 @@ def without_extras(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path)}
 
 
-def run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
     )
 
 
-def test_the_packages_are_missing_where_the_tests_below_say_so(without_extras: dict[str, str]) -> None:
+def test_the_environment_without_extras_lacks_the_packages(without_extras: dict[str, str]) -> None:
     for package in ("stripe", "obstore"):
-        assert run({}, "-c", f"import {package}").returncode == 0
-        assert f"No module named '{package}'" in run(without_extras, "-c", f"import {package}").stderr
+        assert run_python({}, "-c", f"import {package}").returncode == 0
+        assert f"No module named '{package}'" in run_python(without_extras, "-c", f"import {package}").stderr
 
 
-def test_the_product_works_without_packages_that_it_does_not_use(
+def test_holdfast_works_without_packages_that_it_does_not_use(
     database: str, without_extras: dict[str, str], tmp_path: Path
 ) -> None:
     environment = {**without_extras, "HOLDFAST_DATA_DIR": str(tmp_path / "data")}
@@ -66,30 +66,32 @@ def _upload(client: httpx.Client, booking: str, file: bytes) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "extra"),
+    ("command", "name", "value", "extra"),
     [
-        ("HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
-        ("HOLDFAST_RECEIPTS_URL", "s3://receipts?region=eu-1", "s3"),
+        ("serve", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
+        ("serve", "HOLDFAST_RECEIPTS_URL", "s3://receipts?region=eu-1", "s3"),
+        ("worker", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
     ],
 )
-@pytest.mark.parametrize("command", ["serve", "worker"])
 def test_a_setting_that_needs_a_missing_package_says_what_to_install(
     database: str, without_extras: dict[str, str], command: str, name: str, value: str, extra: str
 ) -> None:
     environment = {**without_extras, "HOLDFAST_DATABASE_URL": database, name: value}
-    ended = run(environment, "-m", "holdfast", *with_free_port(command))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"Cannot use {name}: ")
-    assert ended.stderr.endswith(f"Run: pip install 'holdfast[{extra}]'\n")
+    done = run_python(environment, "-m", "holdfast", *with_free_port(command))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Cannot use {name}: ")
+    assert done.stderr.endswith(f"Run: pip install 'holdfast[{extra}]'\n")
 
 
-def test_nothing_optional_is_imported_before_it_is_needed() -> None:
+def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     modules = "holdfast.runtime.asgi, holdfast.runtime.cli, holdfast.worker.runner"
-    found = run({}, "-c", f"import sys, {modules}; print([m for m in ('stripe', 'obstore') if m in sys.modules])")
+    found = run_python(
+        {}, "-c", f"import sys, {modules}; print([m for m in ('stripe', 'obstore') if m in sys.modules])"
+    )
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
-def test_a_package_that_is_there_but_broken_raises_its_own_error() -> None:
+def test_a_broken_package_raises_its_own_error() -> None:
     with pytest.raises(ModuleNotFoundError, match="something_else"):
         with optional_import("stripe", extra="stripe"):
             raise ModuleNotFoundError("No module named 'something_else'", name="something_else")

@@ -35,7 +35,7 @@ class Task(Struct, frozen=True):
     attempts: int
 
 
-def a_queue(*, claim_max: int = 100, in_order: bool = False) -> LeaseQueue[Task]:
+def make_queue(*, claim_max: int = 100, in_order: bool = False) -> LeaseQueue[Task]:
     return LeaseQueue(
         name="tasks",
         row_type=Task,
@@ -63,28 +63,28 @@ async def double(task: Task) -> int:
 
 
 @async_test
-async def test_a_pass_claims_as_many_rows_as_it_may_and_counts_them(database: str) -> None:
+async def test_a_pass_claims_a_limited_number_of_rows_and_counts_them(database: str) -> None:
     async with tasks(database) as scope:
-        worked = await a_queue(claim_max=4).run_once(scope, double, stream="%")
-        assert (sorted(worked.results), worked.failures, worked.rows) == ([2, 4, 6, 8], [], 4)
-        assert [(await a_queue(claim_max=4).run_once(scope, double, stream="%")).rows for _ in range(3)] == [4, 1, 0]
+        result = await make_queue(claim_max=4).run_once(scope, double, stream="%")
+        assert (sorted(result.results), result.failures, result.rows) == ([2, 4, 6, 8], [], 4)
+        assert [(await make_queue(claim_max=4).run_once(scope, double, stream="%")).rows for _ in range(3)] == [4, 1, 0]
 
 
 @async_test
-async def test_a_claim_may_be_narrowed(database: str) -> None:
+async def test_a_claim_can_be_filtered(database: str) -> None:
     async with tasks(database) as scope:
-        assert {task.id for task in await a_queue().claim(scope, stream="stream 0")} == {3, 6, 9}
+        assert {task.id for task in await make_queue().claim(scope, stream="stream 0")} == {3, 6, 9}
 
 
 @async_test
-async def test_workers_that_claim_at_once_never_share_a_row(database: str) -> None:
+async def test_simultaneous_claims_never_share_a_row(database: str) -> None:
     async with tasks(database) as scope:
-        claims = await asyncio.gather(*(a_queue(claim_max=3).claim(scope, stream="%") for _ in range(8)))
+        claims = await asyncio.gather(*(make_queue(claim_max=3).claim(scope, stream="%") for _ in range(8)))
         assert sorted(task.id for claim in claims for task in claim) == list(range(1, 10))
 
 
 @async_test
-async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_its_lease(database: str) -> None:
+async def test_a_failed_row_is_logged_and_returns_after_its_lease_without_stopping_others(database: str) -> None:
     async def fail_on_two(task: Task) -> int:
         if task.id == 2:
             raise ValueError("buyer@example.org is not to be in a log")
@@ -92,8 +92,8 @@ async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_it
 
     async with tasks(database) as scope:
         with capture_logs() as logs:
-            worked = await a_queue().run_once(scope, fail_on_two, stream="%")
-        assert (len(worked.results), len(worked.failures), worked.rows) == (8, 1, 9)
+            result = await make_queue().run_once(scope, fail_on_two, stream="%")
+        assert (len(result.results), len(result.failures), result.rows) == (8, 1, 9)
         assert logs == [
             {
                 "event": "queue_row_failed",
@@ -103,34 +103,34 @@ async def test_a_row_that_fails_stops_no_other_is_logged_and_comes_back_after_it
                 "error": "ValueError",
             }
         ]
-        assert (await a_queue().run_once(scope, double, stream="%")).rows == 0
+        assert (await make_queue().run_once(scope, double, stream="%")).rows == 0
         await shift_clock(scope, 61)
-        assert Task(2, "stream 2", 2) in await a_queue().claim(scope, stream="%")
+        assert Task(2, "stream 2", 2) in await make_queue().claim(scope, stream="%")
 
 
 @async_test
-async def test_rows_are_worked_on_at_once_unless_the_queue_has_an_order(database: str) -> None:
-    under_way: set[int] = set()
-    most = 0
+async def test_rows_run_concurrently_unless_the_queue_has_an_order(database: str) -> None:
+    running: set[int] = set()
+    maximum = 0
 
-    async def watch(task: Task) -> None:
-        nonlocal most
-        under_way.add(task.id)
-        most = max(most, len(under_way))
+    async def record(task: Task) -> None:
+        nonlocal maximum
+        running.add(task.id)
+        maximum = max(maximum, len(running))
         await asyncio.sleep(0.01)
-        under_way.discard(task.id)
+        running.discard(task.id)
 
     async with tasks(database) as scope:
-        rows = await a_queue().claim(scope, stream="%")
-        await a_queue().work_on(rows, watch)
-        assert most == 9
-        most = 0
-        await a_queue(in_order=True).work_on(rows, watch)
-        assert most == 3
+        rows = await make_queue().claim(scope, stream="%")
+        await make_queue().work_on(rows, record)
+        assert maximum == 9
+        maximum = 0
+        await make_queue(in_order=True).work_on(rows, record)
+        assert maximum == 3
 
 
 @async_test
-async def test_rows_with_the_same_key_keep_their_order_also_after_a_failure(database: str) -> None:
+async def test_rows_with_the_same_key_keep_their_order_even_after_a_failure(database: str) -> None:
     done: dict[str, list[int]] = {}
 
     async def slow_first(task: Task) -> None:
@@ -140,15 +140,15 @@ async def test_rows_with_the_same_key_keep_their_order_also_after_a_failure(data
             raise ValueError
 
     async with tasks(database) as scope:
-        rows = sorted(await a_queue().claim(scope, stream="%"), key=lambda task: task.id)
+        rows = sorted(await make_queue().claim(scope, stream="%"), key=lambda task: task.id)
         with capture_logs():
-            worked = await a_queue(in_order=True).work_on(rows, slow_first)
+            result = await make_queue(in_order=True).work_on(rows, slow_first)
         assert done == {"stream 1": [1, 4, 7], "stream 2": [2, 5, 8], "stream 0": [3, 6, 9]}
-        assert (len(worked.results), len(worked.failures)) == (6, 3)
+        assert (len(result.results), len(result.failures)) == (6, 3)
 
 
 @async_test
-async def test_a_cancelled_row_is_not_taken_for_one_that_failed(database: str) -> None:
+async def test_a_cancelled_row_does_not_count_as_failed(database: str) -> None:
     finished: list[int] = []
 
     async def cancel_two(task: Task) -> None:
@@ -158,21 +158,21 @@ async def test_a_cancelled_row_is_not_taken_for_one_that_failed(database: str) -
         finished.append(task.id)
 
     async with tasks(database) as scope:
-        rows = await a_queue().claim(scope, stream="%")
+        rows = await make_queue().claim(scope, stream="%")
         with pytest.raises(asyncio.CancelledError):
-            await a_queue().work_on(rows, cancel_two)
+            await make_queue().work_on(rows, cancel_two)
         assert sorted(finished) == [1, 3, 4, 5, 6, 7, 8, 9]
 
 
-def test_a_back_off_repeats_its_last_wait_and_can_be_used_up() -> None:
+def test_a_backoff_repeats_its_last_wait_and_can_be_exhausted() -> None:
     backoff = Backoff((1, 5, 30))
     assert [backoff.seconds_after(attempts) for attempts in (0, 1, 2, 3, 4, 10_000)] == [1, 1, 5, 30, 30, 30]
     assert [backoff.is_exhausted(attempts) for attempts in (1, 3, 4)] == [False, False, True]
 
 
 @pytest.mark.parametrize(
-    ("first", "most", "waits"),
+    ("first", "maximum", "waits"),
     [(1, 60, (1, 2, 4, 8, 16, 32, 60)), (2, 8, (2, 4, 8)), (30, 15, (15,)), (0.5, 0.5, (0.5,))],
 )
-def test_an_exponential_back_off_doubles_up_to_its_maximum(first: float, most: float, waits: tuple[float]) -> None:
-    assert Backoff.exponential(first, most).waits_seconds == waits
+def test_an_exponential_backoff_doubles_up_to_its_maximum(first: float, maximum: float, waits: tuple[float]) -> None:
+    assert Backoff.exponential(first, maximum).waits_seconds == waits

@@ -32,7 +32,7 @@ from tests.support.mail_server import Mailbox, mail_server
 from tests.support.resources import TINY_PNG, list_tickets, post_notice, post_payment, post_raw_notice, reviewed_event
 from tests.support.webhook_receiver import WebhookReceiver, running_webhook_receiver
 
-SEEN_SECONDS = 30
+WAIT_SECONDS = 30
 CARD = "4242424242424242"
 STRIPE_KEY = "sk_test_" + "51HoldfastHoldfastHoldfast"
 STRIPE_SECRET = "whsec_" + "c3RyaXBlIHNpZ25zIHdpdGggdGhpcw=="
@@ -41,8 +41,8 @@ FILE_NAME = "payslip-of-ana-garcia-iban"
 URL_TOKEN = "hook-token-5fj2k"
 
 
-class Stage:
-    """A server with all that it talks to, and one buyer after the other."""
+class LoggedServer:
+    """A server with a captured log, and everything that it talks to."""
 
     def __init__(self, server: Server, log: CapturedLog, org: Org, mailbox: Mailbox, receiver: WebhookReceiver) -> None:
         self.server = server
@@ -53,45 +53,45 @@ class Stage:
         self.admin = server.client(org.headers())
         self.log.secrets |= {f"the {role} key": key for role, key in org.keys.items()}
 
-    def address(self, who: str) -> str:
-        local = f"{who}.{secrets.token_hex(4)}"
-        self.log.secrets[f"the address of {who}"] = local
+    def new_address(self, name: str) -> str:
+        local = f"{name}.{secrets.token_hex(4)}"
+        self.log.secrets[f"the address of {name}"] = local
         return f"{local}@example.org"
 
-    def held(self, event: str, who: str, **more: Any) -> str:
+    def hold(self, event: str, user: str, **more: Any) -> str:
         body = {"items": [{"pool": "standing", "tariff": "full"}], "details": {"card": CARD}, **more}
-        held = expect_ok(post_hold(self.admin, event, user=who, email=self.address(who), **body), 201)
-        booking: str = held["id"]
+        created = expect_ok(post_hold(self.admin, event, user=user, email=self.new_address(user), **body), 201)
+        booking: str = created["id"]
         return booking
 
-    def confirmed(self, event: str, who: str) -> str:
-        booking = self.held(event, who)
+    def buy(self, event: str, user: str) -> str:
+        booking = self.hold(event, user)
         expect_ok(self.admin.post(f"/v1/bookings/{booking}/confirm"))
         return booking
 
-    def wait(self, what: str) -> None:
-        wait_until(lambda: self.log.has_entry(what), SEEN_SECONDS)
+    def wait_for_entry(self, event: str) -> None:
+        wait_until(lambda: self.log.has_entry(event), WAIT_SECONDS)
 
 
-def _may_log_in(server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: Any) -> AuthResult:
+def _accept_login(server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: Any) -> AuthResult:
     return AuthResult(success=True)
 
 
 @contextmanager
-def staged(postgres: str, path: Path) -> Iterator[Stage]:
+def logged_server(postgres: str, path: Path) -> Iterator[LoggedServer]:
     with ExitStack() as stack:
         mailbox, receiver = Mailbox(), stack.enter_context(running_webhook_receiver())
-        options = {"authenticator": _may_log_in, "auth_require_tls": False}
-        where = stack.enter_context(mail_server(mailbox, **options))
+        options = {"authenticator": _accept_login, "auth_require_tls": False}
+        mail_address = stack.enter_context(mail_server(mailbox, **options))
         database = stack.enter_context(fresh_database(postgres))
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            silent = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
         environment = {
-            "HOLDFAST_SMTP_URL": f"smtp://shop:{MAIL_PASSWORD}@{where}",
+            "HOLDFAST_SMTP_URL": f"smtp://shop:{MAIL_PASSWORD}@{mail_address}",
             "HOLDFAST_MAIL_FROM": "tickets@theatre.example",
             "HOLDFAST_STRIPE_KEY": STRIPE_KEY,
-            "HOLDFAST_STRIPE_API": silent,
+            "HOLDFAST_STRIPE_API": unreachable,
             "HOLDFAST_STRIPE_WEBHOOK_SECRET": STRIPE_SECRET,
         }
         with redirect_output(path):
@@ -106,156 +106,162 @@ def staged(postgres: str, path: Path) -> Iterator[Stage]:
             "the name of a file": FILE_NAME,
             "the token in a URL": URL_TOKEN,
         }
-        stage = Stage(server, log, Org(database), mailbox, receiver)
-        with stage.admin:
-            yield stage
+        logged = LoggedServer(server, log, Org(database), mailbox, receiver)
+        with logged.admin:
+            yield logged
 
 
-def _mail(stage: Stage, event: str) -> None:
-    """Letters that arrive, that are refused for now, and for good, by a server that repeats the address."""
-    stage.confirmed(event, "happy")
-    wait_until(lambda: len(stage.mailbox.accepted) == 1, SEEN_SECONDS)
-    for code, who in (("550", "unknown"), ("451", "greylisted")):
-        address = f"{who}@example.org"
-        stage.mailbox.answers["rcpt"] = [f"{code} <{address}> is not for me"]
-        stage.confirmed(event, who)
-        wait_until(lambda: not stage.mailbox.answers["rcpt"], SEEN_SECONDS)
-    stage.mailbox.answers["data"] = ["554 That is spam"]
-    stage.confirmed(event, "spammed")
-    wait_until(lambda: not stage.mailbox.answers["data"], SEEN_SECONDS)
-    stage.wait("delivery_failed")
+def _send_emails(logged: LoggedServer, event: str) -> None:
+    """Send emails that arrive, and emails that a server refuses with the address in its answer."""
+    logged.buy(event, "happy")
+    wait_until(lambda: len(logged.mailbox.accepted) == 1, WAIT_SECONDS)
+    for code, user in (("550", "unknown"), ("451", "greylisted")):
+        address = f"{user}@example.org"
+        logged.mailbox.answers["rcpt"] = [f"{code} <{address}> is not for me"]
+        logged.buy(event, user)
+        wait_until(lambda: not logged.mailbox.answers["rcpt"], WAIT_SECONDS)
+    logged.mailbox.answers["data"] = ["554 That is spam"]
+    logged.buy(event, "spammed")
+    wait_until(lambda: not logged.mailbox.answers["data"], WAIT_SECONDS)
+    logged.wait_for_entry("delivery_failed")
 
 
-def _payments(stage: Stage, event: str) -> None:
-    """Paid, failed, silent, late, wrong, refused by the provider, and a provider that is not there."""
-    back = f"https://shop.example/back?card={CARD}&token={URL_TOKEN}"
+def _make_payments(logged: LoggedServer, event: str) -> None:
+    """Make payments that succeed, fail, stay silent, have a wrong amount, or meet an unreachable provider."""
+    return_url = f"https://shop.example/back?card={CARD}&token={URL_TOKEN}"
     for action in ("pay", "fail", "pay_twice", "never_answer"):
-        booking = stage.held(event, f"payer-{action}")
-        payment = expect_ok(post_payment(stage.admin, booking, return_url=back), 201)
+        booking = logged.hold(event, f"payer-{action}")
+        payment = expect_ok(post_payment(logged.admin, booking, return_url=return_url), 201)
         httpx.post(payment["checkout_url"], data={"action": action})
-    assert post_payment(stage.admin, stage.held(event, "abroad"), provider="stripe", return_url=back).status_code in (
+    assert post_payment(
+        logged.admin, logged.hold(event, "abroad"), provider="stripe", return_url=return_url
+    ).status_code in (
         422,
         502,
     )
-    booking = stage.held(event, "cheater")
-    expect_ok(post_notice(stage.admin, expect_ok(post_payment(stage.admin, booking, return_url=back), 201), amount=1))
-    booking = stage.held(event, "by-hand")
-    expect_ok(stage.admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": f"{FILE_NAME}.png"}))
-    expect_ok(stage.admin.post(f"/v1/bookings/{booking}/approve"))
-    expect_ok(stage.admin.post(f"/v1/bookings/{booking}/refund", json={"reason": f"Card {CARD}."}))
-    stage.wait("refund_needs_a_person")
-    stage.wait("sandbox_notice_sent")
+    booking = logged.hold(event, "cheater")
+    expect_ok(
+        post_notice(logged.admin, expect_ok(post_payment(logged.admin, booking, return_url=return_url), 201), amount=1)
+    )
+    booking = logged.hold(event, "by-hand")
+    expect_ok(logged.admin.post(f"/v1/bookings/{booking}/receipt", json={"file_ref": f"{FILE_NAME}.png"}))
+    expect_ok(logged.admin.post(f"/v1/bookings/{booking}/approve"))
+    expect_ok(logged.admin.post(f"/v1/bookings/{booking}/refund", json={"reason": f"Card {CARD}."}))
+    logged.wait_for_entry("refund_needs_a_person")
+    logged.wait_for_entry("sandbox_notice_sent")
 
 
-def _notices(stage: Stage) -> None:
+def _send_notices(logged: LoggedServer) -> None:
     body = json.dumps({"type": "payment.succeeded", "data": {"provider_ref": "sbx_none", "amount": 1, "card": CARD}})
     for provider in ("sandbox", "stripe"):
         headers = {"webhook-id": "msg_1", "webhook-timestamp": "1", "webhook-signature": f"v1,{CARD}"}
-        answer = httpx.post(f"{stage.server.url}/v1/webhooks/{provider}", content=body, headers=headers)
+        answer = httpx.post(f"{logged.server.url}/v1/webhooks/{provider}", content=body, headers=headers)
         assert answer.status_code == 400
-    post_raw_notice(stage.admin, body, "msg_card")
-    post_raw_notice(stage.admin, f'{{"type": "{CARD}", "data": "{CARD}"}}', "msg_odd")
-    post_raw_notice(stage.admin, CARD, "msg_odder")
+    post_raw_notice(logged.admin, body, "msg_card")
+    post_raw_notice(logged.admin, f'{{"type": "{CARD}", "data": "{CARD}"}}', "msg_odd")
+    post_raw_notice(logged.admin, CARD, "msg_odder")
 
 
-def _webhooks(stage: Stage, event: str) -> None:
-    url = f"{stage.receiver.url}?token={URL_TOKEN}"
-    made = expect_ok(stage.admin.post("/v1/webhook-endpoints", json={"url": url}), 201)
-    dead = expect_ok(stage.admin.post("/v1/webhook-endpoints", json={"url": f"http://127.0.0.1:9/{URL_TOKEN}"}), 201)
-    rotated = expect_ok(stage.admin.post(f"/v1/webhook-endpoints/{made['id']}/rotate"))
-    stage.log.secrets |= {
-        "the secret of a webhook": made["secret"].removeprefix("whsec_"),
+def _send_webhooks(logged: LoggedServer, event: str) -> None:
+    url = f"{logged.receiver.url}?token={URL_TOKEN}"
+    endpoint = expect_ok(logged.admin.post("/v1/webhook-endpoints", json={"url": url}), 201)
+    dead = expect_ok(logged.admin.post("/v1/webhook-endpoints", json={"url": f"http://127.0.0.1:9/{URL_TOKEN}"}), 201)
+    rotated = expect_ok(logged.admin.post(f"/v1/webhook-endpoints/{endpoint['id']}/rotate"))
+    logged.log.secrets |= {
+        "the secret of a webhook": endpoint["secret"].removeprefix("whsec_"),
         "the new secret of a webhook": rotated["secret"].removeprefix("whsec_"),
     }
-    stage.receiver.status = 500
-    stage.held(event, "told")
-    stage.wait("delivery_postponed")
-    stage.receiver.status = 410
-    stage.held(event, "told-again")
-    stage.wait("endpoint_disabled")
-    for endpoint in (made, dead):
-        stage.admin.delete(f"/v1/webhook-endpoints/{endpoint['id']}")
+    logged.receiver.status = 500
+    logged.hold(event, "notified")
+    logged.wait_for_entry("delivery_postponed")
+    logged.receiver.status = 410
+    logged.hold(event, "notified-again")
+    logged.wait_for_entry("endpoint_disabled")
+    for unused_endpoint in (endpoint, dead):
+        logged.admin.delete(f"/v1/webhook-endpoints/{unused_endpoint['id']}")
 
 
-def _receipts(stage: Stage, event: str) -> None:
-    """Also one that cannot be read, and one that cannot be stored."""
-    path = f"/v1/bookings/{stage.held(event, 'proving')}/receipt"
+def _upload_receipts(logged: LoggedServer, event: str) -> None:
+    """Upload receipts, also one that cannot be read and one that cannot be stored."""
+    path = f"/v1/bookings/{logged.hold(event, 'proving')}/receipt"
     name = f"{FILE_NAME}.png"
-    assert stage.admin.post(path, files={"file": (name, b"<html>", "text/html")}).status_code == 422
-    broken = f'--limit\r\ncontent-disposition: form-data; name="{FILE_NAME}"; filename="{name}"\r\n'
+    assert logged.admin.post(path, files={"file": (name, b"<html>", "text/html")}).status_code == 422
+    malformed = f'--limit\r\ncontent-disposition: form-data; name="{FILE_NAME}"; filename="{name}"\r\n'
     headers = {"content-type": "multipart/form-data; boundary=limit"}
-    assert stage.admin.post(path, content=broken.encode(), headers=headers).status_code == 422
-    folder = DATA_FOLDER / "receipts" / stage.org.id.hex()
+    assert logged.admin.post(path, content=malformed.encode(), headers=headers).status_code == 422
+    folder = DATA_FOLDER / "receipts" / logged.org.id.hex()
     folder.parent.mkdir(exist_ok=True)
     folder.write_bytes(b"")
-    assert stage.admin.post(path, files={"file": (name, TINY_PNG, "image/png")}).status_code == 503
+    assert logged.admin.post(path, files={"file": (name, TINY_PNG, "image/png")}).status_code == 503
     folder.unlink()
-    expect_ok(stage.admin.post(path, files={"file": (name, TINY_PNG, "image/png")}))
-    expect_ok(stage.admin.post(path.replace("receipt", "reject"), json={"reason": f"It is {name}."}))
-    stage.wait("receipt_not_stored")
+    expect_ok(logged.admin.post(path, files={"file": (name, TINY_PNG, "image/png")}))
+    expect_ok(logged.admin.post(path.replace("receipt", "reject"), json={"reason": f"It is {name}."}))
+    logged.wait_for_entry("receipt_not_stored")
 
 
-def _tokens(stage: Stage, event: str) -> None:
-    """Good ones, bad ones, and all of them where they do not belong."""
-    user = stage.address("customer")
-    token = expect_ok(stage.admin.post("/v1/customer-tokens", json={"user": user}), 201)["token"]
+def _use_tokens(logged: LoggedServer, event: str) -> None:
+    """Send valid and invalid tokens, also in the wrong fields."""
+    user = logged.new_address("customer")
+    token = expect_ok(logged.admin.post("/v1/customer-tokens", json={"user": user}), 201)["token"]
     header, claims, signature = token.split(".")
-    code = list_tickets(stage.admin, stage.confirmed(event, "guest"))[0]["code"]
+    code = list_tickets(logged.admin, logged.buy(event, "guest"))[0]["code"]
     wrong = f"hf_sk_{secrets.token_urlsafe(32)}"
-    named = {
+    secret_values = {
         "a token": token,
         "the signature of a token": signature,
         "a wrong key": wrong,
         "the code of a ticket": code,
     }
-    stage.log.secrets |= named
+    logged.log.secrets |= secret_values
     bad = [wrong, f"{header}.{claims}.{signature[::-1]}", f"{header}.{claims}", "é", token[:-2], "x" * 5000]
     for each in (token, *bad):
         authorization = [(b"Authorization", b"Bearer " + each.encode("latin-1"))]
         for path in ("/v1/bookings", f"/v1/bookings/{token}", f"/v1/bookings?user={user}&after={token}", f"/{token}"):
-            httpx.get(f"{stage.server.url}{path}", headers=authorization)
+            httpx.get(f"{logged.server.url}{path}", headers=authorization)
     for shown in (code, code[:-1], f"{code[:50]}{user}"):
-        stage.admin.post("/v1/checkins", json={"code": shown, "gate": user, "nonce": token})
-    stage.admin.post(f"/v1/events/{event}/holds", json={"user": user, "email": "@"}, headers={"Idempotency-Key": token})
+        logged.admin.post("/v1/checkins", json={"code": shown, "gate": user, "nonce": token})
+    logged.admin.post(
+        f"/v1/events/{event}/holds", json={"user": user, "email": "@"}, headers={"Idempotency-Key": token}
+    )
     for raw in (f"GET /{token} HTTP/9\r\n\r\n", f"{user}\r\n\r\n", f"GET / HTTP/1.1\r\nX: {token}\r\nX {user}\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", stage.server.port), 5) as connection:
+        with socket.create_connection(("127.0.0.1", logged.server.port), 5) as connection:
             connection.sendall(raw.encode())
             connection.settimeout(5)
             while connection.recv(4096):
                 pass
 
 
-def _time(stage: Stage) -> None:
-    """Holds that run out, and an event that is called off."""
-    event = publish_event(stage.admin, reviewed_event(policy={"hold_seconds": 1, "review": "manual"}))
-    stage.held(event, "slow")
-    stage.wait("reaped")
-    stage.confirmed(event, "disappointed")
-    expect_ok(stage.admin.post(f"/v1/events/{event}/cancel"))
+def _let_time_pass(logged: LoggedServer) -> None:
+    """Let a hold expire, and cancel an event."""
+    event = publish_event(logged.admin, reviewed_event(policy={"hold_seconds": 1, "review": "manual"}))
+    logged.hold(event, "slow")
+    logged.wait_for_entry("reaped")
+    logged.buy(event, "disappointed")
+    expect_ok(logged.admin.post(f"/v1/events/{event}/cancel"))
 
 
 @pytest.fixture(scope="module")
-def ordinary(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> CapturedLog:
-    """The log of a server at which whatever buyers, providers and receivers do has happened."""
+def ordinary_log(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> CapturedLog:
+    """The log of a server after everything that buyers, providers and receivers can do."""
     path = tmp_path_factory.mktemp("ordinary") / "log"
-    with staged(postgres, path) as stage:
-        event = publish_event(stage.admin, reviewed_event())
-        _mail(stage, event)
-        _payments(stage, event)
-        _notices(stage)
-        _webhooks(stage, event)
-        _receipts(stage, event)
-        _tokens(stage, event)
-        _time(stage)
-    return stage.log
+    with logged_server(postgres, path) as logged:
+        event = publish_event(logged.admin, reviewed_event())
+        _send_emails(logged, event)
+        _make_payments(logged, event)
+        _send_notices(logged)
+        _send_webhooks(logged, event)
+        _upload_receipts(logged, event)
+        _use_tokens(logged, event)
+        _let_time_pass(logged)
+    return logged.log
 
 
 @pytest.fixture(scope="module")
-def broken(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> CapturedLog:
-    """The log of a server whose database trips over what it is given, and says so with the whole row."""
+def broken_database_log(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> CapturedLog:
+    """The log of a server whose database refuses rows with errors that contain the whole row."""
     path = tmp_path_factory.mktemp("broken") / "log"
-    with staged(postgres, path) as stage:
-        event = publish_event(stage.admin, reviewed_event(policy={"hold_seconds": 1, "review": "manual"}))
+    with logged_server(postgres, path) as logged:
+        event = publish_event(logged.admin, reviewed_event(policy={"hold_seconds": 1, "review": "manual"}))
         for table, check in (
             ("booking", "status <> 'expired'"),
             ("booking", "user_id <> 'poison'"),
@@ -263,50 +269,50 @@ def broken(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> CapturedL
             ("payment", "return_url NOT LIKE '%poison%'"),
             ("receipt", "file_ref <> 'poison'"),
         ):
-            query(stage.server.database_url, f"ALTER TABLE {table} ADD CHECK ({check}) NOT VALID")
+            query(logged.server.database_url, f"ALTER TABLE {table} ADD CHECK ({check}) NOT VALID")
         body: dict[str, Any] = {"items": [{"seat": "A-1"}], "details": {"card": CARD}}
-        address = stage.address("poison")
-        assert post_hold(stage.admin, event, user="poison", email=address, **body).status_code == 500
+        address = logged.new_address("poison")
+        assert post_hold(logged.admin, event, user="poison", email=address, **body).status_code == 500
         url = f"https://hooks.example.org/poison/{URL_TOKEN}"
-        assert stage.admin.post("/v1/webhook-endpoints", json={"url": url}).status_code == 500
-        calm = publish_event(stage.admin, reviewed_event())
-        back = f"https://shop.example/poison?card={CARD}"
-        assert post_payment(stage.admin, stage.held(calm, "payer"), return_url=back).status_code == 500
-        path_ = f"/v1/bookings/{stage.held(calm, 'prover')}/receipt"
+        assert logged.admin.post("/v1/webhook-endpoints", json={"url": url}).status_code == 500
+        other_event = publish_event(logged.admin, reviewed_event())
+        return_url = f"https://shop.example/poison?card={CARD}"
+        assert post_payment(logged.admin, logged.hold(other_event, "payer"), return_url=return_url).status_code == 500
+        receipt_path = f"/v1/bookings/{logged.hold(other_event, 'prover')}/receipt"
         ref = {"file_ref": "poison", "message_ref": f"{FILE_NAME}.png"}
-        assert stage.admin.post(path_, json=ref).status_code == 500
-        stage.wait("command_failed")
-        stage.held(event, "late")
-        stage.wait("sweep_failed")
-        query(stage.server.database_url, "ALTER TABLE delivery RENAME TO elsewhere")
-        stage.wait("job_failed")
-        query(stage.server.database_url, "ALTER TABLE elsewhere RENAME TO delivery")
+        assert logged.admin.post(receipt_path, json=ref).status_code == 500
+        logged.wait_for_entry("command_failed")
+        logged.hold(event, "late")
+        logged.wait_for_entry("sweep_failed")
+        query(logged.server.database_url, "ALTER TABLE delivery RENAME TO renamed")
+        logged.wait_for_entry("job_failed")
+        query(logged.server.database_url, "ALTER TABLE renamed RENAME TO delivery")
         time.sleep(1)
-    return stage.log
+    return logged.log
 
 
-def test_nothing_that_buyers_providers_and_receivers_do_brings_a_secret_into_the_log(ordinary: CapturedLog) -> None:
-    for what in ("delivery_failed", "refund_needs_a_person", "endpoint_disabled", "receipt_not_stored", "reaped"):
-        assert ordinary.has_entry(what), "the log is not that of what happened"
-    assert find_leaks(ordinary.text, ordinary.secrets) == []
+def test_ordinary_traffic_logs_no_secret(ordinary_log: CapturedLog) -> None:
+    for event in ("delivery_failed", "refund_needs_a_person", "endpoint_disabled", "receipt_not_stored", "reaped"):
+        assert ordinary_log.has_entry(event), "the log lacks an expected entry"
+    assert find_leaks(ordinary_log.text, ordinary_log.secrets) == []
 
 
-def test_errors_of_the_database_are_told_without_the_rows_they_are_about(broken: CapturedLog) -> None:
-    for what in ("command_failed", "request_failed", "sweep_failed", "job_failed"):
-        assert broken.has_entry(what), "the log is not that of what happened"
-    assert find_leaks(broken.text, broken.secrets) == []
+def test_database_errors_are_logged_without_their_rows(broken_database_log: CapturedLog) -> None:
+    for event in ("command_failed", "request_failed", "sweep_failed", "job_failed"):
+        assert broken_database_log.has_entry(event), "the log lacks an expected entry"
+    assert find_leaks(broken_database_log.text, broken_database_log.secrets) == []
 
 
-def test_every_log_line_of_ours_is_one_json_object(ordinary: CapturedLog) -> None:
-    others = [line for line in ordinary.text.splitlines() if not line.startswith("{")]
+def test_every_log_line_of_ours_is_one_json_object(ordinary_log: CapturedLog) -> None:
+    others = [line for line in ordinary_log.text.splitlines() if not line.startswith("{")]
     assert not [line for line in others if not re.match(r"\[[A-Z]+\] |Holdfast is serving ", line)]
 
 
-def test_the_leak_search_finds_every_kind_of_secret(ordinary: CapturedLog) -> None:
+def test_the_leak_search_finds_every_kind_of_secret(ordinary_log: CapturedLog) -> None:
     """Without this, the tests above would prove nothing."""
-    for name, secret in ordinary.secrets.items():
+    for name, secret in ordinary_log.secrets.items():
         line = json.dumps({"event": "planted", "detail": f"it was {secret} that did not work"})
-        assert f"{name} in planted" in find_leaks(f"{ordinary.text}\n{line}", ordinary.secrets)
+        assert f"{name} in planted" in find_leaks(f"{ordinary_log.text}\n{line}", ordinary_log.secrets)
     for planted in ("someone@example.com", "hf_sk_0123456789abcdef", "whsec_Zm9v", "eyJhbGciOiJI.eyJzdWI.c2ln", CARD):
         assert find_leaks(f"[INFO] {planted}", {}), planted
     assert find_leaks("[INFO] 4242 4242 4242 4242", {})

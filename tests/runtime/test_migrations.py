@@ -1,5 +1,5 @@
-"""Migrations bring any PostgreSQL from version 15 up to date, once, however many processes start, and never touch a
-newer schema."""
+"""Migrations update any PostgreSQL from version 15, exactly once even if many processes start, and never change a newer
+schema."""
 
 import asyncio
 import os
@@ -58,7 +58,7 @@ print(asyncio.run(db.migrate(sys.argv[1])))
 
 
 def _migrate_in_processes(url: str, count: int) -> list[int]:
-    """How many steps each of the processes ran. None begins before all are ready."""
+    """Run the migration in several processes at once, and return how many steps each of them ran."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", MIGRATOR, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -82,7 +82,7 @@ def test_exactly_one_of_ten_processes_migrates(unmigrated: str) -> None:
     assert done > 0
 
 
-def test_a_second_migration_does_nothing(database: str) -> None:
+def test_a_second_migration_changes_nothing(database: str) -> None:
     before = query(database, "SELECT oid, relname, relfilenode FROM pg_class ORDER BY oid")
     assert asyncio.run(db.migrate(database)) == 0
     assert call_holdfast(database, "migrate").returncode == 0
@@ -111,7 +111,7 @@ def test_an_unreachable_database_is_reported_in_one_sentence() -> None:
 
 @contextmanager
 def _unprivileged() -> Iterator[tuple[list[str], str]]:
-    """PostgreSQL does not run as root: who else could run it, as the beginning of a command line and a name."""
+    """PostgreSQL does not run as root. Yield a command prefix that runs as another user, and that user's name."""
     if os.geteuid() != 0:
         yield [], pwd.getpwuid(os.geteuid()).pw_name
         return
@@ -124,7 +124,7 @@ def _unprivileged() -> Iterator[tuple[list[str], str]]:
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[str]:
-    """The address of a PostgreSQL 15 of the system, on a socket in a folder of its own."""
+    """The URL of the system's PostgreSQL 15, on a socket in a folder of its own."""
     if not (OLDEST / "postgres").exists():
         pytest.skip("PostgreSQL 15 is not installed")
     with _unprivileged() as (prefix, user), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
@@ -146,7 +146,7 @@ def oldest() -> Iterator[str]:
             call(control, "-w", "-D", str(data), "-m", "immediate", "stop")
 
 
-def test_postgresql_15_is_new_enough_for_everything(oldest: str) -> None:
+def test_holdfast_runs_on_postgresql_15(oldest: str) -> None:
     assert query(oldest, "SHOW server_version")[0][0].startswith("15.")
     assert call_holdfast(oldest, "migrate").returncode == 0
     assert len(call_holdfast(oldest, "demo").stdout.splitlines()) == 5
@@ -177,7 +177,7 @@ def test_postgresql_15_is_new_enough_for_everything(oldest: str) -> None:
     assert (report["ok"], report["events"]) == (True, 6)
 
 
-def test_the_embedded_server_is_durable_and_has_room_for_many_processes(data_folder: Path) -> None:
+def test_the_embedded_server_is_durable_and_allows_many_connections(data_folder: Path) -> None:
     rows = query(embedded.start(data_folder), "SELECT name, setting FROM pg_settings")
     settings = {row["name"]: row["setting"] for row in rows}
     assert [settings[name] for name in ("fsync", "synchronous_commit", "full_page_writes")] == ["on"] * 3
@@ -185,8 +185,8 @@ def test_the_embedded_server_is_durable_and_has_room_for_many_processes(data_fol
 
 
 @contextmanager
-def _started(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has started the PostgreSQL of the folder, and that is killed at the end."""
+def _running_starter(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that started the PostgreSQL of the folder, and that is killed at the end."""
     process = subprocess.Popen([sys.executable, "-c", STARTER, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -197,21 +197,21 @@ def _started(folder: Path) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def test_the_embedded_server_outlives_whoever_started_it_until_the_next_user_is_done(data_folder: Path) -> None:
+def test_the_embedded_server_runs_until_its_last_user_ends(data_folder: Path) -> None:
     data = ["--data", str(data_folder)]
-    with _started(data_folder):
+    with _running_starter(data_folder):
         assert run_holdfast("orgs", "create", "acme", *data).stdout == "acme\n"
         first = find_postmaster(data_folder)
-        assert is_running(first), "a command that ends does not stop what others use"
-    assert is_running(first), "its starter was killed"
-    with _started(data_folder):
+        assert is_running(first), "a command that ends must not stop a server that others use"
+    assert is_running(first), "the server must survive its starter"
+    with _running_starter(data_folder):
         assert find_postmaster(data_folder) == first
     assert run_holdfast("orgs", "list", *data).stdout == "acme\tacme\n"
-    assert not is_running(first), "the last user is done"
+    assert not is_running(first), "the last user must stop the server"
 
 
-def _kill_the_server(folder: Path) -> None:
-    """As when the machine dies: everything ends at once, and the server leaves its pid behind in the folder."""
+def _kill_server(folder: Path) -> None:
+    """Kill the server as a power failure would, so that its pid file stays in the folder."""
     postmaster = find_postmaster(folder)
     for process in [postmaster, *postmaster.children()]:
         process.kill()
@@ -220,27 +220,27 @@ def _kill_the_server(folder: Path) -> None:
 
 def test_the_embedded_server_restarts_with_its_data_after_a_kill(data_folder: Path) -> None:
     data = ["--data", str(data_folder)]
-    with _started(data_folder):
+    with _running_starter(data_folder):
         assert run_holdfast("orgs", "create", "acme", *data).returncode == 0
-        _kill_the_server(data_folder)
+        _kill_server(data_folder)
     done = run_holdfast("orgs", "list", *data)
     assert done.stdout == "acme\tacme\n", done.stderr
 
 
-def test_the_pid_that_a_dead_server_left_behind_may_be_that_of_another_process_by_now(data_folder: Path) -> None:
+def test_a_stale_pid_file_that_names_another_process_is_ignored(data_folder: Path) -> None:
     data = ["--data", str(data_folder)]
-    with _started(data_folder) as other:
+    with _running_starter(data_folder) as other:
         assert run_holdfast("orgs", "create", "acme", *data).returncode == 0
-        _kill_the_server(data_folder)
-        left = data_folder / "postgres" / "postmaster.pid"
-        _, rest = left.read_text().split("\n", 1)
-        left.write_text(f"{other.pid}\n{rest}")
+        _kill_server(data_folder)
+        pid_file = data_folder / "postgres" / "postmaster.pid"
+        _, rest = pid_file.read_text().split("\n", 1)
+        pid_file.write_text(f"{other.pid}\n{rest}")
         done = run_holdfast("orgs", "list", *data)
         assert done.stdout == "acme\tacme\n", done.stderr
         assert other.poll() is None
 
 
-def test_commands_that_start_the_embedded_server_at_once_share_it(data_folder: Path) -> None:
+def test_simultaneous_commands_share_one_embedded_server(data_folder: Path) -> None:
     with ThreadPoolExecutor() as pool:
         done = list(
             pool.map(lambda n: run_holdfast("orgs", "create", f"org-{n}", "--data", str(data_folder)), range(4))

