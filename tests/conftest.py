@@ -42,10 +42,10 @@ LONGEST = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    twice = [id_ for id_, count in Counter(item.nodeid for item in items).items() if count > 1]
-    if twice:
-        # pytest-xdist would run one test of each id and silently skip the others.
-        raise pytest.UsageError(f"several tests have the same id: {', '.join(twice)}")
+    duplicates = [id_ for id_, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if duplicates:
+        # pytest-xdist would run one test per id and silently skip the others.
+        raise pytest.UsageError(f"several tests have the same id: {', '.join(duplicates)}")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
@@ -57,8 +57,8 @@ def postgres() -> str:
 
 @pytest.fixture
 def data_folder() -> Iterator[Path]:
-    """A folder for an embedded PostgreSQL, which may run as another user. Pytest's own temporary folder will not do: if
-    root starts a second run of the tests, pytest takes away the access of others."""
+    """A folder for an embedded PostgreSQL, which may run as another user. Pytest's own temporary folder does not work:
+    when root starts a second run of the tests, pytest removes the access of other users."""
     with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as name:
         yield Path(name)
         stop_postgres(Path(name))

@@ -691,7 +691,9 @@ def test_changes_after_a_future_number_are_empty(admin: httpx.Client, public: ht
     assert page == {"changes": [], "next": 10**9}
 
 
-def test_the_journal_records_who_did_what(server: Server, org: Org, admin: httpx.Client, sales: httpx.Client) -> None:
+def test_the_journal_records_the_actor_of_each_change(
+    server: Server, org: Org, admin: httpx.Client, sales: httpx.Client
+) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 600}))
     token = expect_ok(sales.post("/v1/customer-tokens", json={"user": "u-9"}), 201)["token"]
     with server.client({"Authorization": f"Bearer {token}"}) as customer:
@@ -715,7 +717,7 @@ def test_the_journal_records_who_did_what(server: Server, org: Org, admin: httpx
     assert not any(key in str(journal) for key in org.keys.values())
 
 
-def test_the_journal_records_what_the_system_did(admin: httpx.Client) -> None:
+def test_the_journal_records_an_expiry_by_the_system(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     expired_booking = place_hold(admin, event, {"seat": "A-1"})
     wait_until(lambda: post_hold(admin, event, user="u-2", items=[{"seat": "A-1"}]).status_code == 201, 15)

@@ -897,7 +897,7 @@ VALID_BODIES: Final[dict[str, Body]] = {
 
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=name_of)
-def test_a_body_of_10_megabytes_is_too_large(
+def test_a_body_of_10_megabytes_is_refused(
     admin: httpx.Client, ids_by_resource: IdsByResource, operation: Operation
 ) -> None:
     content = b'{"details": {"a": "' + b"x" * 10_000_000 + b'"}}'

@@ -56,7 +56,7 @@ def test_every_body_has_a_schema() -> None:
     assert [content for content in contents if not all(media.get("schema") for media in content.values())] == []
 
 
-def test_a_receipt_is_a_file_in_a_form_or_a_reference() -> None:
+def test_the_document_describes_a_receipt_as_a_file_or_a_reference() -> None:
     upload = schema_of("/v1/bookings/{id}/receipt", "post", "multipart/form-data")
     assert upload["properties"]["file"] == {"type": "string", "format": "binary"}
     assert upload["required"] == ["file"]
@@ -64,7 +64,7 @@ def test_a_receipt_is_a_file_in_a_form_or_a_reference() -> None:
     assert set(reference["properties"]) == {"file_ref", "message_ref"}
 
 
-def test_a_logo_is_a_file_and_a_providers_webhook_a_document() -> None:
+def test_the_document_describes_a_logo_as_a_file_and_a_notice_as_json() -> None:
     assert schema_of("/v1/org/logo", "put", "image/png") == {"type": "string", "format": "binary"}
     webhook = schema_of("/v1/webhooks/{provider}", "post", "application/json")
     assert set(webhook["properties"]) == {"type", "data"}

@@ -16,7 +16,7 @@ BOUNDARY = "limit"
 HEADER = f"multipart/form-data; boundary={BOUNDARY}"
 
 
-def test_there_is_a_sample_of_every_type() -> None:
+def test_every_file_type_has_a_sample() -> None:
     assert set(SAMPLES) == set(CONTENT_TYPES)
 
 
@@ -83,7 +83,7 @@ def test_other_variants_of_these_files_are_recognised(data: bytes, expected: str
         SAMPLES["image/png"].replace(SAMPLES["image/png"][16:20], bytes(4), 1),
     ],
 )
-def test_anything_else_is_not_a_receipt(data: bytes) -> None:
+def test_any_other_content_is_not_a_receipt(data: bytes) -> None:
     assert content_type(data) is None
 
 

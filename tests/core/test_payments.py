@@ -496,7 +496,7 @@ def test_the_first_late_payment_for_a_seat_gets_it_and_the_second_is_refunded() 
     assert not is_revived(expect_accepted(state, settle_command("payment", amount=6000)).booking)
 
 
-def test_a_payment_for_a_cancelled_booking_is_refunded_although_the_seat_is_free() -> None:
+def test_a_payment_for_a_cancelled_booking_is_refunded_even_if_the_seat_is_free() -> None:
     state = make_event_state(bookings=[booking_with(Status.HELD, PAYMENTS["started"])])
     expect_accepted(state, act_command("it", Verb.CANCEL))
     outcome = expect_accepted(state, settle_command("payment"))

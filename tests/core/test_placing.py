@@ -45,7 +45,7 @@ from tests.support.builders import (
 FAMILY = (SeatItem("A-3"), PoolItem("standing", 1, "full"), PoolItem("standing", 2, "child"))
 
 
-def test_the_price_is_the_sum_of_the_items_and_the_tax_comes_on_top() -> None:
+def test_the_total_is_the_sum_of_the_items_plus_tax() -> None:
     placed = expect_booking(make_event_state(), place_command("it", *FAMILY))
     assert (placed.subtotal, placed.tax, placed.total) == (3000 + 1500 + 2 * 700, 1121, 7021)
     assert placed.currency == "EUR"
@@ -213,7 +213,7 @@ def test_the_first_order_of_a_batch_gets_the_seat() -> None:
     assert len(state.entries) == 1
 
 
-def test_a_batch_sells_exactly_what_is_left() -> None:
+def test_a_batch_sells_exactly_the_remaining_units() -> None:
     state = make_event_state()
     orders = [place_command(f"{n}", PoolItem("standing", 3, "full")) for n in range(6)]
     outcomes = decide(state, orders)
@@ -376,72 +376,72 @@ def _refusal_of(outcome: Accepted | Refused) -> Refusal | None:
     return outcome.refusal if isinstance(outcome, Refused) else None
 
 
-def _names_a_seat_twice(scenario: OrderScenario) -> None:
+def _name_seat_twice(scenario: OrderScenario) -> None:
     scenario.items += [SeatItem("B-5"), SeatItem("B-5")]
 
 
-def _names_an_event_of_another_org(scenario: OrderScenario) -> None:
+def _name_event_of_another_org(scenario: OrderScenario) -> None:
     scenario.order["org"] = OTHER_ORG
 
 
-def _orders_before_the_sale(scenario: OrderScenario) -> None:
+def _order_before_the_sale(scenario: OrderScenario) -> None:
     scenario.layout["status"] = EventStatus.DRAFT
 
 
-def _reuses_an_idempotency_key(scenario: OrderScenario) -> None:
+def _reuse_idempotency_key(scenario: OrderScenario) -> None:
     request = {"request_key": place_command("it").request_key, "fingerprint": b"of something else"}
     scenario.bookings.append(make_booking("request", Status.EXPIRED, standing_line(1), **request))
 
 
-def _orders_an_unknown_seat(scenario: OrderScenario) -> None:
+def _order_unknown_seat(scenario: OrderScenario) -> None:
     scenario.items.append(SeatItem("Z-9"))
 
 
-def _orders_an_unknown_pool(scenario: OrderScenario) -> None:
+def _order_unknown_pool(scenario: OrderScenario) -> None:
     scenario.items.append(PoolItem("balcony", 1))
 
 
-def _orders_an_unknown_tariff(scenario: OrderScenario) -> None:
+def _order_unknown_tariff(scenario: OrderScenario) -> None:
     scenario.items.append(PoolItem("standing", 1, "senior"))
 
 
-def _has_booked_already(scenario: OrderScenario) -> None:
+def _add_own_booking(scenario: OrderScenario) -> None:
     scenario.policy["one_booking_per_user"] = True
     scenario.bookings.append(make_booking("ann's", Status.CONFIRMED, seat_line("B-1"), user="ann"))
 
 
-def _exceeds_the_limit(scenario: OrderScenario) -> None:
+def _exceed_limit(scenario: OrderScenario) -> None:
     scenario.policy["max_units_per_user"] = 1
     scenario.items.append(SeatItem("A-4"))
 
 
-def _orders_a_taken_seat(scenario: OrderScenario) -> None:
+def _order_taken_seat(scenario: OrderScenario) -> None:
     scenario.bookings.append(make_booking("taker", Status.HELD, seat_line("B-3")))
     scenario.items.append(SeatItem("B-3"))
 
 
-def _orders_more_than_is_left(scenario: OrderScenario) -> None:
+def _order_more_than_is_left(scenario: OrderScenario) -> None:
     scenario.items.append(PoolItem("standing", STANDING_CAPACITY + 1, "child"))
 
 
-def _leaves_an_orphan(scenario: OrderScenario) -> None:
+def _leave_orphan(scenario: OrderScenario) -> None:
     scenario.policy["avoid_orphans"] = True
     scenario.bookings.append(make_booking("neighbour", Status.HELD, seat_line("A-1")))
 
 
 FLAWS: dict[Refusal, Callable[[OrderScenario], None]] = {
-    Refusal.INVALID_REQUEST: _names_a_seat_twice,
-    Refusal.NOT_FOUND: _names_an_event_of_another_org,
-    Refusal.EVENT_NOT_ON_SALE: _orders_before_the_sale,
-    Refusal.IDEMPOTENCY_KEY_REUSED: _reuses_an_idempotency_key,
-    Refusal.UNKNOWN_SEAT: _orders_an_unknown_seat,
-    Refusal.UNKNOWN_POOL: _orders_an_unknown_pool,
-    Refusal.UNKNOWN_TARIFF: _orders_an_unknown_tariff,
-    Refusal.ALREADY_BOOKED: _has_booked_already,
-    Refusal.LIMIT_REACHED: _exceeds_the_limit,
-    Refusal.SEAT_TAKEN: _orders_a_taken_seat,
-    Refusal.SOLD_OUT: _orders_more_than_is_left,
-    Refusal.ORPHAN_SEAT: _leaves_an_orphan,
+    Refusal.INVALID_REQUEST: _name_seat_twice,
+    Refusal.NOT_FOUND: _name_event_of_another_org,
+    Refusal.EVENT_NOT_ON_SALE: _order_before_the_sale,
+    Refusal.IDEMPOTENCY_KEY_REUSED: _reuse_idempotency_key,
+    Refusal.UNKNOWN_SEAT: _order_unknown_seat,
+    Refusal.UNKNOWN_POOL: _order_unknown_pool,
+    Refusal.UNKNOWN_TARIFF: _order_unknown_tariff,
+    Refusal.ALREADY_BOOKED: _add_own_booking,
+    Refusal.LIMIT_REACHED: _exceed_limit,
+    Refusal.SEAT_TAKEN: _order_taken_seat,
+    Refusal.SOLD_OUT: _order_more_than_is_left,
+    Refusal.ORPHAN_SEAT: _leave_orphan,
 }
 
 

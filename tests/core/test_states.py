@@ -163,7 +163,7 @@ def test_a_verb_that_has_had_its_effect_returns_the_booking_unchanged(status: St
 
 
 @cells(REFUSALS)
-def test_a_refusal_says_why_and_writes_nothing(status: Status, verb: Verb) -> None:
+def test_a_refused_verb_gets_its_refusal_and_writes_nothing(status: Status, verb: Verb) -> None:
     booking = free_booking(status)
     state = make_event_state(bookings=[booking])
     refusal = expect_refusal(state, act_command("it", verb))
@@ -348,7 +348,7 @@ def test_bookings_end_with_their_event(event: EventStatus, status: Status) -> No
 
 
 @pytest.mark.parametrize("event", EventStatus)
-def test_winding_up_twice_ends_nothing_more(event: EventStatus) -> None:
+def test_a_second_wind_up_ends_no_more_bookings(event: EventStatus) -> None:
     state = make_event_state(example_layout(status=event), [make_booking(f"{s}", s, standing_line(1)) for s in Status])
     end_bookings(state)
     entries = list(state.entries)

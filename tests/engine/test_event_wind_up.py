@@ -124,10 +124,10 @@ def _count_refunds(server: Server) -> Counter[int]:
 
 
 def _advance_clock(server: Server, seconds: int) -> None:
-    async def move(connection: db.Connection) -> None:
+    async def shift(connection: db.Connection) -> None:
         await shift_clock(connection, seconds)
 
-    run_with_connection(move, server.database_url)
+    run_with_connection(shift, server.database_url)
 
 
 def _sell_event(database: str, org: Org, count: int) -> str:
@@ -154,18 +154,18 @@ def test_a_large_cancelled_event_is_refunded_completely_even_if_the_worker_dies(
 
         progress = [_get_progress(admin, event)]
 
-        def refunded() -> int:
+        def count_refunded() -> int:
             progress.append(_get_progress(admin, event))
             return int(progress[-1]["refunded"])
 
-        wait_until(lambda: refunded() > 0, WORK_SECONDS)
+        wait_until(lambda: count_refunded() > 0, WORK_SECONDS)
         first = _worker(server)
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)
-        assert refunded() < BOOKINGS, "the worker was done before it was killed"
+        assert count_refunded() < BOOKINGS, "the worker was done before it was killed"
         wait_until(lambda: bool(_workers_except(server, first.pid)), 20)
         _advance_clock(server, LEASE_SECONDS)
-        wait_until(lambda: refunded() == BOOKINGS, WORK_SECONDS)
+        wait_until(lambda: count_refunded() == BOOKINGS, WORK_SECONDS)
 
         ended = [each["refunds_due"] for each in progress if each["live"] == 0]
         assert ended == sorted(ended, reverse=True)

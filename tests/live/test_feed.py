@@ -39,24 +39,24 @@ def watching(server: Server, event: str, query: str = "", token: str | None = No
         yield feed
 
 
-def next_message(feed: ClientConnection, seconds: float = 30) -> Body:
+def read_message(feed: ClientConnection, seconds: float = 30) -> Body:
     message: Body = json.loads(feed.recv(timeout=seconds))
     return message
 
 
-def next_change(feed: ClientConnection) -> Body:
+def read_change(feed: ClientConnection) -> Body:
     """The next message that is not a beat."""
     give_up_at = time.monotonic() + 30
-    while (message := next_message(feed, give_up_at - time.monotonic()))["type"] == "beat":
+    while (message := read_message(feed, give_up_at - time.monotonic()))["type"] == "beat":
         pass
     return message
 
 
 def read_until(feed: ClientConnection, version: int) -> list[Body]:
     """Read messages up to the one with this version."""
-    messages = [next_change(feed)]
+    messages = [read_change(feed)]
     while messages[-1].get("seq", 0) < version:
-        messages.append(next_change(feed))
+        messages.append(read_change(feed))
     return messages
 
 
@@ -93,7 +93,7 @@ def test_a_watcher_gets_a_snapshot_and_then_every_change(server: Server, admin: 
     take_seat(admin, event, "A-2")
     assert admin.patch(f"/v1/events/{event}", json={"block_seats": ["B-1"]}).status_code == 200
     with watching(server, event) as feed:
-        snapshot = next_message(feed)
+        snapshot = read_message(feed)
         start = snapshot["version"]
         available = admin.get(f"/v1/events/{event}/availability").json()
         assert snapshot.pop("server_time").endswith("Z")
@@ -116,7 +116,7 @@ def test_a_watcher_gets_a_snapshot_and_then_every_change(server: Server, admin: 
 def test_a_returning_watcher_gets_each_missed_change_once(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event) as feed:
-        last_seen = next_message(feed)["version"]
+        last_seen = read_message(feed)["version"]
         take_seat(admin, event, "A-1")
         last_seen = read_until(feed, last_seen + 1)[-1]["seq"]
     for label in ("A-2", "A-3", "A-4"):
@@ -132,7 +132,7 @@ def test_a_returning_watcher_gets_each_missed_change_once(server: Server, admin:
 def test_a_watcher_too_far_behind_or_ahead_gets_a_snapshot(server: Server, org: Org, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event, f"?after={get_version(admin, event) + 1}") as feed:
-        assert next_message(feed)["type"] == "snapshot"
+        assert read_message(feed)["type"] == "snapshot"
     body = {"user": "u-1", "items": [{"pool": "standing", "tariff": "full", "quantity": 1}]}
     large_event = publish_event(
         admin,
@@ -144,7 +144,7 @@ def test_a_watcher_too_far_behind_or_ahead_gets_a_snapshot(server: Server, org: 
     assert {reply.status for reply in replies} == {201}
     newest = get_version(admin, large_event)
     with watching(server, large_event, "?after=1") as feed:
-        assert next_message(feed)["version"] == newest
+        assert read_message(feed)["version"] == newest
     with watching(server, large_event, f"?after={newest - 1_000}") as feed:
         messages = read_until(feed, newest)
     assert [message["seq"] for message in messages] == list(range(newest - 999, newest + 1))
@@ -161,7 +161,7 @@ def test_no_watcher_misses_a_change_while_every_process_sells(server: Server, or
     with ExitStack() as stack:
         feeds = [stack.enter_context(watching(server, event)) for _ in range(8)]
         assert len({_pid_of(server, feed) for feed in feeds}) == 2
-        starts = [next_message(feed)["version"] for feed in feeds]
+        starts = [read_message(feed)["version"] for feed in feeds]
         send_all_at_once(server.port, requests, 16)
         newest = get_version(admin, event)
         assert newest == starts[0] + len(labels)
@@ -184,12 +184,12 @@ def _pid_of(server: Server, feed: ClientConnection) -> int:
 def test_the_feed_reports_an_expired_hold(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy={"hold_seconds": 1}))
     with watching(server, event) as feed:
-        next_message(feed)
+        read_message(feed)
         take_seat(admin, event, "A-1")
-        assert next_change(feed)["seats"] == {"A-1": "held"}
+        assert read_change(feed)["seats"] == {"A-1": "held"}
         wait_until(lambda: taken_seats(admin, event) == {}, 15)
         take_seat(admin, event, "B-1", user="u-2")
-        expired, held = next_change(feed), next_change(feed)
+        expired, held = read_change(feed), read_change(feed)
     assert (expired["kind"], expired["seats"], expired["pools"]["stalls"]["held"]) == ("expired", {"A-1": "free"}, 0)
     assert (held["kind"], held["seats"]) == ("held", {"B-1": "held"})
 
@@ -197,7 +197,7 @@ def test_the_feed_reports_an_expired_hold(server: Server, admin: httpx.Client) -
 def test_changes_reveal_nothing_about_users_and_payments(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event) as feed:
-        start = next_message(feed)["version"]
+        start = read_message(feed)["version"]
         booking = take_seat(admin, event, "A-1", user="somebody")
         paid = admin.post(
             f"/v1/bookings/{booking}/payments",
@@ -231,7 +231,7 @@ def test_a_caller_who_cannot_read_an_event_cannot_watch_it(server: Server, org: 
     )
     assert expect_refused(server, draft, token="nonsense") == (401, "unauthorized")
     with watching(server, draft, token=org.keys["door"]) as feed:
-        assert next_message(feed)["type"] == "snapshot"
+        assert read_message(feed)["type"] == "snapshot"
 
 
 def test_an_invalid_handshake_is_refused(server: Server, admin: httpx.Client) -> None:
@@ -246,19 +246,19 @@ def test_an_invalid_handshake_is_refused(server: Server, admin: httpx.Client) ->
 def test_a_watcher_that_sends_too_much_is_disconnected(server: Server, admin: httpx.Client, texts: list[str]) -> None:
     event = publish_event(admin, example_event())
     with watching(server, event) as patient, watching(server, event) as feed:
-        next_message(patient), next_message(feed)
+        read_message(patient), read_message(feed)
         for text in texts:
             feed.send(text)
         assert read_close_code(feed) == 1008
         patient.send("hello")
         take_seat(admin, event, "A-1")
-        assert next_change(patient)["seats"] == {"A-1": "held"}
+        assert read_change(patient)["seats"] == {"A-1": "held"}
 
 
 def read_close_code(feed: ClientConnection) -> int | None:
     """The code with which the server closed the connection, or None if it just dropped it."""
     with pytest.raises(ConnectionClosed) as closed:
-        next_change(feed)
+        read_change(feed)
     return closed.value.rcvd.code if closed.value.rcvd else None
 
 
@@ -268,16 +268,16 @@ def test_a_watcher_that_stops_reading_is_dropped_without_delaying_others(server:
     seats = [{"label": label} for label in (first, *labels)]
     event = publish_event(admin, example_event(pools=[{**example_event()["pools"][0], "seats": seats}]))
     with watching(server, event) as feed, watching_without_reading(server, event) as port:
-        start = next_message(feed)["version"]
+        start = read_message(feed)["version"]
         fields = itertools.cycle(("block_seats", "unblock_seats"))
         give_up_at = time.monotonic() + 120
         # The system buffers a few megabytes for a client that does not read.
         while is_served(server, port):
             assert time.monotonic() < give_up_at, "it was not dropped"
             assert admin.patch(f"/v1/events/{event}", json={next(fields): labels}).status_code == 200
-            assert len(next_change(feed)["seats"]) == len(labels)
+            assert len(read_change(feed)["seats"]) == len(labels)
         take_seat(admin, event, first)
-        messages = next_change(feed)
+        messages = read_change(feed)
         assert (messages["seats"], messages["seq"]) == ({first: "held"}, get_version(admin, event))
         assert messages["seq"] > start + 5
 
@@ -311,10 +311,10 @@ def test_a_process_limits_its_watchers_and_sends_heartbeats(postgres: str) -> No
         with server.client(Org(url).headers()) as admin:
             event = publish_event(admin, example_event())
         with watching(server, event) as first:
-            newest = next_message(first)["version"]
+            newest = read_message(first)["version"]
             with watching(server, event):
                 assert expect_refused(server, event) == (503, "busy")
-            beat = next_message(first)
+            beat = read_message(first)
             assert beat.pop("server_time").endswith("Z")
             assert beat == {"type": "beat", "version": newest}
             wait_until(lambda: _can_watch(server, event), 10)
@@ -323,7 +323,7 @@ def test_a_process_limits_its_watchers_and_sends_heartbeats(postgres: str) -> No
 def _can_watch(server: Server, event: str) -> bool:
     try:
         with watching(server, event) as feed:
-            return bool(next_message(feed)["type"] == "snapshot")
+            return bool(read_message(feed)["type"] == "snapshot")
     except InvalidStatus:
         return False
 
@@ -334,7 +334,7 @@ def test_a_watcher_misses_no_change_across_a_server_restart(postgres: str) -> No
         with running_server(url) as server, server.client(org.headers()) as admin:
             event = publish_event(admin, example_event())
             with watching(server, event) as feed:
-                last_seen = next_message(feed)["version"]
+                last_seen = read_message(feed)["version"]
                 take_seat(admin, event, "A-1")
                 last_seen = read_until(feed, last_seen + 1)[-1]["seq"]
                 server.process.terminate()

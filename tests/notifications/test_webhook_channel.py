@@ -153,7 +153,7 @@ async def test_both_secrets_sign_during_a_rotation_and_only_the_new_one_afterwar
             verify(only_new, old)
 
 
-def always(answer: bytes) -> Responder:
+def always_answer(answer: bytes) -> Responder:
     return lambda _: asyncio.sleep(0, answer)
 
 
@@ -161,7 +161,7 @@ def always(answer: bytes) -> Responder:
 async def test_any_2xx_answer_counts_as_delivered(database: str) -> None:
     async with webhook_harness(database) as harness, running_receiver() as receiver:
         for code in (200, 201, 204, 299):
-            receiver.answer = always(http_response(code))
+            receiver.answer = always_answer(http_response(code))
             await harness.send(receiver.url)
         assert len(receiver.requests) == 4
 
@@ -174,16 +174,16 @@ async def test_any_other_answer_is_a_failure_and_redirects_are_not_followed(data
         running_receiver() as redirect_target,
     ):
         for code in (301, 302, 303, 307, 308, 400, 401, 404, 429, 500, 503):
-            receiver.answer = always(http_response(code, f"Location: {redirect_target.url}"))
+            receiver.answer = always_answer(http_response(code, f"Location: {redirect_target.url}"))
             assert await harness.expect_refusal(receiver.url) == f"HTTP {code}"
         assert redirect_target.requests == []
 
 
 @async_test
-async def test_a_gone_receiver_and_a_missing_endpoint_differ_from_a_failure(
+async def test_a_gone_receiver_and_a_missing_endpoint_are_reported_as_gone(
     database: str,
 ) -> None:
-    async with webhook_harness(database) as harness, running_receiver(always(http_response(410))) as receiver:
+    async with webhook_harness(database) as harness, running_receiver(always_answer(http_response(410))) as receiver:
         delivery = await harness.new_delivery(receiver.url)
         with pytest.raises(TargetGoneError, match="HTTP 410"):
             await harness.channel.send(delivery)
@@ -210,7 +210,7 @@ async def test_the_status_of_an_answer_counts_whatever_its_body(
     database: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_channel, "RESPONSE_SECONDS", 0.1)
-    async with webhook_harness(database) as harness, running_receiver(always(answer)) as receiver:
+    async with webhook_harness(database) as harness, running_receiver(always_answer(answer)) as receiver:
         for _ in range(2):
             await harness.send(receiver.url)
         assert receiver.connections == 2

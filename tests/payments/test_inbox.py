@@ -38,7 +38,7 @@ def booking_status_of(client: httpx.Client, payment: dict[str, Any]) -> str:
     return status
 
 
-def notices(server: Server) -> list[Any]:
+def list_notices(server: Server) -> list[Any]:
     found: list[Any] = query(server.database_url, "SELECT * FROM payment_notice")
     return found
 
@@ -58,7 +58,7 @@ def test_a_repeated_notice_is_stored_once_and_always_accepted(server: Server, ad
     id_ = secrets.token_hex(8)
     answers = [expect_ok(post_notice(admin, payment, id_=id_)) for _ in range(5)]
     assert answers == [{"stored": True}, *[{"stored": False}] * 4]
-    assert [notice["id"] for notice in notices(server)].count(id_) == 1
+    assert [notice["id"] for notice in list_notices(server)].count(id_) == 1
     assert payment_state(admin, payment) == ("succeeded", "fulfilled")
 
 
@@ -126,10 +126,10 @@ def bad_notices(payment: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("kind", list(bad_notices({"provider_ref": "x", "amount": 1, "currency": "EUR"})))
 def test_an_invalid_notice_is_refused_and_not_stored(server: Server, admin: httpx.Client, kind: str) -> None:
     payment = start_payment(admin)
-    before = len(notices(server))
+    before = len(list_notices(server))
     notice = bad_notices(payment)[kind]
     expect_error(post_raw_notice(admin, notice["body"], "msg_forged", notice.get("at")), 400, "invalid_signature")
-    assert len(notices(server)) == before
+    assert len(list_notices(server)) == before
     assert payment_state(admin, payment) == ("started", None)
 
 
@@ -145,7 +145,7 @@ def test_a_signature_is_valid_only_for_its_own_body_id_and_time(server: Server, 
     names = ("webhook-id", "webhook-timestamp", "webhook-signature")
     headers = {name: genuine.headers[name] for name in names}
     body = genuine.content
-    before = len(notices(server))
+    before = len(list_notices(server))
     later = str(int(headers["webhook-timestamp"]) + 1)
     for changed_body, changed in [
         (body.replace(b"failed", b"succeeded"), {}),
@@ -159,13 +159,13 @@ def test_a_signature_is_valid_only_for_its_own_body_id_and_time(server: Server, 
         answer = admin.post("/v1/webhooks/sandbox", content=changed_body, headers={**headers, **changed})
         expect_error(answer, 400, "invalid_signature")
     expect_error(admin.post("/v1/webhooks/sandbox", content=body), 400, "invalid_signature")
-    assert len(notices(server)) == before
+    assert len(list_notices(server)) == before
     assert payment_state(admin, payment) == ("failed", None)
 
 
 def test_an_unrelated_notice_is_stored_and_ignored(server: Server, admin: httpx.Client) -> None:
     expect_ok(post_raw_notice(admin, json.dumps({"type": "payout.paid", "data": {}}), "msg_else"))
-    (stored,) = [notice for notice in notices(server) if notice["id"] == "msg_else"]
+    (stored,) = [notice for notice in list_notices(server) if notice["id"] == "msg_else"]
     assert (stored["result"], stored["due_at"]) == (None, None)
 
 
@@ -176,14 +176,14 @@ def test_a_provider_that_is_not_configured_has_no_webhook(admin: httpx.Client) -
 
 def test_a_notice_larger_than_a_mebibyte_is_refused(server: Server, admin: httpx.Client) -> None:
     payment = start_payment(admin)
-    before = len(notices(server))
+    before = len(list_notices(server))
     data = {name: payment[name] for name in ("provider_ref", "amount", "currency")}
     body = json.dumps({"type": "payment.succeeded", "data": data})
     expect_ok(post_raw_notice(admin, body.ljust(MEBIBYTE), "msg_as_large_as_may_be"))
     assert payment_state(admin, payment) == ("succeeded", "fulfilled")
     with server.client() as provider:
         expect_error(post_raw_notice(provider, body.ljust(MEBIBYTE + 1), "msg_larger"), 413, "payload_too_large")
-    assert len(notices(server)) == before + 1
+    assert len(list_notices(server)) == before + 1
 
 
 def test_a_locked_event_does_not_keep_the_provider_waiting(server: Server, admin: httpx.Client) -> None:

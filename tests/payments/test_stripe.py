@@ -530,7 +530,7 @@ def test_a_full_refund_is_reported_if_it_names_our_payment() -> None:
         assert verify(sign(body)) == notice
 
 
-def test_a_payment_runs_from_start_to_refund(stripe: StripeSessions) -> None:
+def test_a_payment_can_be_started_captured_and_refunded(stripe: StripeSessions) -> None:
     async def run(provider: Stripe) -> None:
         ref = (await provider.start(checkout_request())).ref
         assert await provider.look_up(ref) == OPEN

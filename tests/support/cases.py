@@ -1,4 +1,4 @@
-"""Many cases in one test: cheaper than a parameter each, and a failure still names its case."""
+"""Many cases in one test. This is cheaper than a parameter for each, and a failure still names its case."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def case(*names: object) -> Iterator[None]:
-    """Name the case in the report of whatever fails inside it."""
+    """Add the name of the case to the report of a failure inside it."""
     try:
         yield
     except BaseException as error:

@@ -39,13 +39,13 @@ def texts_in_pdf(pdf: bytes) -> list[str]:
 
 
 def render_svg(svg: ElementTree.Element) -> Image.Image:
-    """The dark path of the drawing, which is made of rectangles alone, ten pixels for each unit of its view."""
+    """Render the drawing, whose dark path consists of rectangles, at ten pixels per unit of its view."""
     _, _, width, height = map(int, svg.attrib["viewBox"].split())
     picture = Image.new("L", (width * 10, height * 10), 255)
-    ground, dark = svg.findall(f"{SVG}path")
-    assert ground.attrib == {"fill": "#fff", "d": f"M0 0h{width}v{height}H0z"}
+    background, dark = svg.findall(f"{SVG}path")
+    assert background.attrib == {"fill": "#fff", "d": f"M0 0h{width}v{height}H0z"}
     rectangles = re.findall(r"M(\d+) (\d+)h(\d+)v1h-\3z", dark.attrib["d"])
     assert "".join("M{} {}h{}v1h-{}z".format(*found, found[2]) for found in rectangles) == dark.attrib["d"]
-    for x, y, long in (map(int, found) for found in rectangles):
-        ImageDraw.Draw(picture).rectangle((x * 10, y * 10, (x + long) * 10 - 1, y * 10 + 9), fill=0)
+    for x, y, length in (map(int, found) for found in rectangles):
+        ImageDraw.Draw(picture).rectangle((x * 10, y * 10, (x + length) * 10 - 1, y * 10 + 9), fill=0)
     return picture

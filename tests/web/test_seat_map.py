@@ -116,7 +116,7 @@ def click_seat(page: Page, label: str) -> None:
     page.mouse.click(*seat_position(page, label))
 
 
-def selected(page: Page) -> Any:
+def selected_seats(page: Page) -> Any:
     return page.evaluate("map.selected")
 
 
@@ -136,35 +136,35 @@ def seat_pitch(page: Page) -> float:
 def test_a_click_selects_a_seat_and_another_click_deselects_it(page: Page) -> None:
     click_seat(page, "A2-3")
     click_seat(page, "A1-8")
-    assert selected(page) == ["A2-3", "A1-8"]
+    assert selected_seats(page) == ["A2-3", "A1-8"]
     click_seat(page, "A2-3")
-    assert selected(page) == ["A1-8"]
+    assert selected_seats(page) == ["A1-8"]
     assert events(page, "change") == [
         {"selected": ["A2-3"]},
         {"selected": ["A2-3", "A1-8"]},
         {"selected": ["A1-8"]},
     ]
     click_seat(page, "A1-8")
-    assert selected(page) == []
+    assert selected_seats(page) == []
 
 
 def test_a_seat_that_is_not_free_is_refused_with_its_state(page: Page) -> None:
     for state in ("held", "sold", "blocked"):
         page.evaluate("state => map.reset({'A1-1': state, 'nowhere': 'sold'})", state)
         click_seat(page, "A1-1")
-        assert selected(page) == []
+        assert selected_seats(page) == []
         assert events(page, "refused")[-1] == {"label": "A1-1", "state": state, "reason": "taken"}
         assert "This seat cannot be chosen." in announcement(page)
     page.evaluate("map.reset({})")
     click_seat(page, "A1-1")
-    assert selected(page) == ["A1-1"]
+    assert selected_seats(page) == ["A1-1"]
 
 
 def test_no_more_seats_can_be_chosen_than_allowed(page: Page) -> None:
     page.evaluate("map.max = 2")
     for label in ("A1-1", "A1-2", "A1-3"):
         click_seat(page, label)
-    assert selected(page) == ["A1-1", "A1-2"]
+    assert selected_seats(page) == ["A1-1", "A1-2"]
     assert events(page, "refused") == [{"label": "A1-3", "state": "free", "reason": "limit"}]
     assert announcement(page) == "You can choose up to 2 seats."
 
@@ -177,13 +177,13 @@ def test_a_chosen_seat_that_somebody_else_takes_is_deselected_with_a_message(pag
     page.evaluate("map.reset({'A1-1': 'sold'})")
     assert events(page, "lost")[-1] == {"labels": ["A1-1"]}
     page.evaluate("map.apply({'A1-2': 'free'})")
-    assert selected(page) == ["A1-3"]
+    assert selected_seats(page) == ["A1-3"]
 
 
 def test_seats_held_by_this_buyer_are_shown_as_theirs(page: Page) -> None:
     page.evaluate("map.markMine(['A1-1', 'A1-2'])")
     page.evaluate("map.apply({'A1-1': 'held', 'A1-2': 'held'})")
-    assert selected(page) == []
+    assert selected_seats(page) == []
     assert events(page, "lost") == []
     assert page.evaluate("map.state('A1-1')") == "mine"
     click_seat(page, "A1-1")
@@ -205,14 +205,14 @@ def test_seats_can_be_chosen_with_the_keyboard_and_are_announced(page: Page) -> 
     assert announcement(page) == "Row A1, seat 1, Workshop, €15.00, Your choice"
     for key in ("ArrowDown", "End", "ArrowLeft", "Space"):
         page.keyboard.press(key)
-    assert selected(page) == ["A1-1", "A2-7"]
+    assert selected_seats(page) == ["A1-1", "A2-7"]
     for key in ("ArrowLeft", "ArrowLeft", "Enter"):
         page.keyboard.press(key)
     assert events(page, "refused") == [{"label": "A2-5", "state": "sold", "reason": "taken"}]
     for key in ("ArrowUp", "ArrowRight", "ArrowUp", "Enter", "Enter"):
         page.keyboard.press(key)
     assert announcement(page) == "Row A1, seat 6, Workshop, €15.00, Free"
-    assert selected(page) == ["A1-1", "A2-7"]
+    assert selected_seats(page) == ["A1-1", "A2-7"]
 
 
 def test_keys_zoom_to_the_focused_seat_and_back(open_page: OpenPage) -> None:
@@ -245,7 +245,7 @@ def test_the_list_shows_the_seats_of_open_rows(open_page: OpenPage) -> None:
     expect(seats.nth(3)).to_be_checked()
     seats.nth(0).check()
     seats.nth(3).uncheck()
-    assert selected(page) == ["A3-1"]
+    assert selected_seats(page) == ["A3-1"]
     page.evaluate("map.apply({'A3-1': 'held', 'A3-2': 'free'})")
     expect(page.get_by_role("checkbox", name="Row A3, seat 1, Lower tier, €80.00, Being bought")).to_be_disabled()
     expect(seats.nth(1)).to_be_enabled()
@@ -264,11 +264,11 @@ def test_a_tap_on_small_seats_zooms_in_before_it_selects(open_on_phone: OpenPage
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     assert seat_pitch(page) < 24
     page.touchscreen.tap(*seat_position(page, "D4-20"))
-    assert selected(page) == []
+    assert selected_seats(page) == []
     assert seat_pitch(page) > 24
     page.wait_for_timeout(400)
     page.touchscreen.tap(*seat_position(page, "D4-20"))
-    assert selected(page) == ["D4-20"]
+    assert selected_seats(page) == ["D4-20"]
 
 
 def test_two_fingers_zoom_and_one_finger_pans(open_on_phone: OpenPage) -> None:
@@ -294,7 +294,7 @@ def test_two_fingers_zoom_and_one_finger_pans(open_on_phone: OpenPage) -> None:
     after = page.evaluate("map.position('S10-25')")
     assert after["x"] < before["x"] - 40
     assert after["y"] < before["y"] - 20
-    assert selected(page) == []
+    assert selected_seats(page) == []
 
 
 def test_the_wheel_scrolls_the_page_and_with_control_zooms_the_map(open_in_low_window: OpenPage) -> None:

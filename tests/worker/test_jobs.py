@@ -42,7 +42,7 @@ def run_jobs(jobs: list[Job], stopping: asyncio.Event | None = None) -> JobLoop:
     return loop
 
 
-def runs_then_stops(stopping: asyncio.Event, outcomes: list[int | Exception]) -> Callable[[], Awaitable[int]]:
+def scripted_run(stopping: asyncio.Event, outcomes: list[int | Exception]) -> Callable[[], Awaitable[int]]:
     """A run function that returns or raises these outcomes, and stops the worker at the last one."""
     left = list(outcomes)
 
@@ -92,7 +92,7 @@ def test_failures_are_logged_with_a_growing_backoff_that_resets_after_success(
     stopping = asyncio.Event()
     outcomes: list[int | Exception] = [ValueError(), ValueError(), ValueError(), 0, KeyError(), 0]
     with capture_logs() as logs:
-        run_jobs([make_job("audit", runs_then_stops(stopping, outcomes))], stopping)
+        run_jobs([make_job("audit", scripted_run(stopping, outcomes))], stopping)
     expected = [("ValueError", 1, 0.002), ("ValueError", 2, 0.004), ("ValueError", 3, 0.008), ("KeyError", 1, 0.002)]
     assert logs == [
         {
@@ -109,9 +109,9 @@ def test_failures_are_logged_with_a_growing_backoff_that_resets_after_success(
 
 def test_stats_count_the_runs_items_and_errors_of_a_job() -> None:
     stopping = asyncio.Event()
-    stats = run_jobs(
-        [make_job("job", runs_then_stops(stopping, [5, ValueError(), 0, 2, ValueError()]))], stopping
-    ).stats["job"]
+    stats = run_jobs([make_job("job", scripted_run(stopping, [5, ValueError(), 0, 2, ValueError()]))], stopping).stats[
+        "job"
+    ]
     assert (stats.runs, stats.items, stats.errors, stats.consecutive_failures) == (5, 7, 2, 1)
     assert stats.last_success_at is not None
 
@@ -144,9 +144,7 @@ def test_a_failing_job_does_not_stop_the_others() -> None:
         raise OSError
 
     with capture_logs():
-        stats = run_jobs(
-            [make_job("bad", fail), make_job("good", runs_then_stops(stopping, [1] * RUNS))], stopping
-        ).stats
+        stats = run_jobs([make_job("bad", fail), make_job("good", scripted_run(stopping, [1] * RUNS))], stopping).stats
     assert (stats["good"].runs, stats["good"].errors) == (RUNS, 0)
     assert stats["bad"].runs == stats["bad"].errors > 0
 
@@ -159,7 +157,7 @@ def test_a_busy_job_does_not_starve_the_others() -> None:
             raise TimeoutError("no other job got a turn")
         return 1
 
-    loop = JobLoop([make_job("busy", always_busy), make_job("calm", runs_then_stops(stopping, [0] * 3))])
+    loop = JobLoop([make_job("busy", always_busy), make_job("calm", scripted_run(stopping, [0] * 3))])
     asyncio.run(loop.run(stopping))
     assert loop.stats["calm"].runs == 3
     assert loop.stats["busy"].errors == 0
