@@ -255,7 +255,7 @@ def test_a_pending_debit_or_transfer_cannot_be_closed(stripe: StripeSessions, st
 
 def test_an_open_checkout_is_never_reported_as_closed(stripe: StripeSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(session: object) -> None:
-        raise stripe_checkout_server.RefusedError(400, "Not today.")
+        raise stripe_checkout_server.StripeApiError(400, "Not today.")
 
     ref = start(stripe)
     monkeypatch.setattr(stripe, "_expire", refuse)

@@ -45,7 +45,7 @@ class Message(msgspec.Struct):
     count: int = 0
 
 
-class Tally:
+class AudienceTally:
     def __init__(self) -> None:
         self.messages: dict[bytes, Message] = {}
         self.snapshots = 0
@@ -63,8 +63,8 @@ class Tally:
         return Message(message.get("from", message["seq"]), message["seq"])
 
 
-class Watcher(asyncio.Protocol):
-    def __init__(self, tally: Tally, path: str, *, is_first: bool) -> None:
+class SocketWatcher(asyncio.Protocol):
+    def __init__(self, tally: AudienceTally, path: str, *, is_first: bool) -> None:
         self._tally = tally
         self._path = path
         self._is_first = is_first
@@ -122,12 +122,12 @@ class Watcher(asyncio.Protocol):
 
 
 async def watch(port: int, path: str, sockets: int) -> AudienceReport:
-    tally = Tally()
-    watchers: list[Watcher] = []
+    tally = AudienceTally()
+    watchers: list[SocketWatcher] = []
     loop = asyncio.get_running_loop()
 
     async def connect() -> None:
-        watcher = Watcher(tally, path, is_first=not watchers)
+        watcher = SocketWatcher(tally, path, is_first=not watchers)
         watchers.append(watcher)
         await loop.create_connection(lambda: watcher, "127.0.0.1", port)
 
@@ -144,7 +144,7 @@ async def watch(port: int, path: str, sockets: int) -> AudienceReport:
     return _report(tally, watchers, target)
 
 
-def _report(tally: Tally, watchers: list[Watcher], target: int) -> AudienceReport:
+def _report(tally: AudienceTally, watchers: list[SocketWatcher], target: int) -> AudienceReport:
     last_at: dict[int, float] = {}
     for message in tally.messages.values():
         if message.first:

@@ -30,14 +30,14 @@ class SignedRequest(NamedTuple):
     body: bytes
 
 
-class Call(NamedTuple):
+class ApiCall(NamedTuple):
     method: str
     path: str
     form: Form
     idempotency_key: str | None
 
 
-class RefusedError(Exception):
+class StripeApiError(Exception):
     def __init__(self, status: int, message: str, **more: str) -> None:
         super().__init__(message)
         self.status = status
@@ -58,7 +58,7 @@ class StripeSessions:
         self.sessions: dict[str, Json] = {}
         self.intents: dict[str, Json] = {}
         self.refunds: list[Json] = []
-        self.calls: list[Call] = []
+        self.calls: list[ApiCall] = []
         # The status and body of every answer during an outage.
         self.outage: tuple[int, bytes] | None = None
         # The server handles this many calls and loses their answers.
@@ -116,7 +116,7 @@ class StripeSessions:
         charge: Json = self.intents[self.sessions[session_id]["payment_intent"]]["latest_charge"]
         return charge
 
-    def serve(self, call: Call) -> Json:
+    def serve(self, call: ApiCall) -> Json:
         if call.method != "POST" or call.idempotency_key is None:
             return self._route(call)
         request = (call.path, call.form)
@@ -125,14 +125,14 @@ class StripeSessions:
             # Stripe stores no refusals: a refused call may be retried under its key.
             earlier = self._replays[call.idempotency_key] = (request, self._route(call))
         if earlier[0] != request:
-            raise RefusedError(
+            raise StripeApiError(
                 400,
                 "Keys for idempotent requests can only be used with the same parameters they were first used with.",
                 type="idempotency_error",
             )
         return earlier[1]
 
-    def _route(self, call: Call) -> Json:
+    def _route(self, call: ApiCall) -> Json:
         match call.method, call.path.strip("/").split("/")[1:]:
             case "POST", ["checkout", "sessions"]:
                 return _snapshot(self._create(call.form))
@@ -144,7 +144,7 @@ class StripeSessions:
                 return _snapshot(_find(self.intents, id_, "payment_intent"))
             case "POST", ["refunds"]:
                 return _snapshot(self._refund(call.form))
-        raise RefusedError(404, f"Unrecognized request URL ({call.method}: {call.path}).")
+        raise StripeApiError(404, f"Unrecognized request URL ({call.method}: {call.path}).")
 
     def _create(self, form: Form) -> Json:
         expires_at = int(form.get("expires_at", time.time() + DAY))
@@ -155,7 +155,7 @@ class StripeSessions:
             raise _expiry_error("must be less than 24 hours from Checkout Session creation")
         email = form.get("customer_email")
         if email is not None and "@" not in email:
-            raise RefusedError(400, f"Invalid email address: {email}", code="email_invalid", param="customer_email")
+            raise StripeApiError(400, f"Invalid email address: {email}", code="email_invalid", param="customer_email")
         price = "line_items[0][price_data]"
         currency, amount = form[f"{price}[currency]"], int(form[f"{price}[unit_amount]"])
         _check_amount(currency, amount)
@@ -184,7 +184,7 @@ class StripeSessions:
     def _expire(self, session: Json) -> Json:
         if session["status"] != "open":
             status = session["status"]
-            raise RefusedError(
+            raise StripeApiError(
                 400,
                 'Only Checkout Sessions with a status in ["open"] can be expired. '
                 f"This Checkout Session has a status of `{status}`.",
@@ -236,11 +236,13 @@ class StripeSessions:
         intent = _find(self.intents, form["payment_intent"], "payment_intent")
         charge = intent["latest_charge"]
         if charge is None:
-            raise RefusedError(400, "This PaymentIntent does not have a successful charge to refund.")
+            raise StripeApiError(400, "This PaymentIntent does not have a successful charge to refund.")
         if charge["refunded"]:
-            raise RefusedError(400, f"Charge {charge['id']} has already been refunded.", code="charge_already_refunded")
+            raise StripeApiError(
+                400, f"Charge {charge['id']} has already been refunded.", code="charge_already_refunded"
+            )
         if self.balance_is_empty:
-            raise RefusedError(400, "Insufficient funds in your Stripe balance.", code="balance_insufficient")
+            raise StripeApiError(400, "Insufficient funds in your Stripe balance.", code="balance_insufficient")
         amount = charge["amount"] - charge["amount_refunded"]
         charge.update(refunded=True, amount_refunded=charge["amount"])
         refund = {
@@ -258,22 +260,22 @@ class StripeSessions:
 
 def _check_amount(currency: str, amount: int) -> None:
     if currency in ("isk", "ugx") and amount % 100:
-        raise RefusedError(
+        raise StripeApiError(
             400,
             f"Invalid amount. Currency {currency.upper()} has become effectively zero-decimal.",
             code="invalid_charge_amount_no_decimal_compatible",
         )
     if currency in ("bhd", "jod", "kwd", "omr", "tnd") and amount % 10:
-        raise RefusedError(400, "Invalid amount.", code="invalid_charge_amount")
+        raise StripeApiError(400, "Invalid amount.", code="invalid_charge_amount")
 
 
-def _expiry_error(problem: str) -> RefusedError:
-    return RefusedError(400, f"The `expires_at` timestamp {problem}.", param="expires_at")
+def _expiry_error(problem: str) -> StripeApiError:
+    return StripeApiError(400, f"The `expires_at` timestamp {problem}.", param="expires_at")
 
 
 def _find(objects: dict[str, Json], id_: str, kind: str) -> Json:
     if id_ not in objects:
-        raise RefusedError(404, f"No such {kind}: '{id_}'", code="resource_missing", param="id")
+        raise StripeApiError(404, f"No such {kind}: '{id_}'", code="resource_missing", param="id")
     return objects[id_]
 
 
@@ -307,7 +309,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         form = dict(parse_qsl(self.rfile.read(int(self.headers.get("content-length", 0))).decode()))
-        call = Call(self.command, urlsplit(self.path).path, form, self.headers.get("idempotency-key"))
+        call = ApiCall(self.command, urlsplit(self.path).path, form, self.headers.get("idempotency-key"))
         with self.account.lock:
             self.account.calls.append(call)
             status, body = self.account.outage or self._answer(call)
@@ -334,12 +336,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.account.closing.wait(0.1)
         self.wfile.write(body)
 
-    def _answer(self, call: Call) -> tuple[int, bytes]:
+    def _answer(self, call: ApiCall) -> tuple[int, bytes]:
         try:
             if self.headers.get("authorization") != f"Bearer {KEY}":
-                raise RefusedError(401, "Invalid API Key provided: sk_test_****.")
+                raise StripeApiError(401, "Invalid API Key provided: sk_test_****.")
             return 200, json.dumps(self.account.serve(call)).encode()
-        except RefusedError as error:
+        except StripeApiError as error:
             return error.status, json.dumps(error.body).encode()
 
 
