@@ -74,7 +74,7 @@ def database(postgres: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def shared_server(postgres: str) -> Iterator[Server]:
     """Two API processes and no worker, for all tests that neither kill its processes nor look beyond their own org. Its
-    pages promise e-mails; without a worker, nothing connects to the mail server."""
+    pages promise emails; without a worker, nothing connects to the mail server."""
     with (
         fresh_database(postgres) as url,
         running_server(url, workers=2, HOLDFAST_SMTP_URL="smtp://127.0.0.1:9") as server,

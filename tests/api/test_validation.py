@@ -104,7 +104,7 @@ CASES: Final[dict[str, tuple[type[Struct], bytes, str, str]]] = {
         "currency",
         "must be an ISO 4217 code of three capital letters, such as EUR",
     ),
-    "e-mail": (TransferNew, b'{"user": "u", "email": "x"}', "email", "must be an e-mail address"),
+    "email": (TransferNew, b'{"user": "u", "email": "x"}', "email", "must be an email address"),
     "language": (
         TransferNew,
         b'{"user": "u", "language": "?"}',

@@ -386,20 +386,20 @@ async def test_the_error_of_a_channel_decides_the_status_of_the_delivery(
     database: str, error: Exception, row_status: str, detail: str
 ) -> None:
     async with connection_to(database) as connection:
-        await insert_deliveries(connection, "mail", channel="mail")
+        await insert_deliveries(connection, "email", channel="email")
         with capture_logs() as logs:
-            async with running_relay(database, {"mail": FailingChannel(error)}):
+            async with running_relay(database, {"email": FailingChannel(error)}):
                 await poll_until(lambda: _has_value(connection, FIRST_ERROR, detail))
-        assert await count_statuses(connection, "mail") == {row_status: 1}
+        assert await count_statuses(connection, "email") == {row_status: 1}
         assert "buyer@" not in repr(logs)
 
 
 @async_test
 async def test_a_gone_recipient_does_not_fail_other_emails(database: str) -> None:
     async with connection_to(database) as connection:
-        await insert_deliveries(connection, "mail", channel="mail", each=5)
+        await insert_deliveries(connection, "email", channel="email", each=5)
         failing = FailingChannel(TargetGoneError("no such recipient"))
-        async with running_relay(database, {"mail": failing}):
+        async with running_relay(database, {"email": failing}):
             await poll_until(lambda: is_all_done(connection))
         assert failing.calls == 5
 
@@ -407,12 +407,12 @@ async def test_a_gone_recipient_does_not_fail_other_emails(database: str) -> Non
 @async_test
 async def test_a_delivery_for_an_unconfigured_channel_fails_at_once_without_an_alarm(database: str) -> None:
     async with connection_to(database) as connection:
-        await insert_deliveries(connection, "mail", channel="mail", each=3)
+        await insert_deliveries(connection, "email", channel="email", each=3)
         with capture_logs() as logs:
             async with running_relay(database):
                 await poll_until(lambda: is_all_done(connection))
-        assert await count_statuses(connection, "mail") == {"failed": 3}
-        assert (await first_delivery(connection, "mail"))["last_error"] == "this channel is not set up"
+        assert await count_statuses(connection, "email") == {"failed": 3}
+        assert (await first_delivery(connection, "email"))["last_error"] == "this channel is not set up"
         assert {log["log_level"] for log in logs} == {"info"}
 
 

@@ -187,7 +187,7 @@ async def test_a_gone_receiver_and_a_missing_endpoint_are_reported_as_gone(
         delivery = await harness.new_delivery(receiver.url)
         with pytest.raises(TargetGoneError, match="HTTP 410"):
             await harness.channel.send(delivery)
-        for change in ({"target": "mail"}, {"target": ids.new_id().hex()}, {"org": ids.new_id()}):
+        for change in ({"target": "email"}, {"target": ids.new_id().hex()}, {"org": ids.new_id()}):
             with pytest.raises(TargetGoneError, match="deleted or disabled"):
                 await harness.channel.send(msgspec.structs.replace(delivery, **change))
         await harness.pool.execute("UPDATE webhook_endpoint SET enabled = false")

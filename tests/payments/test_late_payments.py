@@ -48,8 +48,8 @@ async def notifications_about(harness: PaymentHarness, booking: Booking) -> dict
         "SELECT channel, target, kind, body->>'email' AS email FROM delivery WHERE stream = $1 ORDER BY number",
         booking.id,
     )
-    assert {row["email"] for row in rows if row["channel"] == "mail"} <= {booking.email}
-    return {channel: [row["kind"] for row in rows if row["channel"] == channel] for channel in ("mail", "webhook")}
+    assert {row["email"] for row in rows if row["channel"] == "email"} <= {booking.email}
+    return {channel: [row["kind"] for row in rows if row["channel"] == channel] for channel in ("email", "webhook")}
 
 
 async def pay_late(
@@ -75,7 +75,7 @@ async def check_revived(harness: PaymentHarness, booking: Booking, payment: Paym
     kinds = await harness.journal_kinds(booking)
     assert kinds == ["held", "payment.started", "expired", "payment.succeeded", "confirmed"]
     sent = await notifications_about(harness, booking)
-    assert sent["mail"] == ["booking.expired", "booking.confirmed"]
+    assert sent["email"] == ["booking.expired", "booking.confirmed"]
     assert sent["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in kinds]
     await harness.refunds.run_once()
     assert harness.gateway.refunds == {}
@@ -94,7 +94,7 @@ async def check_refunded(harness: PaymentHarness, booking: Booking, payment: Pay
     kinds = await harness.journal_kinds(booking)
     assert kinds == ["held", "payment.started", status, "payment.refund_due", "payment.refunded"]
     sent = await notifications_about(harness, booking)
-    assert sent["mail"] == [f"booking.{status}", "payment.refund_due"]
+    assert sent["email"] == [f"booking.{status}", "payment.refund_due"]
     assert sent["webhook"] == [kind if "." in kind else f"booking.{kind}" for kind in kinds]
     assert (await audit_all(db.Database(harness.connection)))[1] == []
 
@@ -269,10 +269,10 @@ async def test_the_buyer_gets_an_email_about_a_payment_for_a_refunded_booking(da
         first, second = await harness.start_payment(booking), await harness.start_payment(booking)
         await harness.deliver_notice(first)
         await harness.apply(booking, Verb.REFUND)
-        assert (await notifications_about(harness, booking))["mail"] == ["booking.confirmed", "booking.refunded"]
+        assert (await notifications_about(harness, booking))["email"] == ["booking.confirmed", "booking.refunded"]
         await harness.deliver_notice(second)
         assert await harness.payment_state(second) == ("refund_due", None)
-        assert (await notifications_about(harness, booking))["mail"][2:] == ["payment.refund_due"]
+        assert (await notifications_about(harness, booking))["email"][2:] == ["payment.refund_due"]
 
 
 @async_test
@@ -284,7 +284,7 @@ async def test_a_buyer_without_an_email_address_is_refunded_without_an_email(dat
         await harness.deliver_notice(payment)
         await harness.refunds.run_once()
         assert await harness.payment_state(payment) == ("refunded", "refunded")
-        assert await notifications_about(harness, booking) == {"mail": [], "webhook": []}
+        assert await notifications_about(harness, booking) == {"email": [], "webhook": []}
 
 
 @async_test

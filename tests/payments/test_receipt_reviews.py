@@ -55,7 +55,7 @@ def _emails(server: Server, booking: str) -> list[tuple[str, str]]:
     assert parsed is not None
     rows = query(
         server.database_url,
-        "SELECT kind, body FROM delivery WHERE event_id = $1 AND stream = $2 AND channel = 'mail' ORDER BY number",
+        "SELECT kind, body FROM delivery WHERE event_id = $1 AND stream = $2 AND channel = 'email' ORDER BY number",
         *parsed,
     )
     return [(row["kind"], row["body"]) for row in rows]

@@ -89,7 +89,7 @@ def logged_server(postgres: str, path: Path) -> Iterator[LoggedServer]:
             unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
         environment = {
             "HOLDFAST_SMTP_URL": f"smtp://shop:{MAIL_PASSWORD}@{mail_address}",
-            "HOLDFAST_MAIL_FROM": "tickets@theatre.example",
+            "HOLDFAST_EMAIL_FROM": "tickets@theatre.example",
             "HOLDFAST_STRIPE_KEY": STRIPE_KEY,
             "HOLDFAST_STRIPE_API": unreachable,
             "HOLDFAST_STRIPE_WEBHOOK_SECRET": STRIPE_SECRET,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 # Secrets that a test may have forgotten to name.
 PATTERNS = {
-    "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+"),
+    "an email address": re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+"),
     "a secret key": re.compile(r"hf_sk_[\w-]{10}"),
     "a signing secret": re.compile(r"whsec_\w"),
     "a customer token": re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+"),

@@ -16,6 +16,6 @@ def mailbox() -> Mailbox:
 def server(postgres: str, mailbox: Mailbox) -> Iterator[Server]:
     """The product with a mail server."""
     with fresh_database(postgres) as url, mail_server(mailbox) as address:
-        mail = {"HOLDFAST_SMTP_URL": f"smtp://{address}", "HOLDFAST_MAIL_FROM": SENDER}
+        mail = {"HOLDFAST_SMTP_URL": f"smtp://{address}", "HOLDFAST_EMAIL_FROM": SENDER}
         with running_server(url, workers=2, worker=True, **mail) as server:
             yield server

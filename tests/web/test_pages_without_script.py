@@ -571,7 +571,7 @@ def test_an_invalid_receipt_is_refused_with_the_accepted_types(
     form = get_page(buyer, booking).form("/receipt")
     wrong = parse_page(submit_file(buyer, form, b"<script>alert(1)</script>"), 422)
     assert "JPEG, PNG, WebP, HEIC or PDF" in _alert(wrong)
-    assert "e-mail" not in _alert(wrong)
+    assert "email" not in _alert(wrong)
     for answer in (submit_form(buyer, form), submit_file(buyer, form, b"")):
         assert "Choose a photo or PDF of the receipt first." in _alert(parse_page(answer, 422))
     two = [("file", ("a.png", TINY_PNG)), ("file", ("b.png", TINY_PNG))]

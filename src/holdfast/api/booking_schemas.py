@@ -65,7 +65,7 @@ class HoldNew(RequestModel, frozen=True):
 
 
 class BookingView(View, frozen=True):
-    """Buyers see `reference` on tickets and in e-mails."""
+    """Buyers see `reference` on tickets and in emails."""
 
     id: str
     reference: str

@@ -20,7 +20,7 @@ EmailAddress = Annotated[
     Meta(
         pattern=r"^[^@\s\x00-\x1f\x7f<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
         max_length=254,
-        description="The address for e-mails to the buyer.",
+        description="The address for emails to the buyer.",
     ),
 ]
 Language = Annotated[
@@ -114,7 +114,7 @@ class EndpointChange(RequestModel, frozen=True):
     enabled: bool | UnsetType = UNSET
 
 
-# No control characters and no Unicode line separators, which would break e-mail headers and scripts.
+# No control characters and no Unicode line separators, which would break email headers and scripts.
 OrgName = Annotated[
     str,
     Meta(

@@ -27,7 +27,7 @@ _TYPES: Final = {
 _PATTERNS: Final[dict[Any, str]] = {
     Code: "may contain only letters, digits and _ . : -, at most 64 of them, and must start with a letter or digit",
     Currency: "must be an ISO 4217 code of three capital letters, such as EUR",
-    EmailAddress: "must be an e-mail address",
+    EmailAddress: "must be an email address",
     Language: "must be a BCP 47 language tag, such as en or pt-BR",
     Reference: "must be a booking reference of ten hexadecimal digits",
     WebUrl: "must be a URL that starts with https:// or http://",

@@ -19,12 +19,12 @@ from holdfast.core.layout import BookedItem
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import EventStatus, Status
 
-MAIL: Final = "mail"
+EMAIL: Final = "email"
 WEBHOOK: Final = "webhook"
 
 _REFUND_DUE: Final = PAYMENT_PREFIX + PaymentStatus.REFUND_DUE
 # The entries that we email to buyers who left an address. A new hold is not one: the buyer is looking at it.
-MAILED: Final = frozenset(
+EMAILED: Final = frozenset(
     {
         Status.CONFIRMED.value,
         Status.EXPIRED.value,
@@ -48,7 +48,7 @@ class WebhookSubscription(Struct, frozen=True):
 
 
 class EmailBody(Struct, frozen=True):
-    """What an e-mail needs to know of the moment it reports. The rest is read when it is sent."""
+    """What an email needs to know of the moment it reports. The rest is read when it is sent."""
 
     email: str
     language: str | None
@@ -96,8 +96,8 @@ def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscripti
         for subscription in subscriptions
         if subscription.includes(kind)
     ]
-    if entry.booking.email is not None and _is_mailed(entry):
-        notifications.append(Notification(MAIL, MAIL, kind))
+    if entry.booking.email is not None and _is_emailed(entry):
+        notifications.append(Notification(EMAIL, EMAIL, kind))
     return notifications
 
 
@@ -117,6 +117,6 @@ EVENT_WEBHOOK_KINDS: Final = tuple(
 )
 
 
-def _is_mailed(entry: JournalEntry) -> bool:
+def _is_emailed(entry: JournalEntry) -> bool:
     """We email once about a refund: with the refunded booking, or if there is none, when the money goes back."""
-    return entry.kind in MAILED and (entry.kind != _REFUND_DUE or entry.is_unexpected)
+    return entry.kind in EMAILED and (entry.kind != _REFUND_DUE or entry.is_unexpected)

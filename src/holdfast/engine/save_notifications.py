@@ -4,7 +4,7 @@ from holdfast import sql
 from holdfast.core.event_state import EventState
 from holdfast.core.journal import JournalEntry
 from holdfast.core.notification_rules import (
-    MAIL,
+    EMAIL,
     BookingWebhookData,
     EmailBody,
     WebhookSubscription,
@@ -58,7 +58,7 @@ def _delivery_rows(
 
 
 def _body(state: EventState, entry: JournalEntry, channel: str) -> EmailBody | BookingWebhookData:
-    return _email_body(entry) if channel == MAIL else _webhook_data(state, entry)
+    return _email_body(entry) if channel == EMAIL else _webhook_data(state, entry)
 
 
 def _email_body(entry: JournalEntry) -> EmailBody:

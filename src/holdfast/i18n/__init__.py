@@ -1,1 +1,1 @@
-"""Translations, and the formatting of money and times, for pages, e-mails and tickets."""
+"""Translations, and the formatting of money and times, for pages, emails and tickets."""

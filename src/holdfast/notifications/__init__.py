@@ -1,1 +1,1 @@
-"""Notifications to the outside world: e-mails to buyers and webhook events to orgs."""
+"""Notifications to the outside world: emails to buyers and webhook events to orgs."""

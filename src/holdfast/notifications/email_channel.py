@@ -1,4 +1,4 @@
-"""The channel `mail`: writes each e-mail at the moment of sending, from the delivery and the booking's details."""
+"""The channel `email`: writes each email at the moment of sending, from the delivery and the booking's details."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -30,7 +30,7 @@ KINDS: Final = {
     webhook_kind(TRANSFERRED): EmailKind.TRANSFERRED,
     PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: EmailKind.LATE_REFUND,
 }
-# The text of these e-mails already gives the reason.
+# The text of these emails already gives the reason.
 WITHOUT_REASON: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 
 

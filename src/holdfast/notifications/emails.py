@@ -1,4 +1,4 @@
-"""E-mails to buyers about their bookings, as messages that any mail client can show."""
+"""Emails to buyers about their bookings, as messages that any mail client can show."""
 
 import re
 import unicodedata
@@ -28,7 +28,7 @@ _UNSAFE_IN_FILE_NAME: Final = re.compile(r"[^\w .()-]")
 
 
 class EmailKind(StrEnum):
-    """What an e-mail is about. Each kind has its texts in the section `email` of every language."""
+    """What an email is about. Each kind has its texts in the section `email` of every language."""
 
     CONFIRMED = "confirmed"
     EXPIRED = "expired"
@@ -76,7 +76,7 @@ class Attachment(Struct, frozen=True):
 
 
 class Email(Struct, frozen=True, kw_only=True):
-    """The facts of an e-mail. `message_id` stays the same when the e-mail is sent again, so that a mailbox can drop the
+    """The facts of an email. `message_id` stays the same when the email is sent again, so that a mailbox can drop the
     duplicate. `booking` is the reference that the buyer knows."""
 
     kind: EmailKind
@@ -157,7 +157,7 @@ def compose(email: Email, sender: str) -> EmailMessage:
 
 
 def describe(email: Email) -> EmailContent:
-    """Translate and format an e-mail. Names and addresses become one line each; a reason keeps its lines."""
+    """Translate and format an email. Names and addresses become one line each; a reason keeps its lines."""
     language = language_of(email.language)
     event, org, booking = _one_line(email.event_title), _one_line(email.org_name), _one_line(email.booking)
 
@@ -221,9 +221,9 @@ def _render(template: str, content: EmailContent) -> str:
 def _set_addresses(message: EmailMessage, org: str, sender: str, to: str) -> None:
     sender_address = parseaddr(sender)[1]
     if not is_address(sender_address):
-        raise UndeliveredError("The sender's address is not an e-mail address.")
+        raise UndeliveredError("The sender's address is not an email address.")
     if not is_address(to):
-        raise UndeliveredError("The buyer's address is not an e-mail address.", is_permanent=True)
+        raise UndeliveredError("The buyer's address is not an email address.", is_permanent=True)
     _set_header(message, "From", f"{_phrase(org)} <{sender_address}>")
     _set_header(message, "To", to)
 

@@ -33,7 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stripe_webhook_secret: str | None = None
     receipts_url: str | None = None
     smtp_url: str | None = None
-    mail_from: str = "tickets@localhost"
+    email_from: str = "tickets@localhost"
     webhooks_to_private_addresses: bool = False
     demo: bool = False
 

@@ -45,7 +45,7 @@ SELECT at, gate, nonce FROM checkin WHERE event_id = $1 AND booking_id = $2 AND 
 SELECT line, unit FROM checkin WHERE event_id = $1 AND booking_id = $2
 
 -- name: booking_details
--- What tickets and e-mails say about a booking.
+-- What tickets and emails say about a booking.
 SELECT event.title, event.starts_at, event.ends_at, event.timezone, event.details ->> 'address' AS address,
        event.revision, org.name AS org_name, to_json(fields) AS booking
 FROM event JOIN org ON org.id = event.org_id JOIN booking ON booking.event_id = event.id

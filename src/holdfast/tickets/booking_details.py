@@ -1,4 +1,4 @@
-"""A booking with its event and its org: what tickets and e-mails are made of."""
+"""A booking with its event and its org: what tickets and emails are made of."""
 
 from datetime import datetime
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from holdfast.core.notification_rules import MAIL, WEBHOOK
+from holdfast.core.notification_rules import EMAIL, WEBHOOK
 from holdfast.engine import auditor
 from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Channel
@@ -79,7 +79,7 @@ def _make_channels(
     resources.push_async_callback(webhooks.close)
     channels: dict[str, Channel] = {WEBHOOK: webhooks}
     if settings.smtp_url:
-        channels[MAIL] = EmailChannel(database, engine, Smtp(settings.smtp_url), settings.mail_from)
+        channels[EMAIL] = EmailChannel(database, engine, Smtp(settings.smtp_url), settings.email_from)
     return channels
 
 

@@ -1,0 +1,2 @@
+-- The channel has the name that everything else uses.
+UPDATE delivery SET channel = 'email', target = 'email' WHERE channel = 'mail';
