@@ -13,7 +13,7 @@ LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".setup.lock"
 
 .PHONY: setup
 setup: ## Create the virtual environment .venv with every extra
-	@$(LOCKED) $(MAKE) --silent --no-print-directory .venv/.done
+	@MAKEFLAGS= $(LOCKED) $(MAKE) --silent --no-print-directory .venv/.done
 
 .venv/.done: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer." if sys.version_info < (3, 11) else 0)'
@@ -28,7 +28,11 @@ run: setup ## Serve demo data on http://127.0.0.1:8000
 	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
 
 .PHONY: test
-test: setup check ## Run all tests
+test: setup ## Run all tests, and lint and check types beside them
+	@$(MAKE) --no-print-directory --jobs 2 check pytest
+
+.PHONY: pytest
+pytest: setup
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-long
