@@ -1,4 +1,3 @@
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +6,15 @@ import httpx
 import pytest
 from hypothesis import settings
 
-from tests.support.harness import IS_LONG, Org, Server, fresh_database, running_server, start_postgres
+from tests.support.harness import (
+    IS_LONG,
+    Org,
+    Server,
+    fresh_database,
+    running_server,
+    start_postgres,
+    temporary_folder,
+)
 from tests.support.postgres_process import stop_postgres
 
 # No test measures speed, and a busy machine may pause.
@@ -57,11 +64,10 @@ def postgres() -> str:
 
 @pytest.fixture
 def data_folder() -> Iterator[Path]:
-    """A folder for an embedded PostgreSQL, which may run as another user. Pytest's own temporary folder does not work:
-    when root starts a second run of the tests, pytest removes the access of other users."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
-        stop_postgres(Path(name))
+    """A folder for an embedded PostgreSQL of the test's own."""
+    with temporary_folder() as folder:
+        yield folder
+        stop_postgres(folder)
 
 
 @pytest.fixture

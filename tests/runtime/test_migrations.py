@@ -7,7 +7,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from tests.support.harness import (
     publish_event,
     query,
     running_server,
+    temporary_folder,
     wait_until,
     with_database,
 )
@@ -127,8 +127,7 @@ def oldest() -> Iterator[str]:
     """The URL of the system's PostgreSQL 15, on a socket in a folder of its own."""
     if not (OLDEST / "postgres").exists():
         pytest.skip("PostgreSQL 15 is not installed")
-    with _unprivileged() as (prefix, user), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with _unprivileged() as (prefix, user), temporary_folder() as folder:
         if prefix:
             shutil.chown(folder, user)
         data = folder / "data"

@@ -3,10 +3,8 @@
 import ast
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 import venv
 import zipfile
@@ -18,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.harness import IS_LONG, free_port, wait_until
+from tests.support.harness import IS_LONG, free_port, temporary_folder, wait_until
 
 ROOT = Path(__file__).parents[2]
 # A slow machine may have to download everything.
@@ -38,10 +36,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A folder outside of pytest's own, which the user that runs PostgreSQL for root cannot enter."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-wheel-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder() as folder:
+        yield folder
 
 
 def source_files() -> set[str]:

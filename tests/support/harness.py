@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,14 +27,28 @@ from holdfast.runtime.credentials import Role, create_key, create_org
 T = TypeVar("T")
 # Polling more often would slow the start down.
 START_PAUSE_SECONDS = 0.1
-DATA_FOLDER = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
-atexit.register(shutil.rmtree, DATA_FOLDER, ignore_errors=True)
 TEMPLATE = "holdfast_template"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 * 1024**3
 # `make test-long` runs every race, crash and property in full.
 IS_LONG = "HOLDFAST_LONG_TESTS" in os.environ
 SANDBOX_SECRET = "whsec_" + base64.b64encode(b"the sandbox signs with this").decode()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder in memory if there is room: no test cuts the power, so nothing needs to reach a disk. It is not below
+    pytest's own folder, which the user that runs PostgreSQL for root cannot enter."""
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
+    with tempfile.TemporaryDirectory(
+        prefix="holdfast-", dir=MEMORY if has_room else None, ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+_until_exit = ExitStack()
+atexit.register(_until_exit.close)
+DATA_FOLDER = _until_exit.enter_context(temporary_folder())
 
 
 def with_database(url: str, name: str) -> str:
@@ -65,22 +79,13 @@ def query(url: str, statement: str, *values: Any) -> Any:
 
 
 def start_postgres() -> str:
-    """The URL of an embedded PostgreSQL that runs as long as this process, in memory if there is room.
-
-    No test cuts the power, so nothing needs to reach a disk. That makes a new database cost milliseconds."""
-    url = embedded.start(_temporary_folder())
+    """The URL of an embedded PostgreSQL that runs as long as this process. A new database costs milliseconds."""
+    url = embedded.start(_until_exit.enter_context(temporary_folder()))
     for setting in ("fsync = off", "full_page_writes = off"):
         query(url, f"ALTER SYSTEM SET {setting}")
     query(url, "SELECT pg_reload_conf()")
     make_template(url)
     return url
-
-
-def _temporary_folder() -> Path:
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=MEMORY if has_room else None))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def make_template(server_url: str) -> None:

@@ -19,11 +19,7 @@ class Mailbox:
     def __init__(self, **answers: list[str]) -> None:
         self.answers = answers
         self.accepted: list[tuple[Envelope, Session]] = []
-
-    @property
-    def messages(self) -> list[EmailMessage]:
-        raw = [envelope.original_content or b"" for envelope, _ in self.accepted]
-        return [message_from_bytes(content, policy=default) for content in raw]
+        self.messages: list[EmailMessage] = []
 
     def _answer(self, command: str, default_answer: str) -> str:
         scripted = self.answers.get(command)
@@ -41,6 +37,7 @@ class Mailbox:
         answer = self._answer("data", "250 OK")
         if answer.startswith("2"):
             self.accepted.append((envelope, session))
+            self.messages.append(message_from_bytes(envelope.original_content or b"", policy=default))
         return answer
 
     async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
