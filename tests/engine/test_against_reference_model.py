@@ -61,7 +61,7 @@ from tests.support.reference_model import (
 T = TypeVar("T")
 
 STATUSES = ["held", "payment_submitted", "confirmed", "rejected", "expired", "cancelled", "refunded", "completed"]
-EXAMPLES, STEPS = (40 if IS_LONG else 12), 25
+EXAMPLES, STEPS = (40 if IS_LONG else 8), 25
 STEP_SECONDS = 60
 
 

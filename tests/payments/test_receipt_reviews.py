@@ -14,7 +14,7 @@ from tests.support.harness import IS_LONG, Org, Server, post_hold, publish_event
 from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.resources import create_held_booking, create_submitted_booking, reviewed_event, upload_receipt
 
-ROUNDS = 50 if IS_LONG else 20
+ROUNDS = 50 if IS_LONG else 10
 BUYER = "ana.buyer@example.org"
 REASON = "The receipt is of another shop."
 

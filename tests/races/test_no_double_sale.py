@@ -9,7 +9,7 @@ from holdfast.runtime import ids
 from tests.support.concurrent_requests import count_codes, hold_request, send_all_at_once
 from tests.support.harness import IS_LONG, Org, Server, example_event, publish_event, query
 
-REPEATS = 20 if IS_LONG else 5
+REPEATS = 20 if IS_LONG else 3
 
 
 def one_pool_event(capacity: int) -> dict[str, object]:

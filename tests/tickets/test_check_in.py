@@ -372,7 +372,7 @@ def test_an_undeliverable_address_is_refused_while_the_buyer_can_correct_it(admi
 
 def test_a_large_group_gets_its_tickets_by_email(server: Server, admin: httpx.Client, mailbox: Mailbox) -> None:
     """Rendering all its tickets must not exceed the time limit of a delivery."""
-    address, group = new_address(), 600 if IS_LONG else 80
+    address, group = new_address(), 600 if IS_LONG else 40
     pools = [{"code": "standing", "capacity": 1000, "tariffs": [{"code": "full", "price": 100}]}]
     event = publish_event(admin, example_event(pools=pools))
     item = {"pool": "standing", "quantity": group}

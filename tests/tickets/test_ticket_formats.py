@@ -211,7 +211,7 @@ tickets = st.builds(
 )
 
 
-@settings(max_examples=25 if IS_LONG else 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25 if IS_LONG else 5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tickets, texts | st.sampled_from(["en", "es"]))
 def test_a_ticket_with_any_text_can_be_printed_and_scanned(ticket: PrintedTicket, language: str) -> None:
     assert qr_codes_in_pdf(tickets_pdf([ticket], language)) == [[ticket.code]]
