@@ -2,7 +2,6 @@
 
 import gzip
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,22 +10,10 @@ import pytest
 import holdfast.web
 from holdfast.i18n.texts import section
 from tests.support.harness import Org, Server, example_event, publish_event
-from tests.support.html_client import Page, get_page, hold_on_page, new_visitor, submit_form
+from tests.support.html_client import Page, get_page, hold_on_page, submit_form
 
 TEMPLATES = Path(holdfast.web.__file__).parent / "templates"
 STANDING = {"quantity__1__0": "2"}
-
-
-@pytest.fixture
-def buyer(server: Server) -> Iterator[httpx.Client]:
-    with new_visitor(server) as client:
-        yield client
-
-
-@pytest.fixture
-def spanish_buyer(server: Server) -> Iterator[httpx.Client]:
-    with new_visitor(server, "es") as client:
-        yield client
 
 
 def _description(page: Page) -> str | None:

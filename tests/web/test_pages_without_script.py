@@ -1,7 +1,6 @@
 """Everything buyers can see and do without JavaScript, from the list of events to their tickets."""
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,18 +50,6 @@ WAIT_SECONDS = 30
 def org(server: Server) -> Org:
     """An org with a known slug, for the URLs of its pages."""
     return Org(server.database_url, "acme")
-
-
-@pytest.fixture
-def buyer(server: Server) -> Iterator[httpx.Client]:
-    with new_visitor(server) as client:
-        yield client
-
-
-@pytest.fixture
-def spanish_buyer(server: Server) -> Iterator[httpx.Client]:
-    with new_visitor(server, "es-CO,en;q=0.5") as client:
-        yield client
 
 
 def _expire(server: Server, booking: str) -> None:
