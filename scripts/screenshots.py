@@ -2,7 +2,6 @@
 
 import io
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 from tests.support.browser import chromium
 from tests.support.browser_buyer import PHONE
-from tests.support.harness import Server, fresh_database, make_template, post_hold, run_with_connection, running_server
+from tests.support.harness import Server, fresh_database, post_hold, run_with_connection, running_server, start_postgres
 
 from holdfast import sql
 from holdfast.demo.data import ORG, fill_demo
-from holdfast.runtime import embedded
 from holdfast.runtime.credentials import Role, create_key
 from holdfast.runtime.db import Connection, Database
 
@@ -44,13 +42,10 @@ def main() -> None:
 
 @contextmanager
 def running_demo() -> Iterator[tuple[Server, httpx.Client]]:
-    with tempfile.TemporaryDirectory() as folder:
-        postgres = embedded.start(Path(folder))
-        make_template(postgres)
-        with fresh_database(postgres) as url, running_server(url, worker=True, HOLDFAST_DEMO="true") as server:
-            run_with_connection(lambda connection: fill_demo(Database(connection)), url)
-            with server.client({"Authorization": f"Bearer {run_with_connection(create_sales_key, url)}"}) as sales:
-                yield server, sales
+    with fresh_database(start_postgres()) as url, running_server(url, worker=True, HOLDFAST_DEMO="true") as server:
+        run_with_connection(lambda connection: fill_demo(Database(connection)), url)
+        with server.client({"Authorization": f"Bearer {run_with_connection(create_sales_key, url)}"}) as sales:
+            yield server, sales
 
 
 async def create_sales_key(connection: Connection) -> str:
