@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.concurrent_requests import request, send_all_at_once
-from tests.support.harness import DATA_FOLDER, Org, Server, post_hold, publish_event, query, running_server
+from tests.support.harness import Org, Server, post_hold, publish_event, query, running_server, shared_data_folder
 from tests.support.http_assertions import expect_error, expect_ok, expect_problem
 from tests.support.resources import TINY_PNG, create_held_booking, reviewed_event, upload_receipt
 from tests.support.sample_files import MIB, SAMPLES, image_file, jpeg_of_size, zip_file
@@ -41,7 +41,7 @@ def _receipts(client: httpx.Client, booking: str) -> list[dict[str, Any]]:
 
 def _stored_files(org: Org) -> set[str]:
     """The names of an org's files in the storage."""
-    folder = DATA_FOLDER / "receipts" / org.id.hex()
+    folder = shared_data_folder() / "receipts" / org.id.hex()
     return {file.name for file in folder.iterdir()} if folder.exists() else set()
 
 
@@ -336,7 +336,7 @@ def test_receipts_survive_a_restart(database: str) -> None:
 def test_a_file_missing_from_storage_is_reported_as_missing(server: Server, org: Org, admin: httpx.Client) -> None:
     booking, file = create_held_booking(admin), image_file("PNG")
     expect_ok(_upload(admin, booking, file))
-    (DATA_FOLDER / "receipts" / org.id.hex() / hashlib.sha256(file).hexdigest()).unlink()
+    (shared_data_folder() / "receipts" / org.id.hex() / hashlib.sha256(file).hexdigest()).unlink()
     (receipt,) = _receipts(admin, booking)
     expect_error(admin.get(receipt["file_url"]), 404, "not_found")
     rows = query(server.database_url, "SELECT count(*) FROM receipt WHERE hash = $1", hashlib.sha256(file).digest())

@@ -15,7 +15,6 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
 from tests.support.harness import (
-    DATA_FOLDER,
     SANDBOX_SECRET,
     Org,
     Server,
@@ -24,6 +23,7 @@ from tests.support.harness import (
     publish_event,
     query,
     running_server,
+    shared_data_folder,
     wait_until,
 )
 from tests.support.http_assertions import expect_ok
@@ -189,7 +189,7 @@ def _upload_receipts(logged: LoggedServer, event: str) -> None:
     malformed = f'--limit\r\ncontent-disposition: form-data; name="{FILE_NAME}"; filename="{name}"\r\n'
     headers = {"content-type": "multipart/form-data; boundary=limit"}
     assert logged.admin.post(path, content=malformed.encode(), headers=headers).status_code == 422
-    folder = DATA_FOLDER / "receipts" / logged.org.id.hex()
+    folder = shared_data_folder() / "receipts" / logged.org.id.hex()
     folder.parent.mkdir(exist_ok=True)
     folder.write_bytes(b"")
     assert logged.admin.post(path, files={"file": (name, TINY_PNG, "image/png")}).status_code == 503

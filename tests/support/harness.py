@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +49,12 @@ def temporary_folder() -> Iterator[Path]:
 
 _until_exit = ExitStack()
 atexit.register(_until_exit.close)
-DATA_FOLDER = _until_exit.enter_context(temporary_folder())
+
+
+@cache
+def shared_data_folder() -> Path:
+    """The data folder of all servers that this process starts."""
+    return _until_exit.enter_context(temporary_folder())
 
 
 def with_database(url: str, name: str) -> str:
@@ -192,7 +198,7 @@ def _environment(database_url: str) -> dict[str, str]:
     """Settings that let every part run on one machine."""
     return {
         "HOLDFAST_DATABASE_URL": database_url,
-        "HOLDFAST_DATA_DIR": str(DATA_FOLDER),
+        "HOLDFAST_DATA_DIR": str(shared_data_folder()),
         "HOLDFAST_SANDBOX_WEBHOOK_SECRET": SANDBOX_SECRET,
         "HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true",
     }
