@@ -295,6 +295,28 @@ def test_a_server_whose_processes_die_at_their_start_can_be_stopped() -> None:
             process.kill()
 
 
+STOPPED_AT_A_DEATH = """
+import os, signal, sys, time
+from holdfast.runtime import server
+
+serve_loop = server.MPServer._serve_loop
+
+def stop_at_a_death(self, *arguments):
+    while not self.interrupt_children:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    serve_loop(self, *arguments)
+
+server.MPServer._serve_loop = stop_at_a_death
+server.serve("127.0.0.1", int(sys.argv[1]), 1, with_worker=False, app="nowhere:create_app")
+"""
+
+
+def test_a_server_stopped_at_the_moment_a_process_dies_reports_no_failure() -> None:
+    command = [sys.executable, "-c", STOPPED_AT_A_DEATH, str(free_port())]
+    assert subprocess.run(command, timeout=END_SECONDS).returncode == 0
+
+
 @pytest.mark.parametrize("moment", ["while it starts", "while it serves"])
 def test_child_processes_end_when_their_server_is_killed(database: str, moment: str) -> None:
     with _starting_server(database_url=database) as server:

@@ -107,11 +107,9 @@ def _run_server(host: str, port: int, workers: int, app: str) -> None:
         workers_kill_timeout=KILL_SECONDS,
         log_access=False,
     )
-    try:
+    # Granian exits with 1 if a process has died, even if a signal stops the server at that moment.
+    with contextlib.suppress(SystemExit):
         server.serve()
-    except SystemExit:
-        if server.interrupt_signal:
-            raise
 
 
 class _WorkerProcess:
