@@ -15,6 +15,8 @@ from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.resources import create_held_booking, create_submitted_booking, reviewed_event, upload_receipt
 
 ROUNDS = 50 if IS_LONG else 10
+# One side wins nearly always on some machines.
+ROUNDS_MAX = 400
 BUYER = "ana.buyer@example.org"
 REASON = "The receipt is of another shop."
 
@@ -70,9 +72,10 @@ def test_the_first_of_a_simultaneous_approval_and_rejection_counts(
 ) -> None:
     """Two people each click twice, on connections of their own."""
     event = publish_event(admin, reviewed_event())
-    bookings = [_submit_booking(admin, event, f"u-{number}") for number in range(ROUNDS)]
     decided: Counter[str] = Counter()
-    for number, booking in enumerate(bookings):
+    while decided.total() < ROUNDS or (len(decided) < 2 and decided.total() < ROUNDS_MAX):
+        number = decided.total()
+        booking = _submit_booking(admin, event, f"u-{number}")
         approve = request("POST", f"/v1/bookings/{booking}/approve", org.keys["review"])
         reject = request("POST", f"/v1/bookings/{booking}/reject", org.keys["admin"], {"reason": REASON})
         clicks = [("confirmed", approve), ("rejected", reject)] * 2
@@ -102,7 +105,7 @@ def test_the_first_of_a_simultaneous_approval_and_rejection_counts(
         "SELECT booking_id, count(*) FROM journal WHERE event_id = $1 AND kind IN ('confirmed', 'rejected') GROUP BY 1",
         ids.parse_event_id(event),
     )
-    assert [row["count"] for row in entries] == [1] * ROUNDS
+    assert [row["count"] for row in entries] == [1] * decided.total()
     assert run_audit(database_url=server.database_url)["ok"]
 
 
