@@ -40,7 +40,7 @@ from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.resources import booking_status, list_tickets, post_payment, reviewed_event
 from tests.support.ticket_sales import buy_booking, check_in
 
-BOOKINGS = 2_000 if IS_LONG else 200
+BOOKINGS = 2_000 if IS_LONG else 300
 PRICE = 1_000
 WORK_SECONDS = 120
 # Longer than the lease of a dead worker.

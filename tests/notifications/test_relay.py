@@ -197,7 +197,7 @@ async def _has_value(connection: db.Connection, statement: str, expected: object
 
 @async_test
 async def test_no_delivery_is_lost_or_out_of_order_while_relays_are_killed(database: str, tmp_path: Path) -> None:
-    targets, streams, each = [f"target-{number}" for number in range(8)], 25, 50 if IS_LONG else 10
+    targets, streams, each = [f"target-{number}" for number in range(8)], 25, 50 if IS_LONG else 15
     count = len(targets) * streams * each
     notes = tmp_path / "notes"
     async with connection_to(database) as connection:
