@@ -274,7 +274,8 @@ async def _send_all(server: Server, notices: Sequence[GatewayNotice]) -> int:
             notice = waiting.pop()
             if len(waiting) in kill_at:
                 kill_at.discard(len(waiting))
-                killed += await asyncio.to_thread(_kill_api_process, server)
+                await asyncio.to_thread(_kill_api_process, server)
+                killed += 1
             await _send_until_accepted(client, notice, give_up_at)
 
     limits = httpx.Limits(max_connections=SENDERS, max_keepalive_connections=SENDERS)
@@ -283,7 +284,7 @@ async def _send_all(server: Server, notices: Sequence[GatewayNotice]) -> int:
     return killed
 
 
-def _kill_api_process(server: Server) -> bool:
+def _kill_api_process(server: Server) -> None:
     """Kill an API process as soon as one serves."""
     found: list[int] = []
 
@@ -293,7 +294,6 @@ def _kill_api_process(server: Server) -> bool:
 
     wait_until(is_serving, SENDING_SECONDS)
     os.kill(random.choice(found), signal.SIGKILL)
-    return True
 
 
 async def _send_until_accepted(client: httpx.AsyncClient, notice: GatewayNotice, give_up_at: float) -> None:
