@@ -602,6 +602,24 @@ def test_a_refused_receipt_does_not_show_the_limit_of_places(
     assert "That didn't work. Please try again." in _alert(page)
 
 
+def test_a_buyer_who_never_paid_reads_that_an_expired_hold_cost_nothing(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    booking = hold_on_page(buyer, publish_event(admin, example_event(pools=PLACES)), **ONE)
+    _expire(server, booking)
+    text = get_page(buyer, booking).text
+    assert "You haven't been charged." in text
+    assert "Did your payment go through anyway?" not in text
+
+
+@pytest.mark.parametrize("pools", [None, PLACES], ids=["with seats", "without seats"])
+def test_only_an_event_with_seats_asks_for_javascript(
+    admin: httpx.Client, buyer: httpx.Client, pools: list[dict[str, Any]] | None
+) -> None:
+    event = publish_event(admin, example_event(**({"pools": pools} if pools else {})))
+    assert ("Turn on JavaScript to choose seats on the map." in get_page(buyer, f"/e/{event}").text) is (pools is None)
+
+
 def test_an_expired_hold_is_shown_as_expired_and_frees_its_places(
     server: Server, admin: httpx.Client, buyer: httpx.Client
 ) -> None:
