@@ -6,8 +6,6 @@ import json
 import math
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from holdfast.notifications.channel import Delivery, TargetGoneError, Undelivere
 from holdfast.notifications.relay import CLAIM_MAX, FAILING_MAX, RETRIES, RETRY_FOR_SECONDS, TARGETS_MAX, Relay
 from holdfast.runtime import db
 from tests.support.engine_harness import async_test, poll_until, remove_guard, shift_clock
-from tests.support.harness import IS_LONG, free_port
+from tests.support.harness import IS_LONG, connection_to, free_port
 from tests.support.relay_harness import (
     FileChannel,
     Receiver,
@@ -38,15 +36,6 @@ from tests.support.relay_harness import (
 
 KILLS = 4
 FIRST_ERROR = "SELECT last_error FROM delivery ORDER BY number LIMIT 1"
-
-
-@asynccontextmanager
-async def connection_to(url: str) -> AsyncIterator[db.Connection]:
-    connection = await db.connect(url)
-    try:
-        yield connection
-    finally:
-        await connection.close(timeout=5)
 
 
 async def hang(_: object) -> Any:

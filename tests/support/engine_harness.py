@@ -4,8 +4,8 @@ import asyncio
 import functools
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from typing import Any, ParamSpec
 
@@ -21,7 +21,7 @@ from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db, ids
 from holdfast.runtime.credentials import create_org
 from holdfast.sql import NamedStatement
-from tests.support.harness import example_event
+from tests.support.harness import connection_to, example_event
 
 P = ParamSpec("P")
 ACTOR = "test"
@@ -43,13 +43,8 @@ def async_test(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return run
 
 
-@asynccontextmanager
-async def lane_connection(url: str) -> AsyncIterator[db.Connection]:
-    connection = await db.connect_lane(url)
-    try:
-        yield connection
-    finally:
-        await connection.close(timeout=5)
+def lane_connection(url: str) -> AbstractAsyncContextManager[db.Connection]:
+    return connection_to(url, db.connect_lane)
 
 
 class EventHandle(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,15 +62,23 @@ def with_database(url: str, name: str) -> str:
     return f"{head.rpartition('/')[0]}/{name}" + (f"?{query}" if query else "")
 
 
+@asynccontextmanager
+async def connection_to(
+    url: str, connect: Callable[[str], Awaitable[db.Connection]] = db.connect
+) -> AsyncIterator[db.Connection]:
+    connection = await connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=5)
+
+
 def run_with_connection(work: Callable[[db.Connection], Awaitable[T]], url: str) -> T:
     """Run a coroutine on a connection of its own."""
 
     async def run() -> T:
-        connection = await db.connect(url)
-        try:
+        async with connection_to(url) as connection:
             return await work(connection)
-        finally:
-            await connection.close()
 
     return asyncio.run(run())
 
