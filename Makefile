@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # Two runs of make at once take turns, so that they do not install into the same folder.
 LOCKED := $(PYTHON) -c 'import fcntl, subprocess, sys; lock = open(".setup.lock", "w"); fcntl.flock(lock, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
@@ -42,6 +42,17 @@ test-long: setup ## Run all tests, with load and crash tests at full length
 .PHONY: test-wheel
 test-wheel: setup ## Install the wheel into an empty environment and serve the demo from it (needs PyPI)
 	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest tests/runtime/test_wheel.py
+
+.PHONY: attack
+attack: setup ## Attack a server for half a minute while honest buyers buy
+	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest tests/attacks
+
+.PHONY: audit-dependencies
+audit-dependencies: setup ## Look up known vulnerabilities of all dependencies (needs a network)
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m pip freeze --exclude-editable > .venv-audit/installed.txt
+	.venv-audit/bin/pip-audit --disable-pip --no-deps --requirement .venv-audit/installed.txt
 
 .PHONY: check
 check: setup ## Lint and check types

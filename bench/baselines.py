@@ -158,7 +158,7 @@ async def _respond(
         fingerprint=booking,
         version=version,
     )
-    return ApiResponse(booking_view(held, _layouts[event], now), 201)
+    return ApiResponse(booking_view(held, _layouts[event].items(held.lines), now), 201)
 
 
 def _baseline(handler: Handler, access: Access, *, needs_idempotency_key: bool = True) -> Operation:

@@ -103,7 +103,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server_url = embedded.start(Path(folder))
         make_template(server_url)
-        with fresh_database(server_url) as url, running_server(url, workers=options.workers) as server:
+        with (
+            fresh_database(server_url) as url,
+            running_server(
+                url,
+                workers=options.workers,
+                HOLDFAST_CONNECTIONS_PER_ADDRESS="0",
+                HOLDFAST_LIVE_SOCKETS_PER_ADDRESS=str(options.sockets),
+            ) as server,
+        ):
             report = measure(server, Org(url), options.sockets, options.rate, options.seconds)
     for line in describe(report):
         print(line)

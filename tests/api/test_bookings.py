@@ -1,5 +1,6 @@
 """Holds and bookings over HTTP: place, extend, confirm, cancel, and retry with the same answer."""
 
+import json
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -8,7 +9,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.harness import Server, example_event, post_hold, publish_event, wait_until
+from holdfast.runtime import ids
+from tests.support.harness import Server, example_event, post_hold, publish_event, query, wait_until
 from tests.support.http_assertions import expect_error, expect_ok
 
 Body = dict[str, Any]
@@ -153,6 +155,31 @@ def test_details_survive_every_action_on_a_booking(admin: httpx.Client, details:
     for action in ("extend", "confirm", "refund"):
         assert act(admin, booking, action)["details"] == details
     assert expect_ok(admin.get("/v1/bookings", params={"event": event}))["items"][0]["details"] == details
+
+
+def test_a_repeated_hold_and_a_transfer_show_the_details(admin: httpx.Client) -> None:
+    event, details = publish_event(admin, example_event()), {"name": "Ada"}
+    first = post_hold(admin, event, key="again", items=[seat("A-1")], details=details)
+    again = post_hold(admin, event, key="again", items=[seat("A-1")], details=details)
+    assert (again.headers["idempotency-replayed"], again.json()["details"]) == ("true", details)
+    act(admin, first.json(), "confirm")
+    answer = admin.post(f"/v1/bookings/{first.json()['id']}/transfer", json={"user": "u-2"})
+    assert expect_ok(answer)["details"] == details
+
+
+def test_details_that_were_stored_before_they_had_a_limit_still_show(server: Server, admin: httpx.Client) -> None:
+    event, large = publish_event(admin, example_event()), {"a": "x" * 1_000_000}
+    booking = place_hold(admin, event, seat("A-1"), details={"a": "x"})
+    query(
+        server.database_url,
+        "UPDATE booking SET details = $2 WHERE event_id = $1",
+        ids.parse_event_id(event),
+        json.dumps(large),
+    )
+    assert act(admin, booking, "extend")["details"] == large
+    assert get_booking(admin, booking)["details"] == large
+    expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+    assert get_booking(admin, booking)["status"] == "cancelled"
 
 
 def test_an_expired_hold_with_details_releases_its_seat(admin: httpx.Client) -> None:

@@ -26,6 +26,13 @@ POLICY_FIELDS: Final = {
     "one_booking_per_user",
     "confirm_at_once",
     "avoid_orphans",
+    "max_unpaid_units_per_user",
+    "max_unpaid_units_per_address",
+    "cooldown_after_expired",
+    "cooldown_seconds",
+    "limit_customers",
+    "guest_check",
+    "guest_check_bits",
 }
 
 

@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from holdfast.api.call import Operation, Resource
+from holdfast.api.endpoint import check_raw_details
 from holdfast.api.operations import OPERATIONS
+from holdfast.core.refusals import RefusedError
 from holdfast.runtime import ids
 from tests.support.cases import case
 from tests.support.harness import Org, Server, example_event, post_hold, publish_event
@@ -249,6 +251,7 @@ MALFORMED_HOLDS: Final[dict[str, Body]] = {
     "quantity_infinite": hold_of_standing(quantity=float("inf")),
     "best_of_no_pool": {"user": "u-1", "best_available": {"quantity": 1}},
     "best_of_no_quantity": {"user": "u-1", "best_available": {"pool": "stalls"}},
+    "best_more_than_a_hundred": hold_of_best(quantity=101),
     "best_list": {"user": "u-1", "best_available": []},
     "best_of_a_pool_without_seats": hold_of_best(pool="standing", tariff="full"),
     "best_quantity_zero": hold_of_best(quantity=0),
@@ -921,9 +924,8 @@ def test_a_body_announced_as_too_large_is_refused_before_it_is_sent(
 
 
 def hold_of_size(bytes_: int) -> bytes:
-    """A hold whose body has exactly this many bytes."""
-    empty = json.dumps(hold_body(details={"a": ""})).encode()
-    return empty.replace(b'{"a": ""}', b'{"a": "' + b"x" * (bytes_ - len(empty)) + b'"}')
+    """A hold whose body has exactly this many bytes, most of them spaces."""
+    return json.dumps(hold_body()).encode().ljust(bytes_)
 
 
 def test_a_body_of_one_mebibyte_is_accepted_and_one_byte_more_is_refused(admin: httpx.Client) -> None:
@@ -1079,3 +1081,30 @@ def test_an_unsupported_method_gets_405_and_the_allowed_methods(
     answer = admin.request("BREW", path_of(operation, ids_by_resource))
     expect_error(answer, 405, "method_not_allowed")
     assert operation.method in answer.headers["allow"].split(", ")
+
+
+@pytest.mark.parametrize("body", [b"[]" * 500_000, b"[" * 1_000_000, b'"' + b"\\\\" * 500_000, b'{"a":' * 150_000])
+def test_a_large_body_of_brackets_is_refused_like_a_small_one(admin: httpx.Client, body: bytes) -> None:
+    """A thread decodes it; the answer is the same."""
+    small = body[: len(body) // 2_000]
+    responses = [admin.post("/v1/events", content=content) for content in (small, body)]
+    assert [response.status_code for response in responses] == [422, 422]
+    assert len({response.json()["code"] for response in responses}) == 1
+
+
+def test_huge_details_are_refused_without_building_what_is_in_them(admin: httpx.Client, event: str) -> None:
+    """A million bytes of brackets would keep the whole process busy."""
+    content = json.dumps(hold_body())[:-1] + ', "details": {"a": [' + "[]," * 300_000 + "[]]}}"
+    answer = call_operation(admin, BY_NAME["place_hold"], f"/v1/events/{event}/holds", content)
+    assert "details" in expect_error(answer, 422, "invalid_request")["errors"][0]["field"]
+
+
+def test_huge_details_are_refused_before_they_are_decoded() -> None:
+    raw = b'{"details": {"a": [' + b"[]," * 100_000 + b"[]]}}"
+    with pytest.raises(RefusedError, match="16 KiB"):
+        check_raw_details(raw)
+
+
+@pytest.mark.parametrize("raw", [b"{}", b'{"details": {"a": 1}}', b"[1, 2]", b"{", b'{"details": ' + b"[" * 100_000])
+def test_other_bodies_are_left_to_the_decoder(raw: bytes) -> None:
+    check_raw_details(raw)

@@ -26,7 +26,12 @@ from tests.support.http_assertions import expect_error, expect_ok
 from tests.support.resources import TINY_PNG
 from tests.support.sample_files import SAMPLES
 
-UNSET: Final[dict[str, Any]] = {"colour": None, "logo_url": None, "frame_origins": []}
+UNSET: Final[dict[str, Any]] = {
+    "colour": None,
+    "logo_url": None,
+    "frame_origins": [],
+    "max_unpaid_units_per_address": 120,
+}
 LOGOS: Final = {kind: SAMPLES[kind] for kind in ("image/png", "image/jpeg", "image/webp")}
 
 
@@ -65,7 +70,7 @@ def test_a_logo_is_stored_by_its_content_not_its_content_type(
     assert answer["logo_url"] == f"{server.url}/logo/{org.slug}?v={digest[:12]}"
     assert answer == expect_ok(admin.get("/v1/org"))
     (row,) = query(server.database_url, statements.credentials.logo, org.slug)
-    assert tuple(row) == (file, kind)
+    assert tuple(row) == (file, kind, digest)
     (shown,) = query(server.database_url, statements.pages.org, org.slug)
     assert shown["logo_hash"] == digest
     assert expect_ok(admin.delete("/v1/org/logo"))["logo_url"] is None
@@ -121,6 +126,8 @@ MALFORMED_CHANGES: Final[dict[str, Any]] = {
     "origins_null": {"frame_origins": None},
     "origins_text": {"frame_origins": "https://shop.example"},
     "origins_too_many": {"frame_origins": [f"https://{n}.example" for n in range(21)]},
+    "unpaid_zero": {"max_unpaid_units_per_address": 0},
+    "unpaid_text": {"max_unpaid_units_per_address": "40"},
     "origins_twice": {"frame_origins": ["https://shop.example"] * 2},
     "slug": {"slug": "other"},
     "logo": {"logo_url": "https://shop.example/logo.png"},
@@ -252,6 +259,7 @@ def test_a_command_can_set_the_branding(database: str, tmp_path: Path) -> None:
         "colour": "#1f6feb",
         "logo_url": f"https://tickets.example/logo/acme?v={hashlib.sha256(TINY_PNG).hexdigest()[:12]}",
         "frame_origins": ["https://shop.example", "http://localhost:3000"],
+        "max_unpaid_units_per_address": 120,
     }
     assert done.returncode == 0, done.stderr
     renamed = call_holdfast(
@@ -260,6 +268,9 @@ def test_a_command_can_set_the_branding(database: str, tmp_path: Path) -> None:
     assert json.loads(renamed.stdout) == {**expected, "name": "Acme"}
     emptied = call_holdfast(database, "orgs", "set", "acme", "--colour", "", "--logo", "", "--frame-origin", "")
     assert json.loads(emptied.stdout) == {**UNSET, "slug": "acme", "name": "Acme"}
+    for option, stored in (("40", 40), ("", None)):
+        limited = call_holdfast(database, "orgs", "set", "acme", "--max-unpaid-per-address", option)
+        assert json.loads(limited.stdout)["max_unpaid_units_per_address"] == stored
 
 
 def test_a_command_with_one_invalid_option_explains_it_and_changes_nothing(database: str, tmp_path: Path) -> None:
@@ -275,6 +286,8 @@ def test_a_command_with_one_invalid_option_explains_it_and_changes_nothing(datab
         ("Cannot read the logo", ("--logo", str(tmp_path / "nothing.png"))),
         ("colour", ("--colour", "red")),
         ("frame_origins", ("--frame-origin", "https://shop.example/")),
+        ("not a whole number", ("--max-unpaid-per-address", "-1")),
+        ("max_unpaid_units_per_address", ("--max-unpaid-per-address", "0")),
         ("There is no org", ()),
     )
     for message, options in mistakes:

@@ -1,5 +1,6 @@
 """Receipts are stored unchanged, only reviewers can read them, and no browser runs anything in them."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,21 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.runtime import db, ids
 from tests.support.concurrent_requests import request, send_all_at_once
-from tests.support.harness import Org, Server, post_hold, publish_event, query, running_server, shared_data_folder
+from tests.support.harness import (
+    Org,
+    Server,
+    post_hold,
+    publish_event,
+    query,
+    run_with_connection,
+    running_server,
+    shared_data_folder,
+)
+from tests.support.html_client import hold_on_page, new_visitor
 from tests.support.http_assertions import expect_error, expect_ok, expect_problem
+from tests.support.raw_http import request_head, send_bytes
 from tests.support.resources import TINY_PNG, create_held_booking, reviewed_event, upload_receipt
 from tests.support.sample_files import MIB, SAMPLES, image_file, jpeg_of_size, zip_file
 
@@ -291,6 +304,95 @@ def test_a_booking_accepts_exactly_twenty_of_many_simultaneous_receipts(
     path = f"/v1/bookings/{booking}/receipt"
     send_all_at_once(server.port, [request("POST", path, org.keys["admin"], {"file_ref": f"f-{n}"}) for n in range(60)])
     assert len(_receipts(admin, booking)) == RECEIPTS_MAX
+
+
+def test_parallel_uploads_store_no_more_files_than_a_booking_may_have_receipts(
+    server: Server, org: Org, admin: httpx.Client
+) -> None:
+    """While the event is locked, no upload gets a row. So the rows do not limit the files."""
+    booking, before, too_many = create_held_booking(admin), _stored_files(org), 10
+    parsed = ids.parse_booking_id(booking)
+    assert parsed is not None
+
+    async def upload_while_locked(connection: db.Connection) -> None:
+        with ThreadPoolExecutor(RECEIPTS_MAX + too_many) as threads:
+            async with connection.transaction():
+                await connection.execute("SELECT FROM event WHERE id = $1 FOR UPDATE", parsed[0])
+                uploads = [
+                    threads.submit(_upload, admin, booking, image_file("PNG")) for _ in range(RECEIPTS_MAX + too_many)
+                ]
+                while sum(upload.done() for upload in uploads) < too_many:
+                    await asyncio.sleep(0.05)
+
+    run_with_connection(upload_while_locked, server.database_url)
+    assert len(_stored_files(org) - before) == RECEIPTS_MAX
+
+
+def test_files_whose_receipts_were_never_recorded_count_too(server: Server, org: Org, admin: httpx.Client) -> None:
+    """The process was killed after it had stored the file."""
+    booking, before = create_held_booking(admin), _stored_files(org)
+    parsed = ids.parse_booking_id(booking)
+    assert parsed is not None
+    files = [image_file("PNG") for _ in range(RECEIPTS_MAX)]
+    for file in files:
+        insert = "INSERT INTO receipt_file (event_id, booking_id, hash) VALUES ($1, $2, $3)"
+        query(server.database_url, insert, *parsed, hashlib.sha256(file).digest())
+    expect_error(_upload(admin, booking, image_file("PNG")), 409, "limit_reached")
+    assert _stored_files(org) == before
+    assert expect_ok(_upload(admin, booking, files[7]))["status"] == "payment_submitted"
+
+
+def _send_start_of_upload(server: Server, path: str, *headers: bytes) -> httpx.Response:
+    """The answer to an upload of ten megabytes that stops after a few bytes."""
+    kind = b"Content-Type: multipart/form-data; boundary=b"
+    head = request_head("POST", path.encode(), [kind, b"Content-Length: 10000000", *headers])
+    answer = send_bytes(server.port, head, b"--b\r\n")
+    assert answer is not None
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("policy", "verb", "user", "status", "code"),
+    [
+        ("manual", "extend", "u-2", 404, "not_found"),
+        ("none", "extend", "u-1", 409, "review_not_offered"),
+        ("manual", "confirm", "u-1", 409, "already_confirmed"),
+        ("manual", "cancel", "u-1", 409, "already_cancelled"),
+    ],
+)
+def test_a_file_is_not_read_before_it_is_welcome(
+    server: Server, admin: httpx.Client, policy: str, verb: str, user: str, status: int, code: str
+) -> None:
+    event = publish_event(admin, reviewed_event(policy={"review": policy}))
+    booking = expect_ok(post_hold(admin, event, user="u-1", items=[{"seat": "A-1"}]), 201)["id"]
+    expect_ok(admin.post(f"/v1/bookings/{booking}/{verb}"))
+    token = expect_ok(admin.post("/v1/customer-tokens", json={"user": user}), 201)["token"]
+    path = f"/v1/bookings/{booking}/receipt"
+    answer = _send_start_of_upload(server, path, f"Authorization: Bearer {token}".encode())
+    expect_error(answer, status, code)
+    assert answer.headers["connection"] == "close"
+
+
+def test_a_receipt_for_a_cancelled_event_is_not_read(server: Server, org: Org, admin: httpx.Client) -> None:
+    booking = create_held_booking(admin)
+    event = expect_ok(admin.get(f"/v1/bookings/{booking}"))["event"]
+    expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+    key = f"Authorization: Bearer {org.keys['sales']}".encode()
+    expect_error(_send_start_of_upload(server, f"/v1/bookings/{booking}/receipt", key), 409, "already_cancelled")
+
+
+def test_a_page_does_not_read_the_file_of_another_browser(server: Server, admin: httpx.Client) -> None:
+    event = publish_event(admin, reviewed_event())
+    with new_visitor(server) as buyer, new_visitor(server) as stranger:
+        booking = hold_on_page(buyer, event, quantity__1__0="1")
+        stranger.get(f"/e/{event}")
+        cookies = {name: client.cookies["holdfast"] for name, client in {"own": buyer, "other": stranger}.items()}
+    path, accept = f"{booking}/receipt", b"Accept: text/html"
+    answer = _send_start_of_upload(server, path, accept, f"Cookie: holdfast={cookies['other']}".encode())
+    assert (answer.status_code, answer.headers["connection"]) == (404, "close")
+    expect_ok(admin.post(f"/v1/bookings/{booking.removeprefix('/b/')}/cancel"))
+    answer = _send_start_of_upload(server, path, accept, f"Cookie: holdfast={cookies['own']}".encode())
+    assert (answer.status_code, answer.headers["connection"]) == (409, "close")
 
 
 def test_repeating_the_last_receipt_returns_the_same_answer(admin: httpx.Client) -> None:

@@ -13,7 +13,18 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from PIL import Image
 
-from tests.support.harness import Org, Server, example_event, post_hold, publish_event
+from holdfast.core.states import EventStatus
+from holdfast.engine.event_editor import set_status
+from holdfast.runtime import db, ids
+from tests.support.harness import (
+    Org,
+    Server,
+    example_event,
+    post_hold,
+    publish_event,
+    query,
+    run_with_connection,
+)
 from tests.support.http_assertions import expect_error, expect_ok, expect_problem
 from tests.support.resources import create_confirmed_booking, list_tickets
 from tests.support.ticket_reader import qr_codes_in_pdf, read_qr_codes, render_svg, texts_in_pdf
@@ -232,6 +243,27 @@ def test_tickets_of_a_cancelled_event_are_void(admin: httpx.Client, door: httpx.
     expect_ok(admin.post(f"/v1/events/{event}/cancel"))
     assert "valid" not in [ticket["status"] for ticket in list_tickets(admin, booking)]
     expect_error(_check_in(door, code), 409, "ticket_void")
+
+
+def test_tickets_of_a_cancelled_event_are_void_before_its_bookings_have_ended(
+    server: Server, org: Org, admin: httpx.Client, door: httpx.Client
+) -> None:
+    event = publish_event(admin, example_event())
+    booking = _buy(admin, event)
+    (ticket,) = list_tickets(admin, booking)
+
+    async def cancel(connection: db.Connection) -> None:
+        event_id = ids.parse_event_id(event)
+        assert event_id is not None
+        await set_status(db.Database(connection), org.id, event_id, EventStatus.CANCELLED, "test")
+
+    run_with_connection(cancel, server.database_url)
+    assert expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "confirmed"
+    assert [ticket["status"] for ticket in list_tickets(admin, booking)] == ["void"]
+    expect_error(admin.get(f"/v1/tickets/{ticket['id']}/qr.svg"), 409, "ticket_void")
+    expect_error(_check_in(door, ticket["code"]), 409, "ticket_void")
+    entered = "SELECT FROM checkin WHERE event_id = $1"
+    assert query(server.database_url, entered, ids.parse_event_id(event)) == []
 
 
 def test_tickets_of_a_completed_booking_stay_valid(server: Server, admin: httpx.Client, door: httpx.Client) -> None:

@@ -43,6 +43,33 @@ def hold(**item: Any) -> bytes:
     return msgspec.json.encode({"user": "u-1", "items": [item]})
 
 
+def with_details(details: Any) -> bytes:
+    return msgspec.json.encode({"details": details})
+
+
+def hold_with_details(details: Any) -> bytes:
+    return msgspec.json.encode({"user": "u-1", "items": [{"seat": "A-1"}], "details": details})
+
+
+def details_of_size(bytes_: int) -> dict[str, str]:
+    """Details that take exactly this many bytes as JSON, of which some characters take two."""
+    plain = bytes_ - len('{"a":""}') - 2 * 100
+    return {"a": "\N{LATIN SMALL LETTER E WITH ACUTE}" * 100 + "x" * plain}
+
+
+def nested_details(levels: int) -> dict[str, Any]:
+    """Details of so many objects and lists within each other."""
+    value: Any = []
+    for level in range(levels - 2):
+        value = [1, value] if level % 2 else {"a": 1, "b": value}
+    return {"a": value}
+
+
+LARGE: Final = "may take at most 16 KiB as JSON"
+DEEP: Final = "may be nested at most 64 levels deep"
+DETAILS_TOO_LARGE: Final = details_of_size(16 * 1024 + 1)
+DETAILS_TOO_DEEP: Final = nested_details(65)
+
 CASES: Final[dict[str, tuple[type[Struct], bytes, str, str]]] = {
     "missing field": (EventNew, b'{"title": "x"}', "starts_at", "is required"),
     "missing inner field": (EventNew, event(pools=[{}]), "pools[0].code", "is required"),
@@ -88,6 +115,12 @@ CASES: Final[dict[str, tuple[type[Struct], bytes, str, str]]] = {
         "details",
         "contains a number that is out of range",
     ),
+    "large details of a new event": (EventNew, event(details=DETAILS_TOO_LARGE), "details", LARGE),
+    "large details of a change": (EventChange, with_details(DETAILS_TOO_LARGE), "details", LARGE),
+    "large details of a hold": (HoldNew, hold_with_details(DETAILS_TOO_LARGE), "details", LARGE),
+    "deep details of a new event": (EventNew, event(details=DETAILS_TOO_DEEP), "details", DEEP),
+    "deep details of a change": (EventChange, with_details(DETAILS_TOO_DEEP), "details", DEEP),
+    "deep details of a hold": (HoldNew, hold_with_details(DETAILS_TOO_DEEP), "details", DEEP),
     "empty text": (EventNew, event(title=""), "title", "must not be empty"),
     "long text": (EventNew, event(title="t" * 201), "title", "must have at most 200 characters"),
     "empty list": (EventNew, event(pools=[]), "pools", "must not be empty"),
@@ -269,3 +302,21 @@ def test_no_description_contains_the_decoders_terms(case: tuple[type[Struct], by
 @given(st.binary(max_size=40))
 def test_any_bytes_are_described_without_the_decoders_terms(content: bytes) -> None:
     assert not LEAKS.search(describe(content, HoldNew))
+
+
+def test_details_of_16_kib_and_64_levels_are_accepted() -> None:
+    for details in (details_of_size(16 * 1024), nested_details(64)):
+        assert msgspec.json.decode(event(details=details), type=EventNew).details == details
+        assert msgspec.json.decode(with_details(details), type=EventChange).details == details
+        assert msgspec.json.decode(hold_with_details(details), type=HoldNew).details == details
+
+
+def test_details_of_900_levels_are_refused_and_not_an_error() -> None:
+    """Reading a value takes fewer levels of Python's stack than writing it."""
+    for levels in range(900, 1000, 7):
+        content = b'{"details":' + b'{"a":' * levels + b"1" + b"}" * (levels + 1)
+        try:
+            refused = expect_refused(content, EventChange)
+        except RecursionError:
+            continue
+        assert refused.errors[0].message == DEEP

@@ -54,6 +54,10 @@ PAYMENTS = {
     **{status.value: make_payment("payment", status) for status in PaymentStatus},
     "review of a silent provider": make_payment("payment", PaymentStatus.REVIEW, captured_at=None),
     "review of a receipt": make_payment("payment", PaymentStatus.REVIEW, captured_at=None, provider=RECEIPT),
+    # Staff refunded these without knowing whether they were captured.
+    "assumed refund due": make_payment("payment", PaymentStatus.REFUND_DUE, capture_assumed=True),
+    "assumed refunded": make_payment("payment", PaymentStatus.REFUNDED, capture_assumed=True),
+    "assumed review": make_payment("payment", PaymentStatus.REVIEW, capture_assumed=True, reason=Reason.REFUND_REFUSED),
 }
 RESULTS = {
     "captured": settle_command("payment"),
@@ -62,8 +66,15 @@ RESULTS = {
     "captured in another currency": settle_command("payment", currency="USD"),
     "captured, amount unknown": settle_command("payment", amount=None, currency=None),
     "failed": settle_command("payment", PaymentResult.FAILED),
+    "refund accepted": settle_command("payment", PaymentResult.REFUND_ACCEPTED),
     "refunded": settle_command("payment", PaymentResult.REFUNDED),
+    "refund failed": settle_command("payment", PaymentResult.REFUND_FAILED),
+    "disputed": settle_command("payment", PaymentResult.DISPUTED),
+    "dispute won": settle_command("payment", PaymentResult.DISPUTE_WON),
+    "dispute lost": settle_command("payment", PaymentResult.DISPUTE_LOST),
 }
+# These can take the money of a refund away again.
+AFTER_REFUND = {"refund failed", "disputed", "dispute won", "dispute lost"}
 WRONG_AMOUNTS = ["too little captured", "too much captured", "captured in another currency", "captured, amount unknown"]
 OPEN = ["started", "failed", "review of a silent provider"]
 ENDED = [Status.REJECTED, Status.CANCELLED, Status.REFUNDED, Status.COMPLETED, Status.CONFIRMED]
@@ -147,7 +158,8 @@ def test_a_captured_payment_stays_captured_and_a_refunded_one_stays_refunded(kin
         with case(status, result):
             after = expect_payment(make_event_state(bookings=[booking_with(status, before)]), RESULTS[result])
             assert before.captured_at in (None, after.captured_at)
-            assert before.status is not PaymentStatus.REFUNDED or after == before
+            if before.status is PaymentStatus.REFUNDED and result not in AFTER_REFUND:
+                assert after == before or before.capture_assumed
 
 
 @pytest.mark.parametrize(
@@ -275,6 +287,130 @@ def test_a_refund_that_arrives_before_its_capture_keeps_no_payment(status: Statu
     assert outcome.booking.status is not Status.CONFIRMED or status is Status.CONFIRMED
 
 
+# Money that comes, or goes, after the payment was settled.
+
+
+@every_status
+def test_a_capture_after_a_refund_by_hand_needs_a_person(status: Status) -> None:
+    """Staff recorded a refund of a payment that nobody knew to be captured. Now the money is here."""
+    for result in ("captured", "too little captured"):
+        before = make_event_state(bookings=[booking_with(status, PAYMENTS["review of a silent provider"])])
+        by_hand = expect_payment(before, resolve_command("payment", Remedy.BY_HAND, reason="In cash."))
+        assert (by_hand.status, by_hand.capture_assumed) == (PaymentStatus.REFUNDED, True)
+        state = make_event_state(bookings=before.bookings.values())
+        outcome = expect_accepted(state, RESULTS[result])
+        assert outcome.payment is not None
+        assert (outcome.payment.status, outcome.payment.outcome) == (PaymentStatus.REVIEW, PaymentOutcome.REVIEW)
+        assert outcome.payment.reason == Reason.CAPTURED_AFTER_ALL
+        assert outcome.booking.status is status
+        assert [entry.kind for entry in state.entries] == ["payment.review"]
+        assert state.entries[0].data.amount == (None if result == "captured" else 2999)
+
+
+def test_captures_after_a_refund_by_hand_are_settled_once() -> None:
+    """However often the provider reports the capture, and whatever staff decide in between."""
+    state = make_event_state(bookings=[booking_with(Status.EXPIRED, PAYMENTS["review of a silent provider"])])
+    expect_accepted(state, resolve_command("payment", Remedy.BY_HAND))
+    for _ in range(3):
+        assert expect_payment(state, settle_command("payment")).status is PaymentStatus.REVIEW
+    assert expect_payment(state, resolve_command("payment", Remedy.BY_HAND)).status is PaymentStatus.REFUNDED
+    settled = len(state.entries)
+    assert expect_payment(state, settle_command("payment")).status is PaymentStatus.REFUNDED
+    assert len(state.entries) == settled
+
+
+def test_a_capture_after_a_known_refund_changes_nothing() -> None:
+    """Staff, or the provider, refunded money that we knew to be captured."""
+    for kind, settlement in (
+        ("review", resolve_command("payment", Remedy.BY_HAND)),
+        ("review of a silent provider", settle_command("payment", PaymentResult.REFUNDED)),
+        ("assumed refund due", settle_command("payment", PaymentResult.REFUND_ACCEPTED)),
+    ):
+        state = make_event_state(bookings=[booking_with(Status.EXPIRED, PAYMENTS[kind])])
+        refunded = expect_payment(state, settlement)
+        assert (refunded.status, refunded.capture_assumed) == (PaymentStatus.REFUNDED, False)
+        assert expect_payment(state, settle_command("payment")) == refunded
+
+
+def test_a_capture_after_a_refused_refund_is_not_lost() -> None:
+    """Staff ask for a refund that the provider refuses, because nothing is paid yet. Then it is."""
+    state = make_event_state(bookings=[booking_with(Status.EXPIRED, PAYMENTS["review of a silent provider"])])
+    due = expect_payment(state, resolve_command("payment", Remedy.REFUND))
+    assert (due.status, due.capture_assumed) == (PaymentStatus.REFUND_DUE, True)
+    refused = structs.replace(due, status=PaymentStatus.REVIEW, outcome=PaymentOutcome.REVIEW)
+    for payment, status in ((due, PaymentStatus.REFUND_DUE), (refused, PaymentStatus.REVIEW)):
+        state = make_event_state(bookings=[booking_with(Status.EXPIRED, payment)])
+        found = expect_payment(state, settle_command("payment"))
+        assert (found.status, found.capture_assumed) == (status, False)
+    assert found.reason == Reason.CAPTURED_AFTER_ALL
+
+
+@pytest.mark.parametrize("kind", ["refund_due", "refunded"])
+@every_status
+def test_a_refund_that_fails_later_needs_a_person(status: Status, kind: str) -> None:
+    state = make_event_state(bookings=[booking_with(status, PAYMENTS[kind])])
+    outcome = expect_accepted(state, RESULTS["refund failed"])
+    assert outcome.payment is not None
+    assert (outcome.payment.status, outcome.payment.reason) == (PaymentStatus.REVIEW, Reason.REFUND_FAILED)
+    assert outcome.booking.status is status
+    assert [entry.kind for entry in state.entries] == ["payment.review"]
+
+
+def test_only_a_person_ends_the_review_of_a_failed_refund() -> None:
+    """The worker that asked for the refund, or the provider, may report the refund after its failure. Another request
+    under the same idempotency key would only return the failed refund."""
+    state = make_event_state(bookings=[booking_with(Status.REFUNDED, PAYMENTS["refund_due"])])
+    failed = expect_payment(state, RESULTS["refund failed"])
+    for result in ("refund accepted", "refunded", "refund failed", "captured"):
+        assert expect_payment(state, RESULTS[result]) == failed
+    assert expect_refusal(state, resolve_command("payment", Remedy.REFUND)) is Refusal.NOT_REFUNDABLE
+    assert expect_payment(state, resolve_command("payment", Remedy.BY_HAND)).status is PaymentStatus.REFUNDED
+
+
+@pytest.mark.parametrize("result", ["disputed", "dispute lost"])
+@pytest.mark.parametrize("kind", [kind for kind, payment in PAYMENTS.items() if payment.provider != RECEIPT])
+def test_a_disputed_payment_needs_a_person_and_leaves_its_booking_alone(kind: str, result: str) -> None:
+    for before in (booking_with(status, PAYMENTS[kind]) for status in Status):
+        with case(before.status):
+            state = make_event_state(bookings=[before])
+            outcome = expect_accepted(state, RESULTS[result])
+            assert outcome.payment is not None
+            assert outcome.payment.status is PaymentStatus.REVIEW
+            assert outcome.payment.reason == result.replace(" ", "_")
+            assert outcome.payment.captured_at is not None
+            assert outcome.booking.status is before.status
+            assert [entry.kind for entry in state.entries] == ["payment.review"]
+            assert not state.counter_shifts
+            assert expect_refusal(state, resolve_command("payment", Remedy.REFUND)) is Refusal.NOT_REFUNDABLE
+
+
+def test_a_dispute_is_followed_to_its_end() -> None:
+    for end, reason in (("dispute won", Reason.DISPUTE_WON), ("dispute lost", Reason.DISPUTE_LOST)):
+        state = make_event_state(bookings=[booking_with(Status.CONFIRMED, PAYMENTS["succeeded"])])
+        for result in ("disputed", "disputed", end, end, "disputed", "captured", "refund failed"):
+            found = expect_payment(state, RESULTS[result])
+        assert (found.status, found.reason) == (PaymentStatus.REVIEW, reason)
+        assert [entry.kind for entry in state.entries] == ["payment.review"] * 2
+        assert state.bookings[make_id("it")].status is Status.CONFIRMED
+
+
+@pytest.mark.parametrize("kind", ["started", "failed", "succeeded", "refund_due"])
+def test_a_won_dispute_changes_nothing_about_a_payment_that_was_not_disputed(kind: str) -> None:
+    state = make_event_state(bookings=[booking_with(Status.CONFIRMED, PAYMENTS[kind])])
+    assert expect_payment(state, RESULTS["dispute won"]) == PAYMENTS[kind]
+
+
+@pytest.mark.parametrize(("end", "becomes"), [("dispute won", "refund_due"), ("disputed", "review")])
+def test_refunding_a_booking_refunds_the_payment_whose_dispute_was_won(end: str, becomes: str) -> None:
+    """Money that is still in dispute cannot be refunded."""
+    state = make_event_state(bookings=[booking_with(Status.CONFIRMED, PAYMENTS["succeeded"])])
+    for result in ("disputed", end):
+        expect_accepted(state, RESULTS[result])
+    it = expect_accepted(state, act_command("it", Verb.REFUND)).booking
+    assert [payment.status for payment in it.payments] == [becomes]
+    check_payments(it)
+
+
 def test_a_payment_of_another_booking_is_not_found() -> None:
     state = make_event_state(bookings=[booking_with(Status.HELD, PAYMENTS["started"])])
     assert expect_refusal(state, settle_command("another")) is Refusal.NOT_FOUND
@@ -316,12 +452,15 @@ BECOMES = {
     ("review", Remedy.BY_HAND): PaymentStatus.REFUNDED,
     ("review of a silent provider", Remedy.BY_HAND): PaymentStatus.REFUNDED,
     ("review of a receipt", Remedy.BY_HAND): PaymentStatus.REFUNDED,
+    ("assumed refund due", Remedy.REVIEW): PaymentStatus.REVIEW,
+    ("assumed review", Remedy.REFUND): PaymentStatus.REFUND_DUE,
+    ("assumed review", Remedy.BY_HAND): PaymentStatus.REFUNDED,
 }
 UNCHANGED = {
-    *((kind, Remedy.REVIEW) for kind in PAYMENTS if kind not in ("refund_due", "started")),
+    *((kind, Remedy.REVIEW) for kind in PAYMENTS if kind not in ("refund_due", "assumed refund due", "started")),
     ("refund_due", Remedy.REFUND),
-    ("refunded", Remedy.REFUND),
-    ("refunded", Remedy.BY_HAND),
+    ("assumed refund due", Remedy.REFUND),
+    *((kind, remedy) for kind in ("refunded", "assumed refunded") for remedy in (Remedy.REFUND, Remedy.BY_HAND)),
 }
 # Nobody knows whether this payment was captured. The next test shows that its refund is recorded.
 UNCLEAR = {("review of a silent provider", Remedy.REFUND)}
@@ -594,6 +733,16 @@ def test_a_repeated_start_returns_the_payment_in_every_state_of_the_booking(stat
     assert is_unchanged(state)
 
 
+def test_a_customer_with_a_transferred_booking_cannot_replay_its_payment() -> None:
+    """Even if the booking returned to its first owner."""
+    state = make_event_state(bookings=[booking_with(Status.CONFIRMED, PAYMENTS["succeeded"], user="ana", generation=2)])
+    for command in (pay_command("payment", owner="ana"), pay_command("payment", owner="ana", provider="other")):
+        assert expect_refusal(state, command) is Refusal.ALREADY_CONFIRMED
+    assert expect_refusal(state, pay_command("payment", owner="ben")) is Refusal.NOT_FOUND
+    assert expect_payment(state, pay_command("payment")) == PAYMENTS["succeeded"]
+    assert is_unchanged(state)
+
+
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.HELD])
 def test_only_a_held_booking_can_start_a_payment(status: Status) -> None:
     state = make_event_state(bookings=[booking_with(status)])
@@ -703,6 +852,13 @@ def test_a_receipt_is_refused_if_the_policy_offers_no_review() -> None:
     assert not state.new_receipts
 
 
+def test_a_payment_by_receipt_is_refused_if_the_policy_offers_no_review() -> None:
+    """Unlike one that starts, it does not extend the hold."""
+    state = make_event_state(example_layout(policy=Policy(extend_seconds=900)), [booking_with(Status.HELD)])
+    assert expect_refusal(state, pay_command("payment", provider=RECEIPT)) is Refusal.REVIEW_NOT_OFFERED
+    assert is_unchanged(state)
+
+
 def test_a_booking_at_its_payment_limit_takes_no_receipt() -> None:
     many = [make_payment(f"p{number}", PaymentStatus.FAILED) for number in range(PAYMENTS_MAX)]
     assert (
@@ -800,6 +956,13 @@ def test_the_payment_of_an_approved_receipt_is_refunded_by_hand() -> None:
 # Any sequence of commands.
 
 NAMES = ("one", "two")
+AFTER_REFUND_REASONS = {
+    Reason.CAPTURED_AFTER_ALL,
+    Reason.REFUND_FAILED,
+    Reason.DISPUTED,
+    Reason.DISPUTE_WON,
+    Reason.DISPUTE_LOST,
+}
 INTERNAL_VERBS = (Verb.SUBMIT, Verb.SETTLE)
 
 commands = st.one_of(
@@ -846,7 +1009,8 @@ def test_any_sequence_of_commands_leaves_consistent_payments(
 
 
 def _check_step(before: Booking, after: Booking) -> None:
-    """A captured payment stays captured, and a refunded one stays refunded."""
+    """A captured payment stays captured. A refunded one stays refunded, unless its refund or its money turns out to be
+    something else: then a person reviews it."""
     assert [payment.id for payment in after.payments][: len(before.payments)] == [
         payment.id for payment in before.payments
     ]
@@ -855,4 +1019,5 @@ def _check_step(before: Booking, after: Booking) -> None:
         if old.captured_at is not None:
             assert new.captured_at == old.captured_at
         if old.status is PaymentStatus.REFUNDED:
-            assert new == old
+            assert new == old or new.status is PaymentStatus.REVIEW
+            assert new == old or new.reason in AFTER_REFUND_REASONS

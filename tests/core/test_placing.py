@@ -332,6 +332,23 @@ def test_a_replay_succeeds_even_if_the_event_is_no_longer_on_sale(event: EventSt
     )
 
 
+def test_a_replay_after_a_transfer_reveals_the_booking_only_to_staff() -> None:
+    command = place_command("it", SeatItem("A-1"), user="ana")
+    placed = expect_booking(make_event_state(), command)
+    transferred = structs.replace(placed, user="ben", generation=1, status=Status.CONFIRMED)
+    for layout in (example_layout(), example_layout(status=EventStatus.COMPLETED)):
+        state = make_event_state(layout, [transferred])
+        again = structs.replace(command, booking=make_id("again"))
+        refused = expect_refused(state, structs.replace(again, staff=False))
+        assert refused.refusal is Refusal.ALREADY_TRANSFERRED
+        assert not any(secret in f"{refused}" for secret in ("ben", "A-1", placed.id.hex()))
+        assert is_unchanged(state), "the key places no second booking"
+    outcome = expect_accepted(make_event_state(bookings=[transferred]), again)
+    assert (outcome.booking, outcome.replayed) == (transferred, True)
+    returned = structs.replace(transferred, user="ana", generation=2)
+    assert expect_booking(make_event_state(bookings=[returned]), structs.replace(again, staff=False)) == returned
+
+
 def test_a_replay_succeeds_even_if_the_pool_is_sold_out() -> None:
     everything = make_booking("it", Status.HELD, standing_line(STANDING_CAPACITY))
     policy = Policy(one_booking_per_user=True, max_units_per_user=1)

@@ -38,6 +38,7 @@ from holdfast.engine.auditor import Finding
 from holdfast.runtime import db, ids
 from holdfast.runtime.settings import Settings
 from tests.support.builders import seat_grid, seated_layout
+from tests.support.child_processes import children_with
 from tests.support.engine_harness import async_test
 from tests.support.harness import (
     Server,
@@ -103,11 +104,7 @@ def has_arrivals(server: Server, event: str) -> bool:
 
 def generator_processes(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """The load generators of a stampede."""
-    return [
-        child
-        for child in psutil.Process(process.pid).children()
-        if "holdfast.demo.stampede.load_generator" in child.cmdline()
-    ]
+    return children_with("holdfast.demo.stampede.load_generator", process.pid)
 
 
 def test_a_stampede_sells_every_unit_exactly_once(server: Server, admin: httpx.Client) -> None:

@@ -17,6 +17,7 @@ from holdfast.core.refusals import Refusal
 from holdfast.runtime.cli import app
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
+from holdfast.runtime.cli_secrets import secrets
 from holdfast.runtime.settings import Settings
 from holdfast.web.api_docs import render_api_docs
 from tests.support.harness import Server, query, running_server
@@ -71,9 +72,16 @@ def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(databas
     assert seats["show"] == 2000
 
 
+# Settings whose default depends on something else.
+DEFAULTS_IN_WORDS = {"public_url": "where `serve` listens", "stripe_api": "Stripe's own"}
+
+
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
-def test_every_setting_is_described(name: str) -> None:
-    assert f"`HOLDFAST_{name.upper()}`" in (ROOT / "docs" / "settings.md").read_text()
+def test_every_setting_is_described_with_its_default(name: str) -> None:
+    default = getattr(Settings(), name)
+    shown = "\u2013" if default is None else f"`{str(default).lower()}`"
+    row = f"| `HOLDFAST_{name.upper()}` | {DEFAULTS_IN_WORDS.get(name, shown)} |"
+    assert row in (ROOT / "docs" / "settings.md").read_text()
 
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
@@ -86,7 +94,7 @@ def test_every_operation_is_described(operation: Operation) -> None:
     assert f'id="{operation.name}"' in render_api_docs(OPERATIONS).decode()
 
 
-@pytest.mark.parametrize("group", [app, orgs, keys])
+@pytest.mark.parametrize("group", [app, orgs, keys, secrets])
 def test_every_command_has_a_description(group: typer.Typer) -> None:
     for command in group.registered_commands:
         assert command.callback is not None

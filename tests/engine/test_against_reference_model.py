@@ -368,9 +368,9 @@ class EventLifecycle(RuleBasedStateMachine):
         self.model.sweep()
 
     async def _reap(self) -> None:
-        lane = await db.connect_lane(self.url)
-        await Reaper().run_once(lane)
-        await lane.close()
+        reaper = Reaper(lambda: db.connect_lane(self.url))
+        await reaper.run_once()
+        await reaper.close()
 
     @rule()
     def publish_event(self) -> None:
@@ -444,7 +444,14 @@ class EventLifecycle(RuleBasedStateMachine):
             rows = self.run(
                 self.observer.fetch(
                     *sql.reads.bookings(
-                        org=self.org, event=self.event, user=None, status=status, after=None, limit=200, reference=None
+                        org=self.org,
+                        event=self.event,
+                        user=None,
+                        status=status,
+                        after=None,
+                        limit=200,
+                        lines_max=10_000,
+                        reference=None,
                     )
                 )
             )

@@ -2,9 +2,11 @@
 
 from datetime import datetime
 
+import asyncpg
 import pytest
 from msgspec import Struct, json
 
+from holdfast import sql
 from holdfast.core.event_schemas import EventChange
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine import auditor
@@ -22,6 +24,7 @@ from tests.support.engine_harness import (
     new_action_command,
     new_event,
     new_hold_command,
+    new_org,
     one_pool,
     run_commands,
     shift_clock,
@@ -124,6 +127,23 @@ CORRUPTIONS = {
         UPDATE pool SET sold = sold + 1 WHERE code = 'hall'""",
         ("seat_lines", "B-1"),
     ),
+    "a line of a seat that does not exist": (
+        "UPDATE line SET seat = 999 WHERE booking_id = '{held}'",
+        ("seat_lines", "999"),
+    ),
+    "a line in another pool than its seat": (
+        """UPDATE line SET pool = places.number FROM pool AS places
+            WHERE places.code = 'places' AND line.booking_id = '{held}';
+        UPDATE pool SET held = held + CASE code WHEN 'places' THEN 1 ELSE -1 END""",
+        ("seat_lines", "B-1"),
+    ),
+    "two units of one seat": (
+        """ALTER TABLE line DROP CONSTRAINT line_of_one_seat;
+        UPDATE line SET quantity = 2 WHERE booking_id = '{held}';
+        UPDATE booking SET subtotal = 2 * subtotal, total = total + subtotal WHERE id = '{held}';
+        UPDATE pool SET held = held + 1 WHERE code = 'hall'""",
+        ("seat_lines", "B-1"),
+    ),
     "a live line of an expired booking": (
         """UPDATE line SET live = true WHERE booking_id = '{expired}' AND number = 1;
         UPDATE pool SET sold = sold + 1 WHERE code = 'hall'""",
@@ -149,6 +169,14 @@ CORRUPTIONS = {
     "a journal entry beyond the last": (
         """INSERT INTO journal (event_id, number, at, kind, actor, data)
         SELECT id, version + 1, now(), 'event_changed', 'test', '{{}}' FROM event""",
+        ("journal_gap", "{version}"),
+    ),
+    "a journal that begins before its first entry": (
+        "UPDATE journal SET number = 0 WHERE number = 1",
+        ("journal_gap", "{version}"),
+    ),
+    "a gap before the last journal entry": (
+        "UPDATE journal SET number = journal.number + 1 FROM event WHERE journal.number = event.version",
         ("journal_gap", "{version}"),
     ),
     "a version that is ahead of the journal": (
@@ -197,6 +225,54 @@ async def test_the_auditor_finds_every_corruption(database: str, corruption: str
         assert {finding.event for finding in findings} == {busy.event.text}
 
 
+# A kept payment with the id of its booking.
+KEPT_PAYMENT = """
+INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
+                     fingerprint, created_at, captured_at)
+SELECT event_id, id, org_id, id, 'gateway', 'succeeded', 'fulfilled', total, currency, 'k', '', now(), now()
+FROM booking WHERE id = $1
+"""
+MONEY_CORRUPTIONS = {
+    "of no booking": "UPDATE payment SET booking_id = gen_random_uuid()",
+    "of another amount": "UPDATE payment SET amount = amount + 1",
+    "in another currency": "UPDATE payment SET currency = 'USD'",
+    "kept and not captured": "UPDATE payment SET captured_at = NULL",
+    "refunded and not captured": "UPDATE payment SET captured_at = NULL, status = 'refund_due', outcome = NULL",
+    "failed and captured": "UPDATE payment SET status = 'failed', outcome = NULL",
+    "kept for a hold": "UPDATE payment SET booking_id = '{held}'",
+    "kept twice": """INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency,
+            request_key, fingerprint, created_at, captured_at)
+        SELECT event_id, '{held}', org_id, booking_id, provider, status, outcome, amount, currency, 'other', '',
+            created_at, captured_at FROM payment""",
+}
+
+
+@pytest.mark.parametrize("corruption", MONEY_CORRUPTIONS)
+@async_test
+async def test_the_auditor_finds_every_payment_that_contradicts_its_booking(database: str, corruption: str) -> None:
+    async with lane_connection(database) as connection:
+        busy = await _create_busy_event(connection)
+        await connection.execute(KEPT_PAYMENT, busy.confirmed)
+        assert (await audit_event(db.Database(connection), busy.event.id))[0] == []
+        await connection.execute(MONEY_CORRUPTIONS[corruption].format(held=busy.held.hex()))
+        findings, _ = await audit_event(db.Database(connection), busy.event.id)
+        assert {finding.what for finding in findings} == {"money"}
+        assert ids.format_payment_id(busy.event.id, busy.confirmed) in {finding.subject for finding in findings}
+
+
+@async_test
+async def test_money_that_only_staff_reported_is_never_kept(database: str) -> None:
+    async with lane_connection(database) as connection:
+        busy = await _create_busy_event(connection)
+        await connection.execute(KEPT_PAYMENT, busy.confirmed)
+        with pytest.raises(asyncpg.CheckViolationError, match="payment_keeps_no_assumed_money"):
+            await connection.execute("UPDATE payment SET capture_assumed = true")
+        await connection.execute("ALTER TABLE payment DROP CONSTRAINT payment_keeps_no_assumed_money")
+        await connection.execute("UPDATE payment SET capture_assumed = true")
+        (finding,) = (await audit_event(db.Database(connection), busy.event.id))[0]
+        assert (finding.what, finding.subject) == ("money", ids.format_payment_id(busy.event.id, busy.confirmed))
+
+
 def test_the_audit_command_prints_json_and_exits_with_1_only_if_something_is_wrong(database: str) -> None:
     busy = run_with_connection(_create_busy_event, database)
     assert run_audit(database_url=database) == {"ok": True, "events": 1, "findings": []}
@@ -239,3 +315,30 @@ async def test_an_audit_pass_is_bounded_and_the_next_one_continues(database: str
             await auditor.run_once(db.Database(connection))
             audited.append(await connection.fetchval("SELECT count(*) FROM audit"))
         assert audited == [auditor.EVENTS_MAX, auditor.EVENTS_MAX + more, auditor.EVENTS_MAX + more]
+
+
+@async_test
+async def test_an_event_that_cannot_be_audited_waits_behind_the_others(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit_event = auditor.audit_event
+
+    async def time_out(database: db.Database, event: bytes) -> tuple[list[auditor.Finding], int]:
+        if event == broken.id:
+            raise TimeoutError
+        return await audit_event(database, event)
+
+    async with lane_connection(database) as connection:
+        org = await new_org(connection)
+        broken, healthy = [await new_event(connection, org, pools=one_pool(1)) for _ in range(2)]
+        monkeypatch.setattr(auditor, "audit_event", time_out)
+        monkeypatch.setattr(auditor, "EVENTS_MAX", 1)
+        for event in (broken, healthy):
+            await connection.execute(sql.worker.postpone_audit, event.id)
+        for _ in range(2):
+            assert await auditor.run_once(db.Database(connection)) == []
+        assert await connection.fetchval("SELECT version > 0 FROM audit WHERE event_id = $1", healthy.id)
+        assert await connection.fetchval(sql.worker.audit_summary) == 1
+        monkeypatch.setattr(auditor, "audit_event", audit_event)
+        await auditor.run_once(db.Database(connection))
+        assert await connection.fetchval(sql.worker.audit_summary) == 2

@@ -13,6 +13,7 @@ import psutil
 from holdfast.core.commands import Accepted, Command, SettlePayment, StartPayment
 from holdfast.core.payment import PaymentResult
 from holdfast.runtime import db, ids
+from tests.support.child_processes import children_with
 from tests.support.command_line import run_audit
 from tests.support.engine_harness import (
     EventHandle,
@@ -109,7 +110,7 @@ def _get_progress(client: httpx.Client, event: str) -> dict[str, Any]:
 
 
 def _worker(server: Server) -> psutil.Process:
-    (found,) = [child for child in psutil.Process(server.process.pid).children() if "worker" in child.cmdline()]
+    (found,) = children_with("worker", server.process.pid)
     return found
 
 
@@ -197,8 +198,7 @@ def test_a_large_cancelled_event_is_refunded_completely_even_if_the_worker_dies(
 
 
 def _workers_except(server: Server, pid: int) -> list[psutil.Process]:
-    children = psutil.Process(server.process.pid).children()
-    return [child for child in children if child.pid != pid and "worker" in child.cmdline()]
+    return [child for child in children_with("worker", server.process.pid) if child.pid != pid]
 
 
 def test_no_ticket_of_a_cancelled_event_is_admitted_while_it_waits_for_the_worker(

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import md5
 from typing import Any, cast
 
 import pytest
 from msgspec import Struct, json, structs
 
 from holdfast import sql
-from holdfast.core.commands import BestSeats, Command, SettlePayment, StartPayment, TransferBooking
+from holdfast.core.commands import BestSeats, Client, Command, SettlePayment, StartPayment, TransferBooking
 from holdfast.core.payment import PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.batch import run_batch, sweep
@@ -41,16 +42,16 @@ STATEMENTS = {
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment under the same id. Of every four, one is held, one confirmed, and two
-# have ended. A few holds are due.
+# have ended. A few holds are due. Every eight bookings come from one address.
 FILL = """
 CREATE TEMPORARY TABLE made AS
     SELECT n, gen_random_uuid() AS id, (ARRAY['held', 'confirmed', 'expired', 'cancelled'])[n % 4 + 1] AS status
     FROM generate_series(1, {count}) AS n;
 INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
-                     max_expires_at, request_key, fingerprint, version)
+                     max_expires_at, request_key, fingerprint, client, version)
     SELECT '{event}', id, '{org}', 'u' || n, status, 100, 0, 100, 'EUR', now(),
            now() + CASE WHEN n <= 16 THEN interval '-1 s' ELSE interval '1 h' END, now() + interval '1 h',
-           decode(md5(n::text), 'hex'), '', n + 2 FROM made;
+           decode(md5(n::text), 'hex'), '', decode(md5((n / 8)::text), 'hex'), n + 2 FROM made;
 INSERT INTO line (event_id, booking_id, number, pool, tariff, quantity, unit_price, live)
     SELECT '{event}', id, 0, 1, 0, 1, 100, status IN ('held', 'confirmed') FROM made;
 INSERT INTO payment (event_id, id, org_id, booking_id, provider, provider_ref, status, outcome, amount, currency,
@@ -176,6 +177,7 @@ async def _record_statements(connection: db.Connection, event: EventHandle) -> d
     commands: list[Command] = [
         new_hold_command(event, "A-1"),
         new_hold_command(event, user="u17"),
+        structs.replace(new_hold_command(event, user="u18"), client=Client(md5(b"2").digest(), is_guest=True)),
         structs.replace(new_hold_command(event), items=(), best_available=BestSeats("hall", 3)),
         new_action_command(event, held["id"], Verb.CONFIRM),
         new_action_command(event, other["id"], Verb.CANCEL),
@@ -188,7 +190,9 @@ async def _record_statements(connection: db.Connection, event: EventHandle) -> d
         TransferBooking(**of_event, booking=confirmed, generation=0, user="u18"),
     ]
     recording = cast(db.Connection, recorder)
-    await run_batch(recording, LayoutCache(), commands)
+    unknown = new_hold_command(EventHandle(new_id(), event.org))
+    await run_batch(recording, LayoutCache(), [*commands, unknown])
+    await run_batch(recording, LayoutCache(), commands, lock_seconds=3)
     await sweep(recording, LayoutCache(), event.id, sql.engine.lock_if_free)
     return recorder.statements
 

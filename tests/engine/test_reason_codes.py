@@ -1,15 +1,13 @@
 """Reasons are codes. The migration translates the sentences that earlier versions stored."""
 
-import asyncio
 from collections.abc import Iterator
 
-import asyncpg
 import pytest
 
-from holdfast import sql
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal
-from tests.support.harness import query, with_database
+from tests.support.harness import query
+from tests.support.old_schema import database_at_step, run_steps
 
 OLD = {
     "The event was cancelled.": Reason.EVENT_CANCELLED,
@@ -40,21 +38,8 @@ ID = bytes(15) + b"\1"
 @pytest.fixture
 def old_database(postgres: str) -> Iterator[str]:
     """A database as the third step of the schema left it."""
-    name = "old_reasons"
-    query(postgres, f"CREATE DATABASE {name}")
-    url = with_database(postgres, name)
-    asyncio.run(_run_steps(url, 1, 3))
-    yield url
-    query(postgres, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def _run_steps(url: str, first: int, last: int) -> None:
-    connection = await asyncpg.connect(url)
-    async with connection.transaction():
-        for number, step in sql.migrations():
-            if first <= number <= last:
-                await connection.execute(step)
-    await connection.close()
+    with database_at_step(postgres, 3) as url:
+        yield url
 
 
 def test_the_migration_translates_engine_texts_and_keeps_staff_texts(old_database: str) -> None:
@@ -62,7 +47,7 @@ def test_the_migration_translates_engine_texts_and_keeps_staff_texts(old_databas
     for number, reason in enumerate(OLD):
         query(old_database, PAYMENT, ID, str(number), reason)
     query(old_database, NOTICE)
-    asyncio.run(_run_steps(old_database, 4, 4))
+    run_steps(old_database, 4, 4)
     assert query(old_database, "SELECT reason FROM booking")[0]["reason"] == Reason.RECEIPT_NOT_REVIEWED
     payments = query(old_database, "SELECT reason FROM payment ORDER BY request_key")
     assert [row["reason"] for row in payments] == list(OLD.values())

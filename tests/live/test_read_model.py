@@ -158,6 +158,31 @@ def test_a_read_model_far_behind_catches_up(
     asyncio.run(act_and_compare())
 
 
+@pytest.mark.parametrize("bytes_max", [0, 300, 100_000])
+def test_a_read_model_that_missed_large_changes_is_loaded_again(
+    server: Server, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch, bytes_max: int
+) -> None:
+    monkeypatch.setattr(live_event_module, "ENTRIES_BYTES_MAX", bytes_max)
+    event = publish_event(admin, example_event(policy={"avoid_orphans": False, "max_units_per_user": None}))
+
+    async def act_and_compare() -> None:
+        async with database_pool(server) as pool:
+            live_event = LiveEvent(Database(pool), parse_event_id(event))
+            assert await matches_database(pool, live_event)
+            loaded = live_event.snapshot
+            live_event.unsent = []
+            for label in LABELS[:5]:
+                assert post_hold(admin, event, items=[{"seat": label}]).status_code == 201
+            assert await matches_database(pool, live_event)
+            # Watchers get each change, or a snapshot if some are missing.
+            if bytes_max > 10_000:
+                assert (live_event.snapshot is loaded, len(live_event.unsent)) == (True, 5)
+            else:
+                assert (live_event.snapshot is loaded, live_event.unsent) == (False, [])
+
+    asyncio.run(act_and_compare())
+
+
 def test_an_expired_hold_is_free_before_its_expiry_is_recorded(server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(policy=SHORT_HOLDS))
     post_hold(admin, event, items=[{"seat": "A-1"}, {"seat": "A-2"}])

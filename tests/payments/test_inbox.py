@@ -8,14 +8,19 @@ import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from structlog.testing import capture_logs
 
 from holdfast import sql
-from holdfast.payments.inbox import LEASE_SECONDS, MATCH_TIMEOUT
-from holdfast.payments.provider import NoticeError
-from holdfast.runtime import ids
+from holdfast.core.commands import Remedy
+from holdfast.core.payment import PaymentResult
+from holdfast.core.states import Verb
+from holdfast.engine.auditor import audit_event
+from holdfast.payments.inbox import LEASE_SECONDS, MATCH_TIMEOUT, QUESTION_TIMEOUT
+from holdfast.payments.provider import NoticeError, ProviderError, ProviderRefusedError
+from holdfast.runtime import db, ids
 from tests.support.engine_harness import async_test, lane_connection, poll_until
 from tests.support.harness import Org, Server, post_hold, publish_event, query, running_server, wait_until
 from tests.support.http_assertions import expect_error, expect_ok
@@ -304,14 +309,14 @@ async def test_a_notice_with_an_unknown_reference_waits_until_it_is_known(databa
         assert await harness.deliver_notice(payment, ref="gw_1")
         assert await harness.payment_state(payment) == ("started", None)
         await harness.advance_clock(2)
-        assert await harness.inbox.run_once() == 1
+        assert await harness.notice_retries.run_once() == 1
         assert await harness.payment_state(payment) == ("started", None)
         await harness.connection.execute("UPDATE payment SET provider_ref = 'gw_1'")
         await harness.advance_clock(3)
-        assert await harness.inbox.run_once() == 1
+        assert await harness.notice_retries.run_once() == 1
         assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
         await harness.advance_clock(3600)
-        assert await harness.inbox.run_once() == 0
+        assert await harness.notice_retries.run_once() == 0
 
 
 @async_test
@@ -338,19 +343,19 @@ async def test_an_unknown_reference_raises_an_alarm_after_ten_minutes(database: 
         tries = 0
         for _ in range(int(MATCH_TIMEOUT.total_seconds()) // 30 - 1):
             await harness.advance_clock(30)
-            tries += await harness.inbox.run_once()
+            tries += await harness.notice_retries.run_once()
         assert tries >= 5
         (stored,) = await harness.notices()
         assert stored["due_at"] is not None
         assert [entry for entry in logs if entry["log_level"] == "error"] == []
         await harness.advance_clock(91)
         with capture_logs() as logs:
-            assert await harness.inbox.run_once() == 1
+            assert await harness.notice_retries.run_once() == 1
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("notice_unmatched", "error")]
         (stored,) = await harness.notices()
         assert (stored["due_at"], stored["handled_as"]) == (None, "unmatched")
         await harness.advance_clock(3600)
-        assert await harness.inbox.run_once() == 0
+        assert await harness.notice_retries.run_once() == 0
         assert await harness.payment_state(payment) == ("started", None)
 
 
@@ -365,7 +370,7 @@ async def test_a_notice_that_names_two_payments_settles_neither(database: str) -
         assert stored["due_at"] is not None
         await harness.advance_clock(MATCH_TIMEOUT.total_seconds() + 1)
         with capture_logs() as logs:
-            await harness.inbox.run_once()
+            await harness.notice_retries.run_once()
         assert [entry["event"] for entry in logs] == ["notice_unmatched"]
         for payment in (one, other):
             assert await harness.payment_state(payment) == ("started", None)
@@ -414,6 +419,19 @@ async def test_an_unsigned_notice_is_not_stored(database: str) -> None:
 
 
 @async_test
+async def test_a_notice_that_cannot_be_stored_is_not_acknowledged(database: str) -> None:
+    async with payment_harness(database) as harness, lane_connection(database) as other:
+        payment = await harness.start_payment(await harness.hold())
+        async with other.transaction():
+            await other.execute("LOCK TABLE payment_notice")
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await harness.deliver_notice(payment)
+        assert await harness.notices() == []
+        assert await harness.deliver_notice(payment)
+        assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
+
+
+@async_test
 async def test_a_notice_that_a_busy_engine_refuses_is_processed_later(database: str) -> None:
     """A closing engine says "busy", as a full one does."""
     async with payment_harness(database) as harness:
@@ -422,11 +440,11 @@ async def test_a_notice_that_a_busy_engine_refuses_is_processed_later(database: 
         assert await harness.deliver_notice(payment)
         assert await harness.payment_state(payment) == ("started", None)
         await harness.restart_engine()
-        assert await harness.inbox.run_once() == 0
+        assert await harness.notice_retries.run_once() == 0
         await harness.advance_clock(LEASE_SECONDS + 1)
-        assert await harness.inbox.run_once() == 1
+        assert await harness.notice_retries.run_once() == 1
         assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
-        assert await harness.inbox.run_once() == 0
+        assert await harness.notice_retries.run_once() == 0
 
 
 @async_test
@@ -437,7 +455,7 @@ async def test_two_workers_do_not_process_the_same_notice(database: str) -> None
                 await harness.start_payment(await harness.hold(user=f"u-{number}")), ref=f"gw_{number}"
             )
         await harness.advance_clock(2)
-        taken = await asyncio.gather(*(harness.inbox.run_once() for _ in range(4)))
+        taken = await asyncio.gather(*(harness.new_notice_retries().run_once() for _ in range(4)))
         assert sum(taken) == 10
 
 
@@ -448,7 +466,7 @@ async def test_a_worker_slower_than_its_lease_does_not_requeue_a_finished_notice
         assert await harness.deliver_notice(payment)
         (stored,) = await harness.notices()
         assert stored["due_at"] is None
-        await harness.connection.execute(sql.payments.postpone_notice, stored["provider"], stored["id"], 1.0)
+        await harness.connection.execute(sql.payments.postpone_notice, stored["provider"], stored["id"], 1.0, None)
         (stored,) = await harness.notices()
         assert stored["due_at"] is None
 
@@ -464,6 +482,117 @@ async def test_a_result_counts_even_after_a_long_silence(database: str) -> None:
         assert await harness.payment_state(payment) == ("refund_due", None)
         (stored,) = await harness.notices()
         assert stored["handled_as"] == "refund_due"
+
+
+def alarms(logs: Any) -> list[tuple[str, str | None]]:
+    return [(entry["event"], entry.get("reason")) for entry in logs if entry["log_level"] == "error"]
+
+
+@async_test
+async def test_money_that_arrives_after_a_refund_by_hand_raises_an_alarm(database: str) -> None:
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking)
+        await _move_to_review(harness, payment)
+        await harness.resolve(payment, booking, Remedy.BY_HAND)
+        assert await harness.payment_state(payment) == ("refunded", "refunded")
+        with capture_logs() as logs:
+            assert await harness.deliver_notice(payment)
+        assert alarms(logs) == [("payment_needs_a_person", "captured_after_all")]
+        assert await harness.payment_state(payment) == ("review", "review")
+        await harness.resolve(payment, booking, Remedy.BY_HAND)
+        with capture_logs() as logs:
+            assert await harness.deliver_notice(payment)
+        assert alarms(logs) == []
+        assert await harness.payment_state(payment) == ("refunded", "refunded")
+        assert await harness.refunds.run_once() == 0
+        assert harness.gateway.refunds == {}
+        kinds = await harness.journal_kinds(booking)
+        assert kinds[-4:] == ["payment.review", "payment.refunded", "payment.review", "payment.refunded"]
+        assert (await audit_event(db.Database(harness.pool), harness.event.id))[0] == []
+
+
+@async_test
+async def test_a_wrong_amount_raises_an_alarm(database: str) -> None:
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
+        with capture_logs() as logs:
+            assert await harness.deliver_notice(payment, amount=1)
+        assert alarms(logs) == [("payment_needs_a_person", "wrong_amount")]
+
+
+@async_test
+async def test_a_refund_that_fails_before_its_worker_recorded_it_stays_in_review(database: str) -> None:
+    """The provider accepts the refund, and reports its failure before the worker continues."""
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking)
+        await harness.settle(payment, booking)
+        await harness.apply(booking, Verb.REFUND)
+        refund = harness.gateway.refund
+
+        async def refund_and_report_failure(ref: str, key: str) -> None:
+            await refund(ref, key)
+            await harness.deliver_notice(payment, PaymentResult.REFUND_FAILED)
+
+        harness.gateway.refund = refund_and_report_failure  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            assert await harness.refunds.run_once() == 1
+        assert alarms(logs) == [("payment_needs_a_person", "refund_failed")]
+        assert await harness.payment_state(payment) == ("review", "review")
+        assert await harness.refunds.run_once() == 0
+        assert len(harness.gateway.refs_of_calls("refund")) == 1
+
+
+@async_test
+async def test_a_notice_about_a_charge_is_matched_by_asking_the_provider(database: str) -> None:
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking)
+        await harness.settle(payment, booking)
+        harness.gateway.payments_of_charges = {"ch_ours": harness.payment_text(payment), "ch_other": "order 17"}
+        with capture_logs() as logs:
+            for ref in ("ch_foreign", "ch_other"):
+                assert await harness.deliver_notice(payment, PaymentResult.DISPUTED, ref=ref)
+        assert alarms(logs) == []
+        assert [notice["handled_as"] for notice in await harness.notices()] == ["unrelated"] * 2
+        assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
+        with capture_logs() as logs:
+            assert await harness.deliver_notice(payment, PaymentResult.DISPUTED, ref="ch_ours")
+        assert alarms(logs) == [("payment_needs_a_person", "disputed")]
+        assert await harness.payment_state(payment) == ("review", "review")
+        assert (await harness.row(payment))["provider_ref"] == payment.provider_ref
+        assert await harness.status(booking) == "confirmed"
+        assert (await audit_event(db.Database(harness.pool), harness.event.id))[0] == []
+
+
+@async_test
+async def test_a_dispute_waits_for_a_provider_that_does_not_answer(database: str) -> None:
+    async with payment_harness(database) as harness:
+        booking = await harness.hold("A-1")
+        payment = await harness.start_payment(booking)
+        await harness.settle(payment, booking)
+        harness.gateway.payments_of_charges = {"ch_ours": harness.payment_text(payment)}
+        harness.gateway.failures["find_payment"] = [ProviderError("down"), ProviderRefusedError("no such charge")]
+        assert await harness.deliver_notice(payment, PaymentResult.DISPUTED, ref="ch_ours")
+        for seconds in (2 * MATCH_TIMEOUT.total_seconds(), 60):
+            assert await harness.payment_state(payment) == ("succeeded", "fulfilled")
+            await harness.advance_clock(seconds)
+            assert await harness.notice_retries.run_once() == 1
+        assert await harness.payment_state(payment) == ("review", "review")
+
+
+@async_test
+async def test_a_dispute_that_nobody_can_match_raises_an_alarm_after_a_day(database: str) -> None:
+    async with payment_harness(database) as harness:
+        payment = await harness.start_payment(await harness.hold("A-1"))
+        harness.gateway.failures["find_payment"] = [ProviderError("down")] * 3
+        assert await harness.deliver_notice(payment, PaymentResult.DISPUTED, ref="ch_ours")
+        await harness.advance_clock(QUESTION_TIMEOUT.total_seconds() + 1)
+        with capture_logs() as logs:
+            assert await harness.notice_retries.run_once() == 1
+        assert alarms(logs) == [("notice_unmatched", None)]
+        assert [notice["handled_as"] for notice in await harness.notices()] == ["unmatched"]
 
 
 async def _move_to_review(harness: PaymentHarness, payment: Any) -> None:

@@ -496,6 +496,7 @@ def test_an_expired_session_reports_a_failure(stripe: StripeSessions) -> None:
 INTENT = {"id": "pi_1", "amount": 4200, "currency": "eur", "metadata": TAGS}
 CHARGE = {"id": "ch_1", "amount": 4200, "currency": "eur", "payment_intent": "pi_1"}
 REFUND = {"id": "re_1", "amount": 4200, "currency": "eur", "payment_intent": "pi_1"}
+DISPUTE = {"id": "dp_1", "amount": 4200, "currency": "eur", "charge": "ch_1", "payment_intent": "pi_1"}
 SESSION = {"id": "cs_1", "status": "complete", "payment_status": "paid", "amount_total": 4200, "currency": "eur"}
 
 
@@ -511,7 +512,10 @@ SESSION = {"id": "cs_1", "status": "complete", "payment_status": "paid", "amount
         event_body("charge.refunded", **CHARGE, metadata={}, refunded=True, amount_refunded=4200),
         event_body("refund.updated", **REFUND, metadata={}, status="succeeded"),
         event_body("refund.updated", **REFUND, metadata=TAGS, status="pending"),
-        event_body("refund.updated", **REFUND, metadata=TAGS, status="failed"),
+        event_body("refund.failed", **{**REFUND, "payment_intent": None}, metadata={}, status="failed"),
+        event_body("charge.dispute.created", **{**DISPUTE, "payment_intent": None}, status="needs_response"),
+        event_body("charge.dispute.closed", **DISPUTE, status="some new status"),
+        event_body("charge.dispute.updated", **DISPUTE, status="under_review"),
         event_body("customer.created", id="cus_1", email=BUYER),
         b'{"id": "evt_1", "object": "v2.core.event", "type": "v1.billing.meter.no_meter_found"}',
     ],
@@ -528,6 +532,44 @@ def test_a_full_refund_is_reported_if_it_names_our_payment() -> None:
         event_body("refund.updated", **REFUND, metadata=TAGS, status="succeeded"),
     ):
         assert verify(sign(body)) == notice
+
+
+@pytest.mark.parametrize("kind", ["refund.updated", "refund.failed", "charge.refund.updated"])
+@pytest.mark.parametrize("status", ["failed", "canceled"])
+def test_a_refund_that_fails_later_is_reported_once(kind: str, status: str) -> None:
+    """The events have ids of their own, and the failure has one."""
+    ours = verify(sign(event_body(kind, **REFUND, metadata=TAGS, status=status)))
+    assert ours == Notice(id="re_1:failed", result=PaymentResult.REFUND_FAILED, payment="py_1")
+    # The merchant made this one at Stripe, so it names only the intent.
+    other = verify(sign(event_body(kind, **REFUND, metadata={}, status=status)))
+    assert other == Notice(id="re_1:failed", result=PaymentResult.REFUND_FAILED, ref="pi_1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "result"),
+    [
+        ("created", "needs_response", PaymentResult.DISPUTED),
+        ("created", "warning_needs_response", PaymentResult.DISPUTED),
+        ("funds_withdrawn", "needs_response", PaymentResult.DISPUTED),
+        ("closed", "won", PaymentResult.DISPUTE_WON),
+        ("closed", "warning_closed", PaymentResult.DISPUTE_WON),
+        ("closed", "lost", PaymentResult.DISPUTE_LOST),
+    ],
+)
+def test_each_step_of_a_dispute_is_reported_once(kind: str, status: str, result: PaymentResult) -> None:
+    notice = verify(sign(event_body(f"charge.dispute.{kind}", **DISPUTE, status=status)))
+    assert notice == Notice(id=f"dp_1:{result}", result=result, ref="pi_1")
+
+
+def test_the_payment_of_an_intent_is_found_at_stripe(stripe: StripeSessions) -> None:
+    ref = start(stripe)
+    stripe.pay(ref)
+    intent = stripe.sessions[ref]["payment_intent"]
+    assert run_with_provider(stripe.url, lambda provider: provider.find_payment(intent)) == "py_1"
+    stripe.intents[intent]["metadata"] = {}
+    assert run_with_provider(stripe.url, lambda provider: provider.find_payment(intent)) is None
+    with pytest.raises(ProviderRefusedError):
+        run_with_provider(stripe.url, lambda provider: provider.find_payment("pi_unknown"))
 
 
 def test_a_payment_can_be_started_captured_and_refunded(stripe: StripeSessions) -> None:

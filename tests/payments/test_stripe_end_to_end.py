@@ -3,6 +3,7 @@ localstripe for everything that it supports."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -43,6 +44,38 @@ def test_a_seat_is_bought_and_refunded_through_stripes_hosted_checkout(
     expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
     wait_until(lambda: payment_state(admin, payment) == ("refunded", "refunded"), 15)
     assert [refund["amount"] for refund in stripe.refunds] == [3570]
+
+
+def test_a_dispute_and_a_failed_refund_at_stripe_end_in_review(stripe: StripeSessions, admin: httpx.Client) -> None:
+    booking, payment = start_checkout(admin, provider="stripe")
+    for notice in stripe.pay(payment["provider_ref"]):
+        expect_ok(admin.post("/v1/webhooks/stripe", content=notice.body, headers=notice.headers))
+    intent = stripe.sessions[payment["provider_ref"]]["payment_intent"]
+    dispute = {"id": f"dp_{intent}", "payment_intent": intent, "status": "needs_response"}
+
+    def report(kind: str, subject: dict[str, Any]) -> None:
+        notice = stripe.event(kind, subject)
+        expect_ok(admin.post("/v1/webhooks/stripe", content=notice.body, headers=notice.headers))
+
+    def reason() -> str | None:
+        found: str | None = expect_ok(admin.get(f"/v1/payments/{payment['id']}"))["reason"]
+        return found
+
+    report("charge.dispute.created", dispute)
+    wait_until(lambda: payment_state(admin, payment) == ("review", "review"), 15)
+    assert (reason(), booking_status(admin, booking)) == ("disputed", "confirmed")
+    report("charge.dispute.closed", {**dispute, "status": "won"})
+    wait_until(lambda: reason() == "dispute_won", 15)
+    refunds = len(stripe.refunds)
+    expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
+    wait_until(lambda: payment_state(admin, payment) == ("refunded", "refunded"), 15)
+    assert len(stripe.refunds) == refunds + 1
+    report("refund.failed", {**stripe.refunds[-1], "status": "failed"})
+    wait_until(lambda: payment_state(admin, payment) == ("review", "review"), 15)
+    assert (reason(), booking_status(admin, booking)) == ("refund_failed", "refunded")
+    expect_ok(admin.post(f"/v1/payments/{payment['id']}/refund", json={"by_hand": True}))
+    report("charge.refund.updated", {**stripe.refunds[-1], "status": "failed"})
+    assert payment_state(admin, payment) == ("refunded", "refunded")
 
 
 def test_a_stripe_checkout_is_closed_when_the_buyer_cancels(stripe: StripeSessions, admin: httpx.Client) -> None:

@@ -1,17 +1,19 @@
 """The control: two batches load the same event before either saves it, which the event's lock otherwise prevents.
-Without lock and schema they sell one unit twice, and each guard of the schema alone stops them."""
+Without lock and schema they sell one unit twice, and each guard alone stops them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
 
 from holdfast import sql
-from holdfast.core.commands import Accepted, Command
+from holdfast.core.commands import Accepted, Command, SettlePayment, StartPayment
 from holdfast.core.decide import Outcome, decide
+from holdfast.core.payment import PaymentResult
 from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import Verb
 from holdfast.engine.auditor import audit_event
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch, load_batch
@@ -19,14 +21,18 @@ from holdfast.engine.rows import LostUpdateError
 from holdfast.engine.save import save
 from holdfast.runtime import db
 from tests.support.engine_harness import (
+    ACTOR,
     EventHandle,
     async_test,
     is_waiting_for_lock,
     lane_connection,
+    new_action_command,
     new_event,
     new_hold_command,
+    one_pool,
     poll_until,
     remove_guard,
+    run_commands,
 )
 
 UNLOCKED = sql.engine.lock.replace("FOR UPDATE", "")
@@ -186,6 +192,68 @@ async def test_the_version_of_the_event_prevents_a_double_sale(database: str, st
         with pytest.raises(LostUpdateError, match="'events': 0"):
             await race.run_both_at_once(UNLOCKED)
         await _check_sold_once(race)
+
+
+@asynccontextmanager
+async def _race_for_booking(url: str, *commands: Callable[[EventHandle, bytes], Command]) -> AsyncIterator[Race]:
+    """Two batches with a command each, to a hold with a payment. Only the guards of single rows are left."""
+    async with lane_connection(url) as first, lane_connection(url) as second:
+        event = await new_event(first, pools=one_pool(CAPACITY))
+        hold = new_hold_command(event)
+        await run_commands(first, [hold, _start_payment(event, hold.booking)])
+        one, two = [[command(event, hold.booking)] for command in commands]
+        race = Race(event, Batch(first, event, one), Batch(second, event, two))
+        await _drop_guards(race, *GUARDS)
+        yield race
+
+
+def _start_payment(event: EventHandle, booking: bytes) -> Command:
+    return StartPayment(
+        event=event.id,
+        org=event.org,
+        booking=booking,
+        payment=booking,
+        provider="sandbox",
+        request_key=booking,
+        fingerprint=booking,
+        actor=ACTOR,
+    )
+
+
+def _confirm(event: EventHandle, booking: bytes) -> Command:
+    return new_action_command(event, booking, Verb.CONFIRM)
+
+
+def _cancel(event: EventHandle, booking: bytes) -> Command:
+    return new_action_command(event, booking, Verb.CANCEL)
+
+
+def _fail_payment(event: EventHandle, booking: bytes) -> Command:
+    return SettlePayment(
+        event=event.id, org=event.org, booking=booking, payment=booking, result=PaymentResult.FAILED, actor=ACTOR
+    )
+
+
+@pytest.mark.usefixtures("unchecked_versions")
+@async_test
+async def test_the_status_of_a_booking_prevents_a_second_change_of_it(database: str) -> None:
+    async with _race_for_booking(database, _confirm, _cancel) as race:
+        with pytest.raises(LostUpdateError, match="'bookings': 0"):
+            await race.run_both_at_once(UNLOCKED)
+        await race.second.connection.execute("ROLLBACK")
+        assert await race.first.connection.fetchval("SELECT status FROM booking") == "confirmed"
+        assert (await audit_event(db.Database(race.first.connection), race.event.id))[0] == []
+
+
+@pytest.mark.usefixtures("unchecked_versions")
+@async_test
+async def test_the_status_of_a_payment_prevents_a_second_change_of_it(database: str) -> None:
+    async with _race_for_booking(database, _fail_payment, _fail_payment) as race:
+        with pytest.raises(LostUpdateError, match="'changed_payments': 0"):
+            await race.run_both_at_once(UNLOCKED)
+        await race.second.connection.execute("ROLLBACK")
+        count = "SELECT count(*) FROM journal WHERE kind = 'payment.failed'"
+        assert await race.first.connection.fetchval(count) == 1
 
 
 async def _drop_guards(race: Race, *guards: str) -> None:

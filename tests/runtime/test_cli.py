@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runtime import ids
 from holdfast.runtime.cli import url_host
 from tests.support.command_line import call_holdfast, run_holdfast, run_installed_holdfast, with_free_port
 from tests.support.harness import Server, query
@@ -32,15 +33,45 @@ def test_keys_can_be_listed_and_revoked(database: str) -> None:
     assert call_holdfast(database, "keys", "revoke", "--org", "acme", "--prefix", prefix).returncode == 2
 
 
+def test_a_door_key_can_be_bound_to_events_of_its_org(database: str) -> None:
+    call_holdfast(database, "orgs", "create", "acme")
+    call_holdfast(database, "orgs", "create", "other")
+    first, second, foreign = (_insert_event(database, org) for org in ("acme", "acme", "other"))
+    door = ("keys", "create", "--org", "acme", "--role", "door")
+    created = call_holdfast(database, *door, "--event", first, "--event", second, "--event", first)
+    assert created.stdout.startswith("hf_sk_")
+    call_holdfast(database, *door)
+    bound, unbound = call_holdfast(database, "keys", "list", "--org", "acme").stdout.splitlines()
+    assert bound.endswith(f"\tdoor\tvalid\t{first} {second}")
+    assert unbound.endswith("\tdoor\tvalid")
+    for event in (foreign, "ev_" + "0" * 32, "tonight"):
+        refused = call_holdfast(database, *door, "--event", event)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"The org acme has no event {event}" in refused.stderr
+    assert len(query(database, "SELECT FROM api_key")) == 2
+
+
+def _insert_event(database: str, org: str) -> str:
+    (row,) = query(
+        database,
+        "INSERT INTO event (id, org_id, status, title, starts_at, currency, tax_bps, policy, details) "
+        "SELECT gen_random_uuid(), id, 'active', 'Friday night', now(), 'EUR', 0, '{}', '{}' FROM org WHERE slug = $1 "
+        "RETURNING id",
+        org,
+    )
+    return ids.format_event_id(row["id"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["keys", "create", "--org", "nobody", "--role", "admin"], "There is no org nobody"),
         (["keys", "create", "--org", "acme", "--role", "customer"], "customer-tokens"),
+        (["keys", "create", "--org", "acme", "--role", "sales", "--event", "ev_1"], "Only a door key"),
         (["orgs", "create", "acme"], "already"),
         (["orgs", "create", "Not A Slug"], "slug"),
     ],
-    ids=["an unknown org", "a key for a customer", "an org twice", "not a slug"],
+    ids=["an unknown org", "a key for a customer", "a bound key for sales", "an org twice", "not a slug"],
 )
 def test_mistakes_are_reported_without_a_traceback(database: str, arguments: list[str], message: str) -> None:
     call_holdfast(database, "orgs", "create", "acme")

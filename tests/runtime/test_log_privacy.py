@@ -58,9 +58,14 @@ class LoggedServer:
         self.log.secrets[f"the address of {name}"] = local
         return f"{local}@example.org"
 
-    def hold(self, event: str, user: str, **more: Any) -> str:
+    def new_user(self, name: str) -> str:
+        user = self.log.secrets[f"the user id of {name}"] = f"{name}-{secrets.token_hex(4)}"
+        return user
+
+    def hold(self, event: str, name: str, **more: Any) -> str:
         body = {"items": [{"pool": "standing", "tariff": "full"}], "details": {"card": CARD}, **more}
-        created = expect_ok(post_hold(self.admin, event, user=user, email=self.new_address(user), **body), 201)
+        user, email = self.new_user(name), self.new_address(name)
+        created = expect_ok(post_hold(self.admin, event, user=user, email=email, **body), 201)
         booking: str = created["id"]
         return booking
 

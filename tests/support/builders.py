@@ -9,8 +9,8 @@ from msgspec import structs
 from holdfast.core.booking import Booking, Line
 from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome, decide
-from holdfast.core.event_state import EventState, PoolCounter
-from holdfast.core.layout import Layout, Pool, Seat, Tariff
+from holdfast.core.event_state import SYSTEM, EventState, PoolCounter
+from holdfast.core.layout import Layout, Pool, Seat, SeatPlan, Tariff
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import EventStatus, Status, Verb
@@ -64,10 +64,12 @@ def example_layout(**changes: Any) -> Layout:
         "currency": "EUR",
         "tax_bps": 1900,
         "policy": Policy(),
+        "seats_revision": 1,
         "pools": (stalls, standing),
         "seats": seats,
     }
-    return Layout(**{**fields, **changes})
+    values = {**fields, **changes}
+    return Layout(seat_plan=SeatPlan(values.pop("seats")), **values)
 
 
 def seat_line(label: str, layout: Layout | None = None) -> Line:
@@ -164,8 +166,12 @@ def expect_booking(state: EventState, command: Command) -> Booking:
 
 
 def expect_refused(state: EventState, command: Command) -> Refused:
+    """A refused command changes nothing, except that holds expire and bookings end with their event."""
+    entries, receipts = len(state.entries), len(state.new_receipts)
     outcome = decide_one(state, command)
     assert isinstance(outcome, Refused), outcome
+    assert {entry.actor for entry in state.entries[entries:]} <= {SYSTEM}, state.entries[entries:]
+    assert len(state.new_receipts) == receipts
     return outcome
 
 

@@ -27,6 +27,7 @@ P = ParamSpec("P")
 ACTOR = "test"
 TEST_SECONDS = 60
 BATCH = 400
+LOCK_SECONDS = 3
 
 
 def async_test(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
@@ -101,7 +102,8 @@ async def run_commands(connection: db.Connection, commands: Sequence[Command]) -
     outcomes: list[Outcome] = []
     layouts = LayoutCache()
     for at in range(0, len(commands), BATCH):
-        outcomes += await run_batch(connection, layouts, commands[at : at + BATCH])
+        batch = await run_batch(connection, layouts, commands[at : at + BATCH], LOCK_SECONDS)
+        outcomes += [outcome for outcome in batch if outcome is not None]
     return outcomes
 
 

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import asyncpg
 import httpx
-import psutil
 
 from holdfast.runtime import db, embedded
 from holdfast.runtime.credentials import Role, create_key, create_org
+from tests.support.child_processes import children_without, listens
 
 T = TypeVar("T")
 # Polling more often would slow the start down.
@@ -33,6 +33,8 @@ MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 * 1024**3
 # `make test-long` runs every race, crash and property in full.
 IS_LONG = "HOLDFAST_LONG_TESTS" in os.environ
+# The tests' PostgreSQL runs without fsync, in memory.
+os.environ.setdefault("HOLDFAST_ALLOW_UNSAFE_DATABASE", "true")
 SANDBOX_SECRET = "whsec_" + base64.b64encode(b"the sandbox signs with this").decode()
 
 
@@ -152,8 +154,7 @@ class Server:
 
     def api_pids(self) -> list[int]:
         """The processes that serve requests: children that listen on the port."""
-        children = psutil.Process(self.process.pid).children()
-        return [child.pid for child in children if "worker" not in child.cmdline() and _listens(child, self.port)]
+        return [child.pid for child in children_without("worker", self.process.pid) if listens(child, self.port)]
 
     def client(self, headers: dict[str, str] | None = None) -> httpx.Client:
         # Loading certificates takes long, and there is no TLS here.
@@ -163,10 +164,6 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
-
-
-def _listens(process: psutil.Process, port: int) -> bool:
-    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in process.net_connections("inet"))
 
 
 def free_port() -> int:

@@ -86,3 +86,6 @@ def check_payments(booking: Booking) -> None:
             assert payment.status in CAPTURED, payment
         else:
             assert payment.status not in (PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE), payment
+        if payment.capture_assumed:
+            assert payment.captured_at is not None, payment
+            assert payment.status in CAPTURED - {PaymentStatus.SUCCEEDED}, payment

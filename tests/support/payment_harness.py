@@ -20,6 +20,7 @@ from holdfast.payments.provider import CheckoutRequest, Notice, NoticeError, Pro
 from holdfast.payments.reconciler import Reconciler
 from holdfast.payments.refunds import Refunder
 from holdfast.runtime import db, ids
+from holdfast.runtime.fair_queue import FairQueue
 from tests.support import engine_harness
 from tests.support.engine_harness import ACTOR, EventHandle, lane_connection, new_event
 
@@ -42,18 +43,22 @@ class NoticeBody(Struct, frozen=True, kw_only=True):
 
 class FakeGateway:
     """A provider in memory. `failures` lists the errors of the next calls by name; a failure of `refund after` happens
-    once the refund is under way. After `break_on_next_call` every call about the next payment fails."""
+    once the refund is under way. After `break_on_next_call` every call about the next payment fails. Refunds of
+    `hanging_refs` wait for `release`."""
 
     def __init__(self) -> None:
         self.requests: dict[str, CheckoutRequest] = {}
         self.results: dict[str, PaymentResult | None] = {}
         self.amounts: dict[str, tuple[int, str]] = {}
         self.refunds: dict[str, str] = {}
+        self.payments_of_charges: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
         self.failures: dict[str, list[BaseException]] = defaultdict(list)
         self.break_on_next_call = False
         self.broken_ref: str | None = None
         self.is_closed = False
+        self.hanging_refs: set[str | None] = set()
+        self.release = asyncio.Event()
 
     async def start(self, request: CheckoutRequest) -> StartedCheckout:
         ref = f"gw_{request.payment.rpartition('_')[2]}"
@@ -78,8 +83,14 @@ class FakeGateway:
 
     async def refund(self, ref: str, key: str) -> None:
         self._record_call("refund", ref)
+        if ref in self.hanging_refs:
+            await self.release.wait()
         assert self.refunds.setdefault(key, ref) == ref
         self._record_call("refund after", ref)
+
+    async def find_payment(self, ref: str) -> str | None:
+        self._record_call("find_payment", ref)
+        return self.payments_of_charges.get(ref)
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         if headers.get("signed") != "by the gateway":
@@ -105,6 +116,20 @@ class FakeGateway:
         return ProviderStatus(self.results[ref], *self.amounts[ref])
 
 
+class QueueDriver:
+    """Runs a queue of the worker to its end when the test says so."""
+
+    def __init__(self, queue: FairQueue[Any]) -> None:
+        self._queue = queue
+
+    async def run_once(self) -> int:
+        """Work on everything that is due, and return how many rows that were."""
+        before = self._queue.rows_ended
+        await self._queue.run_once()
+        await self._queue.wait()
+        return self._queue.rows_ended - before
+
+
 class PaymentHarness:
     """An engine, a fake gateway, and the payment jobs of a worker, which run when the test calls them."""
 
@@ -120,9 +145,17 @@ class PaymentHarness:
 
     def connect_providers(self, providers: Mapping[str, Provider]) -> None:
         database = db.Database(self.pool)
+        self.providers = providers
         self.inbox = Inbox(database, self.engine, providers)
-        self.refunds = Refunder(database, self.engine, providers)
-        self.reconciler = Reconciler(database, self.engine, providers)
+        self.notice_retries = self.new_notice_retries()
+        self.refunds = self.new_refunds()
+        self.reconciler = QueueDriver(Reconciler(database, self.engine, providers).queue)
+
+    def new_notice_retries(self) -> QueueDriver:
+        return QueueDriver(Inbox(db.Database(self.pool), self.engine, self.providers).queue)
+
+    def new_refunds(self) -> QueueDriver:
+        return QueueDriver(Refunder(db.Database(self.pool), self.engine, self.providers).queue)
 
     async def restart_engine(self) -> None:
         await self.engine.close()

@@ -13,6 +13,7 @@ import pytest
 from icalendar import Calendar
 
 from holdfast.runtime import db
+from holdfast.runtime.credentials import Role, create_key
 from tests.support.concurrent_requests import Reply, request, send_all_at_once
 from tests.support.engine_harness import poll_until
 from tests.support.harness import (
@@ -115,13 +116,113 @@ def test_a_repeated_nonce_gets_the_same_answer_and_another_does_not(admin: httpx
     first, second = (ticket["code"] for ticket in list_tickets(admin, booking))
     answer = expect_ok(check_in(door, first, "north", "n-1"))
     assert expect_ok(check_in(door, first, "north", "n-1")) == answer
-    assert expect_ok(check_in(door, first, "south", "n-1")) == answer
     expect_already_checked_in(check_in(door, first, "north", "n-2"))
     expect_already_checked_in(check_in(door, first, "north"))
     assert expect_ok(check_in(door, second, "north", "n-1"))["ticket"] != answer["ticket"]
     without_nonce = list_tickets(admin, _buy(admin, publish_event(admin, example_event())))[0]["code"]
     expect_ok(check_in(door, without_nonce, None))
     assert "gate" not in expect_already_checked_in(check_in(door, without_nonce, None))
+
+
+def test_a_nonce_is_good_only_at_its_own_gate_and_with_its_own_key(
+    server: Server, org: Org, admin: httpx.Client, door: httpx.Client
+) -> None:
+    """A second person with a copy of the ticket must not enter on the first person's nonce."""
+    (ticket,) = list_tickets(admin, _buy(admin, publish_event(admin, example_event())))
+    answer = expect_ok(check_in(door, ticket["code"], "north", "n-1"))
+    for other_gate in ("south", None):
+        expect_already_checked_in(check_in(door, ticket["code"], other_gate, "n-1"))
+    with server.client(door_key(server, org)) as other_device:
+        expect_already_checked_in(check_in(other_device, ticket["code"], "north", "n-1"))
+    assert expect_ok(check_in(door, ticket["code"], "north", "n-1")) == answer
+
+
+def door_key(server: Server, org: Org, *events: str) -> dict[str, str]:
+    """The headers of a new door key, bound to these events if there are any."""
+    ids_ = [bytes.fromhex(event.removeprefix("ev_")) for event in events]
+
+    async def create(connection: db.Connection) -> str:
+        return await create_key(db.Database(connection), org.id, Role.DOOR, ids_ or None)
+
+    return {"Authorization": f"Bearer {run_with_connection(create, server.database_url)}"}
+
+
+def _tickets_of_two_events(admin: httpx.Client) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Tonight's event with a ticket's code, and tomorrow's."""
+    tonight = publish_event(admin, theatre_event(title="Tonight"))
+    tomorrow = publish_event(admin, theatre_event(title="Tomorrow", starts_at="2027-03-06T19:00:00Z", ends_at=None))
+    codes = [list_tickets(admin, _buy(admin, event))[0]["code"] for event in (tonight, tomorrow)]
+    return (tonight, codes[0]), (tomorrow, codes[1])
+
+
+def _count_check_ins(server: Server, event: str) -> int:
+    found = query(
+        server.database_url,
+        "SELECT count(*) FROM checkin WHERE event_id = $1",
+        bytes.fromhex(event.removeprefix("ev_")),
+    )
+    return int(found[0]["count"])
+
+
+def test_a_ticket_of_another_event_is_sent_on_and_stays_good(
+    server: Server, admin: httpx.Client, door: httpx.Client
+) -> None:
+    (tonight, code), (tomorrow, other) = _tickets_of_two_events(admin)
+    refused = door.post("/v1/checkins", json={"code": other, "event": tonight, "gate": "north", "nonce": "n"})
+    expect_error(refused, 409, "wrong_event")
+    detail = refused.json()["detail"]
+    assert "Tomorrow" in detail
+    assert "March 6, 2027" in detail
+    assert "8:00" in detail, "the time in Madrid"
+    assert _count_check_ins(server, tomorrow) == 0
+    expect_ok(door.post("/v1/checkins", json={"code": code, "event": tonight}))
+    expect_ok(door.post("/v1/checkins", json={"code": other, "event": tomorrow}))
+    expect_ok(check_in(door, list_tickets(admin, _buy(admin, tomorrow))[0]["code"]))
+
+
+def test_a_void_ticket_of_another_event_is_still_of_another_event(admin: httpx.Client, door: httpx.Client) -> None:
+    (tonight, _), _ = _tickets_of_two_events(admin)
+    booking = _buy(admin, publish_event(admin, example_event()))
+    (ticket,) = list_tickets(admin, booking)
+    expect_ok(admin.post(f"/v1/bookings/{booking}/refund"))
+    expect_error(door.post("/v1/checkins", json={"code": ticket["code"], "event": tonight}), 409, "wrong_event")
+    forged = ("B" if ticket["code"][50] == "A" else "A").join((ticket["code"][:50], ticket["code"][51:]))
+    expect_error(door.post("/v1/checkins", json={"code": forged, "event": tonight}), 422, "invalid_ticket")
+
+
+@pytest.mark.parametrize("event", ["", "tonight", "ev_1", "bk_" + "0" * 32])
+def test_a_check_in_at_something_that_is_no_event_is_refused(
+    admin: httpx.Client, door: httpx.Client, event: str
+) -> None:
+    (ticket,) = list_tickets(admin, _buy(admin, publish_event(admin, example_event())))
+    expect_error(door.post("/v1/checkins", json={"code": ticket["code"], "event": event}), 422, "invalid_request")
+    expect_error(
+        door.post("/v1/checkins", json={"code": ticket["code"], "event": "ev_" + "0" * 32}), 409, "wrong_event"
+    )
+    expect_ok(check_in(door, ticket["code"]))
+
+
+def test_a_key_bound_to_events_admits_only_their_tickets(server: Server, org: Org, admin: httpx.Client) -> None:
+    (tonight, code), (tomorrow, other) = _tickets_of_two_events(admin)
+    with server.client(door_key(server, org, tonight)) as bound:
+        expect_error(check_in(bound, other), 409, "wrong_event")
+        for event in (tonight, tomorrow):
+            expect_error(bound.post("/v1/checkins", json={"code": other, "event": event}), 409, "wrong_event")
+        expect_error(bound.post("/v1/checkins", json={"code": code, "event": tomorrow}), 409, "wrong_event")
+        assert _count_check_ins(server, tonight) == _count_check_ins(server, tomorrow) == 0
+        assert expect_ok(check_in(bound, code))["event"] == tonight
+    with server.client(door_key(server, org, tonight, tomorrow)) as bound_to_both:
+        assert expect_ok(check_in(bound_to_both, other))["event"] == tomorrow
+
+
+def test_a_key_bound_to_events_reads_only_their_tickets(server: Server, org: Org, admin: httpx.Client) -> None:
+    mine, other = (_buy(admin, publish_event(admin, example_event())) for _ in range(2))
+    with server.client(door_key(server, org, "ev_" + mine[3:35])) as bound:
+        (ticket,), (other_ticket,) = list_tickets(bound, mine), list_tickets(admin, other)
+        expect_error(bound.get(f"/v1/bookings/{other}/tickets"), 404, "not_found")
+        for file in ("qr.svg", "qr.png", "ticket.pdf"):
+            assert bound.get(f"/v1/tickets/{ticket['id']}/{file}").status_code == 200
+            expect_error(bound.get(f"/v1/tickets/{other_ticket['id']}/{file}"), 404, "not_found")
 
 
 def test_simultaneous_copies_of_a_check_in_get_the_same_answer(server: Server, org: Org, admin: httpx.Client) -> None:

@@ -82,10 +82,16 @@ def test_no_page_has_a_serious_violation(
     expect_ok(admin.post(f"/v1/bookings/{buyer.booking}/approve"))
     check("tickets", lambda: buyer.expect_text("You're in!"))
     check("bookings", lambda: page.goto(f"{server.url}/o/acme/bookings"))
+    check("sign in", lambda: page.goto(f"{server.url}/enter?token={create_token(admin)}"))
     check("taken", lambda: lose_seat(buyer, admin, event, SEATS[look]))
     check("checkout", lambda: open_checkout(buyer, event))
     context.close()
     assert {name: violations for name, violations in found.items() if violations} == {}
+
+
+def create_token(admin: httpx.Client) -> str:
+    token: str = expect_ok(admin.post("/v1/customer-tokens", json={"user": "ada"}), 201)["token"]
+    return token
 
 
 def choose_place(buyer: BrowserBuyer, event: str) -> None:

@@ -1,35 +1,25 @@
 """Pages stay cheap: each runs a fixed number of SQL statements, however many events are on sale, and signs no token."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import re
+import threading
 from typing import Any
 
-import asyncpg
-import httpx
 import jwt
 import pytest
-from msgspec import Struct
-from starlette.applications import Starlette
 
-from holdfast.api.app import make_services
+from holdfast import sql
 from holdfast.api.auth import CALLERS_MAX, Authenticator, Caller
-from holdfast.api.endpoint import Limits
-from holdfast.api.in_process import InProcessApi
-from holdfast.api.operations import OPERATIONS
 from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted
 from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
 from holdfast.core.states import Verb
-from holdfast.engine.engine import Engine
 from holdfast.engine.event_editor import change_event
 from holdfast.runtime import db, ids
-from holdfast.runtime.asgi import create_pages
 from holdfast.runtime.credentials import Role
-from holdfast.runtime.settings import Settings
-from holdfast.web import event_pages
-from holdfast.web.customer_api import get_seats
+from holdfast.runtime.shared_secrets import SecretName, SharedSecret
+from holdfast.web import event_pages, page_request
 from holdfast.web.session import COOKIE, read_cookie
-from holdfast.web.site import SECRET_NAME
 from tests.support.engine_harness import (
     EventHandle,
     async_test,
@@ -40,6 +30,9 @@ from tests.support.engine_harness import (
     new_org,
     run_commands,
 )
+from tests.support.harness import SANDBOX_SECRET
+from tests.support.html_client import HTML
+from tests.support.local_pages import LocalPages, local_pages
 
 EVENT_PAGE_STATEMENTS_MAX = 2
 HELD_PAGE_STATEMENTS_MAX = 2
@@ -48,58 +41,14 @@ TICKETS_PAGE_STATEMENTS_MAX = 5
 START_PAGE_STATEMENTS_MAX = 3
 
 
-class LocalPages(Struct):
-    """The pages in this process, with every statement that their pool runs."""
-
-    client: httpx.AsyncClient
-    pool: db.Pool
-    statements: list[str]
-
-    async def count_statements(self, path: str) -> int:
-        """The number of statements of a page whose caches are warm."""
-        await self.get(path)
-        self.statements.clear()
-        await self.get(path)
-        return len(self.statements)
-
-    async def get(self, path: str) -> str:
-        answer = await self.client.get(path)
-        assert answer.status_code == 200, answer.text
-        return answer.text
-
-
-@asynccontextmanager
-async def local_pages(url: str, **settings: Any) -> AsyncIterator[LocalPages]:
-    statements: list[str] = []
-
-    def record(query: Any) -> None:
-        # The pool resets a returned connection. That is no statement of the page.
-        if "pg_advisory_unlock_all" not in query.query:
-            statements.append(query.query)
-
-    async def prepare(connection: db.Connection) -> None:
-        await db.register_uuid_codec(connection)
-        connection.add_query_logger(record)
-
-    engine = Engine(url, 1)
-    engine.start()
-    async with asyncpg.create_pool(url, min_size=1, max_size=4, init=prepare) as pool:
-        services = make_services(Settings(database_url=url, **settings), pool, engine)
-        routes = create_pages(InProcessApi(OPERATIONS, services, Limits(services)), services)
-        transport = httpx.ASGITransport(Starlette(routes=routes))
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            yield LocalPages(client, pool, statements)
-        await services.inbox.close()
-    await engine.close()
-
-
 async def _hold_as_guest(connection: db.Connection, pages: LocalPages, event: EventHandle) -> Booking:
     """Place a hold for the guest of this browser, so that the page has a booking to show."""
     await pages.get(f"/e/{event.text}")
-    secret = await connection.fetchval("SELECT value FROM secret WHERE name = $1", SECRET_NAME)
-    session = read_cookie(pages.client.cookies[COOKIE], secret)
-    assert session is not None
-    (outcome,) = await run_commands(connection, [new_hold_command(event, "A-1", user=session.user(event.org))])
+    keyring = await SharedSecret(db.Database(connection), SecretName.SESSIONS).keyring()
+    cookie = read_cookie(pages.client.cookies[COOKIE], keyring)
+    assert cookie is not None
+    user = cookie.session.user(event.org)
+    (outcome,) = await run_commands(connection, [new_hold_command(event, "A-1", user=user)])
     assert isinstance(outcome, Accepted)
     return outcome.booking
 
@@ -116,6 +65,25 @@ async def test_booking_pages_cost_few_statements(database: str) -> None:
         await run_commands(connection, [new_action_command(event, booking.id, Verb.CONFIRM)])
         assert await pages.count_statements(path) <= TICKETS_PAGE_STATEMENTS_MAX, pages.statements
         assert "/qr.svg" in await pages.get(path)
+
+
+@async_test
+async def test_a_process_shows_a_booking_without_loading_the_hall(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        event = await new_event(connection)
+        booking = await _hold_as_guest(connection, pages, event)
+        pages.statements.clear()
+        assert "A-1" in await pages.get(f"/b/{ids.format_booking_id(event.id, booking.id)}")
+        assert "A-1" in await pages.get(f"/e/{event.text}")
+        assert sql.engine.load_layout_seats not in pages.statements
+
+
+@async_test
+async def test_everyone_who_opens_a_seat_map_at_once_shares_one_read(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        event = await new_event(connection)
+        await asyncio.gather(*(pages.get(f"/e/{event.text}/layout.json") for _ in range(8)))
+        assert pages.statements.count(sql.pages.seat_positions) == 1
 
 
 @async_test
@@ -151,15 +119,59 @@ async def test_a_pool_added_while_the_seats_are_read_appears_with_the_next_revis
         event = await new_event(connection)
         layout = f"/e/{event.text}/layout.json"
 
+        load_layout = event_pages._load_layout
+
         async def add_pool_first(*arguments: Any) -> Any:
             change = EventChange(pools=[PoolChange(code="box", seats=SeatGrid(rows=["Z"], numbers=1))])
             await change_event(db.Database(connection), event.org, event.id, change, "test")
-            return await get_seats(*arguments)
+            return await load_layout(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(event_pages, "get_seats", add_pool_first)
+            patch.setattr(event_pages, "_load_layout", add_pool_first)
             assert "Z-1" not in await pages.get(layout)
         assert "Z-1" in await pages.get(layout)
+
+
+@async_test
+async def test_no_route_works_for_an_address_that_is_over_its_limit(database: str) -> None:
+    """This covers routes that are added later."""
+    async with local_pages(database, rate_per_address=0.001, demo=True, sandbox_webhook_secret=SANDBOX_SECRET) as pages:
+        assert (await pages.client.get("/docs")).status_code == 200
+        pages.statements.clear()
+        routes = [(method, route.path) for route in pages.routes for method in (route.methods or set()) - {"HEAD"}]
+        assert {path for _, path in routes} >= {"/", "/logo/{slug}", "/static/{version}/{name}", "/enter", "/docs"}
+        for method, path in routes:
+            answer = await pages.client.request(method, re.sub(r"{\w+(:path)?}", "x", path), headers={"accept": HTML})
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1"), (method, path)
+        answer = await pages.client.get("/", headers={"accept": "application/json"})
+        assert (answer.status_code, answer.json()) == (429, {"code": "rate_limited"})
+        assert pages.statements == []
+
+
+@async_test
+async def test_a_page_that_calls_several_operations_counts_once(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database, rate_per_address=0.001) as pages:
+        event = await new_event(connection)
+        assert (await pages.client.get(f"/e/{event.text}/layout.json")).status_code == 200
+        assert (await pages.client.get(f"/e/{event.text}/layout.json")).status_code == 429
+
+
+@async_test
+async def test_the_limit_of_pages_counts_the_address_that_the_outermost_proxy_saw(database: str) -> None:
+    """A client can send lines of its own, and each proxy may add a line instead of appending to one."""
+
+    async def count(pages: LocalPages, client: str) -> list[int]:
+        answers = [
+            await pages.client.get(
+                "/docs", headers=[("x-forwarded-for", f"192.0.2.{n}, {client}"), ("x-forwarded-for", "10.0.0.1")]
+            )
+            for n in range(3)
+        ]
+        return [answer.status_code for answer in answers]
+
+    async with local_pages(database, rate_per_address=0.001, proxies=2) as pages:
+        assert await count(pages, "198.51.100.1") == [200, 429, 429]
+        assert await count(pages, "198.51.100.2") == [200, 429, 429]
 
 
 @async_test
@@ -185,3 +197,22 @@ async def test_many_customers_do_not_evict_a_busy_key_from_the_cache(database: s
             assert authenticator.find_cached("staff") is staff
         assert authenticator.find_cached("customer 0") is None
         assert len(authenticator._cache) == CALLERS_MAX
+
+
+@async_test
+async def test_a_thread_renders_a_page_with_many_rows(database: str) -> None:
+    threads: dict[str, str] = {}
+
+    def record(template: str, *_: Any, **__: Any) -> str:
+        threads[template] = threading.current_thread().name
+        return ""
+
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        pools = [{"code": f"p{n}", "capacity": 1} for n in range(page_request.ROWS_AT_ONCE_MAX + 1)]
+        large, small = await new_event(connection, pools=pools), await new_event(connection)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(page_request, "render", record)
+            await pages.get(f"/e/{small.text}")
+            assert threads.pop("event.html") == threading.main_thread().name
+            await pages.get(f"/e/{large.text}")
+            assert threads.pop("event.html") != threading.main_thread().name

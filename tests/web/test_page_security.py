@@ -48,6 +48,7 @@ LABEL: Final = "<b onclick=a>\"'&"
 PUBLIC_URL: Final = "https://tickets.example"
 # The largest cookie that browsers keep, with its name and attributes.
 COOKIE_BYTES_MAX: Final = 4096
+TLS_COOKIE: Final = "__Host-holdfast"
 SECRETS: dict[str, str] = {}
 
 
@@ -163,6 +164,10 @@ def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[st
         found["stampede"] = get_page(tls_visitor, f"/e/{id_}/stampede")
         found["not found"] = get_page(buyer, f"/o/{quote(NASTY.replace('/', ''), safe='')}", 404)
         found["not valid"] = get_page(buyer, f"/enter?token={quote(NASTY)}", 401)
+        found["sign in"] = get_page(buyer, f"/enter?token={_token(clerk, NASTY[:40])}")
+        used = _token(clerk)
+        redirect_target(tls_visitor.get(f"/enter?token={used}"))
+        found["used link"] = get_page(buyer, f"/enter?token={used}", 410)
         found["not ours"] = parse_page(buyer.post(f"/e/{id_}/hold", data={"x": NASTY}), 403)
         found["too large"] = parse_page(submit_form(buyer, found["event"].form("/hold"), email="x" * 70_000), 413)
         expect_ok(clerk.post(f"/v1/events/{id_}/complete"))
@@ -231,23 +236,24 @@ def test_forms_carry_the_token_of_their_browser(pages: dict[str, Page]) -> None:
     assert len(set(sent)) == len(sent), "the sizes of compressed pages would reveal a repeated token"
 
 
-def _cookie(response: httpx.Response) -> tuple[str, dict[str, str | None]]:
+def _cookie(response: httpx.Response, expected_name: str = "holdfast") -> tuple[str, dict[str, str | None]]:
     """The value of the only cookie that is set, and its attributes in lower case."""
     (header,) = response.headers.get_list("set-cookie")
     first, *rest = header.split("; ")
     attributes = {name.lower(): value or None for name, _, value in (each.partition("=") for each in rest)}
     name, _, value = first.partition("=")
-    assert name == "holdfast"
+    assert name == expected_name
     return value, attributes
 
 
 def test_the_cookie_is_hidden_from_scripts_and_other_sites(server: Server, tls: Server) -> None:
-    plain = {"httponly": None, "samesite": "lax", "path": "/", "max-age": "31536000"}
+    plain = {"httponly": None, "samesite": "lax", "path": "/", "max-age": str(30 * 86_400)}
     assert _cookie(get_as_new_visitor(server.url))[1] == plain
-    assert _cookie(get_as_new_visitor(tls.url))[1] == {**plain, "secure": None}
+    # Browsers accept this prefix only with `Secure`, the path `/` and no domain.
+    assert _cookie(get_as_new_visitor(tls.url), TLS_COOKIE)[1] == {**plain, "secure": None}
     in_frame = {**plain, "samesite": "none", "secure": None, "partitioned": None}
-    for site in (server, tls):
-        assert _cookie(get_as_new_visitor(site.url, headers=IFRAME_HEADERS))[1] == in_frame
+    for site, name in ((server, "holdfast"), (tls, TLS_COOKIE)):
+        assert _cookie(get_as_new_visitor(site.url, headers=IFRAME_HEADERS), name)[1] == in_frame
     assert "strict-transport-security" in get_as_new_visitor(tls.url).headers
     assert "strict-transport-security" not in get_as_new_visitor(server.url).headers
 
@@ -260,24 +266,48 @@ def test_each_browser_gets_one_cookie_and_keeps_it(server: Server, buyer: httpx.
     assert "set-cookie" not in buyer.get("/?lang=es").headers
 
 
+def test_a_cookie_that_another_host_of_the_domain_could_set_is_ignored_over_tls(
+    tls: Server, admin: httpx.Client
+) -> None:
+    event = publish_event(admin, example_event())
+    with new_visitor(tls) as buyer:
+        value = _cookie(buyer.get("/"), TLS_COOKIE)[0]
+        buyer.cookies.set(TLS_COOKIE, value)
+        booking = hold_on_page(buyer, event, **STANDING)
+    assert get_as_new_visitor(tls.url + booking, headers={"cookie": f"{TLS_COOKIE}={value}"}).status_code == 200
+    assert get_as_new_visitor(tls.url + booking, headers={"cookie": f"holdfast={value}"}).status_code == 404
+
+
 def _forged_cookies(value: str, secret: bytes) -> dict[str, str]:
     claims = jwt.decode(value, options={"verify_signature": False})
     head, body, signature = value.split(".")
+    kid = {"kid": jwt.get_unverified_header(value)["kid"]}
+
+    def sign(**changes: Any) -> str:
+        """A valid cookie except for the given claims. A claim of None is left out."""
+        changed = {name: claim for name, claim in {**claims, **changes}.items() if claim is not None}
+        return jwt.encode(changed, secret, headers=kid)
+
+    assert jwt.decode(sign(), secret, algorithms=["HS256"], audience="session") == claims
     other = {**claims, "session": {**claims["session"], "guest": "0" * 32}}
     return {
         "empty": "",
         "garbage": "x" * 100,
         "dots": "..",
         "not ASCII": quote("ä.ö.ü"),
-        "unsigned": jwt.encode(claims, "", algorithm="none"),
-        "signed with another secret": jwt.encode(claims, b"x" * 32, algorithm="HS256"),
+        "unsigned": jwt.encode(claims, "", algorithm="none", headers=kid),
+        "signed with another secret": jwt.encode(claims, b"x" * 32, algorithm="HS256", headers=kid),
+        "signed with an unknown secret": jwt.encode(claims, secret, headers={"kid": "2"}),
+        "signed with no secret's number": jwt.encode(claims, secret),
         "other claims": f"{head}.{jwt.encode(other, b'x' * 32).split('.')[1]}.{signature}",
         "truncated": value[:-2],
-        "another audience": jwt.encode({**claims, "aud": "holdfast"}, secret),
-        "no audience": jwt.encode({"session": claims["session"]}, secret),
-        "another structure": jwt.encode({**claims, "session": {"id": claims["session"]["guest"]}}, secret),
-        "no session": jwt.encode({"aud": "session"}, secret),
-        "a wrong type": jwt.encode({**claims, "session": {"guest": 7}}, secret),
+        "another audience": sign(aud="holdfast"),
+        "no audience": sign(aud=None),
+        "another structure": sign(session={"id": claims["session"]["guest"]}),
+        "no session": sign(session=None),
+        "a wrong type": sign(session={"guest": 7}),
+        "expired": sign(exp=claims["iat"] - 1),
+        "without an end": sign(exp=None),
         "one part too many": f"{value}.{body}",
     }
 
@@ -376,16 +406,17 @@ def test_only_a_form_refused_before_it_is_read_closes_its_connection(server: Ser
 def test_a_forged_form_has_no_effect(tls: Server, org: Org, admin: httpx.Client, path: str, attacks: list[str]) -> None:
     event = publish_event(admin, reviewed_event(policy={"review": "manual", "hold_seconds": 60}))
     with new_visitor(tls) as client:
-        client.cookies.set("holdfast", _cookie(client.get("/"))[0])
+        client.cookies.set(TLS_COOKIE, _cookie(client.get("/"), TLS_COOKIE)[0])
         booking = hold_on_page(client, event, **STANDING)
         fields = {**get_page(client, booking).form("/pay").fields, "quantity.1.0": "1", "event": event}
-        fields |= {"buyers": "x", "seconds": "x"}
+        fields |= {"buyers": "x", "seconds": "x", "token": _token(admin)}
         files = {"file": ("r.png", TINY_PNG)} if path.endswith("/receipt") else None
         address = path.format(event=event, booking=_id(booking))
 
         def state() -> Any:
-            runs = query(tls.database_url, "SELECT count(*) FROM stampede")[0]["count"]
-            return runs, expect_ok(admin.get(f"/v1/events/{event}"))["version"]
+            counts = "SELECT (SELECT count(*) FROM stampede), (SELECT count(*) FROM used_token)"
+            (rows,) = query(tls.database_url, counts)
+            return tuple(rows), expect_ok(admin.get(f"/v1/events/{event}"))["version"]
 
         before = state()
         for name in attacks:
@@ -401,7 +432,7 @@ def test_a_forged_form_has_no_effect(tls: Server, org: Org, admin: httpx.Client,
 def test_a_form_is_accepted_behind_a_proxy_that_changes_the_host(tls: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, example_event())
     with new_visitor(tls) as client:
-        client.cookies.set("holdfast", _cookie(client.get("/"))[0])
+        client.cookies.set(TLS_COOKIE, _cookie(client.get("/"), TLS_COOKIE)[0])
         form = get_page(client, f"/e/{event}").form("/hold")
         assert submit_form(client, form, {"Origin": "https://tickets.example"}, **STANDING).status_code == 303
         assert submit_form(client, form, {"Origin": "http://tickets.example"}, **STANDING).status_code == 403
@@ -479,7 +510,8 @@ def test_a_customer_who_enters_with_a_token_sees_their_own_bookings(
     guest = hold_on_page(buyer, event, **STANDING)
     assert buyer.get(f"/b/{theirs}").status_code == 404
     token = _token(admin)
-    answer = buyer.get("/enter", params={"token": token, "next": f"/e/{event}"})
+    question = parse_page(buyer.get("/enter", params={"token": token, "next": f"/e/{event}"}))
+    answer = submit_form(buyer, question.form("/enter"))
     assert redirect_target(answer) == f"/e/{event}"
     assert token not in str(answer.headers)
     assert answer.headers["referrer-policy"] == "same-origin"
@@ -501,7 +533,8 @@ def test_a_customer_of_one_org_is_a_guest_at_another(server: Server, admin: http
         assert buyer.get(f"/b/{booking}").status_code == 404
         booked = hold_on_page(buyer, event, **STANDING)
         assert expect_ok(clerk.get(f"/v1/bookings/{_id(booked)}"))["user"].startswith("guest-")
-        redirect_target(buyer.get("/enter", params={"token": _token(clerk)}))
+        question = parse_page(buyer.get("/enter", params={"token": _token(clerk)}))
+        redirect_target(submit_form(buyer, question.form("/enter")))
         assert buyer.get(f"/b/{booking}").status_code == 200
         assert get_page(buyer, "/o/acme/bookings").response.status_code == 200
 
@@ -765,7 +798,8 @@ def test_a_logo_is_served_as_an_inert_image(
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
     assert "immutable" in answer.headers["cache-control"]
-    assert buyer.get("/logo/nasty").headers["cache-control"] == "no-cache"
+    for other in ("", "?v=", "?v=000000000000", f"{(address or '').removeprefix('/logo/nasty')}0"):
+        assert buyer.get(f"/logo/nasty{other}").headers["cache-control"] == "no-cache", other
     assert buyer.get("/logo/acme").status_code == 404
     assert buyer.get("/logo/nobody").status_code == 404
 

@@ -219,7 +219,7 @@ import asyncio
 from holdfast.runtime.cli import app
 from holdfast.worker.reaper import Reaper
 
-async def die(self, connection):
+async def die(self):
     raise asyncio.CancelledError
 
 Reaper.run_once = die

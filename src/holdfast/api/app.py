@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,23 +16,31 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.auth import Authenticator
 from holdfast.api.call import ApiResponse, Operation, Services
-from holdfast.api.endpoint import Endpoint, Limits, send_response
+from holdfast.api.client_hash import ClientHasher
+from holdfast.api.connection_guard import ConnectionGuard
+from holdfast.api.endpoint import CLOSE, NO_STORE, QUERY_BYTES_MAX, Endpoint, Limits, send_response
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.live_socket import WATCH, LiveFeed
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.problems import problem
-from holdfast.core.refusals import Refusal, Refused
+from holdfast.api.responses import Problem
+from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.registry import make_providers
 from holdfast.runtime import db
+from holdfast.runtime.loop_lag import LoopLag
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import open_storage
+from holdfast.runtime.supervision import TaskHealth
 
 READ_CONNECTIONS: Final = 8
+# Cookies, languages and other lists in headers, which pages parse.
+PAGE_HEADER_BYTES_MAX: Final = 8192
+SWITCH_SECONDS: Final = 0.0005
 # Granian ignores a signal that arrives before it has begun to serve.
 SERVER_START_SECONDS: Final = 0.05
 # The position of the one parameter in a path: /v1/events/{id}/…
@@ -52,7 +61,9 @@ class App:
         self._pages = pages
         self._routes: dict[str, PathRoute] = {}
         self._live_routes: dict[str, PathRoute] = {}
-        self._router = Router(lifespan=self._lifespan, default=_not_found, redirect_slashes=False)
+        self.loop_lag = LoopLag()
+        self._limits: Limits | None = None
+        self._router = Router(lifespan=self._lifespan, default=self._not_found, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Look an operation up by its path, with the part that may be an id taken out. Anything else is for Starlette's
@@ -70,28 +81,53 @@ class App:
                 scope["path_params"] = {route.parameter: value} if route.parameter else {}
                 await route.app(scope, receive, send)
                 return
+            if scope["type"] == "http" and not await self._admit_page(scope, send):
+                return
         await self._router(scope, receive, send)
+
+    async def _admit_page(self, scope: Scope, send: Send) -> bool:
+        """Refuse a query or a header that would take long to parse. The operations of the API have limits of their own,
+        and look at few headers."""
+        longest = max((len(value) for _, value in scope["headers"]), default=0)
+        if longest <= PAGE_HEADER_BYTES_MAX and len(scope["query_string"]) <= QUERY_BYTES_MAX:
+            return True
+        detail = f"The query and each header may have at most {QUERY_BYTES_MAX:,} bytes."
+        await send_response(send, problem(Refused(Refusal.INVALID_REQUEST, detail)), NO_STORE, CLOSE)
+        return False
+
+    async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+            return
+        await send_response(send, _refuse(scope, self._limits, Refused(Refusal.NOT_FOUND)), NO_STORE)
 
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         end_with_parent()
         interrupt = _Interrupt()
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
-        engine = Engine(self._url, self._settings.lanes)
+        task_health = TaskHealth()
+        engine = Engine(self._url, self._settings.lanes, task_health)
         engine.start()
-        services = make_services(self._settings, pool, engine)
-        limits = Limits(services)
+        services = make_services(self._settings, pool, engine, task_health)
+        limits = self._limits = Limits(services)
         live = LiveFeed(services, limits)
+        live.start()
+        guard = ConnectionGuard(self._settings, live, task_health)
+        guard.start()
         self._routes = routes_by_path(self._operations, services, limits)
         self._live_routes = {_route_key(WATCH): PathRoute(WATCH.path_parameter, live)}
         in_process = InProcessApi(self._operations, services, limits)
         pages = self._pages(in_process, services) if self._pages is not None else ()
-        self._router.routes.extend([*pages, _document_route(self._operations, self._settings)])
-        _tune_gc()
+        self._router.routes.extend([*pages, _document_route(self._operations, self._settings, in_process)])
+        _tune_interpreter()
         interrupt.set_live_feed(live)
+        self.loop_lag.start()
         try:
             yield
         finally:
+            await guard.close()
+            self.loop_lag.stop()
             await live.close()
             await services.inbox.close()
             await engine.close()
@@ -136,7 +172,7 @@ class _Interrupt:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services:
+def make_services(settings: Settings, pool: db.Pool, engine: Engine, task_health: TaskHealth | None = None) -> Services:
     database = db.Database(pool)
     providers = make_providers(settings, database)
     return Services(
@@ -148,12 +184,16 @@ def make_services(settings: Settings, pool: db.Pool, engine: Engine) -> Services
         inbox=Inbox(database, engine, providers),
         storage=open_storage(settings.receipts_url, settings.data_dir / "receipts"),
         live_events=LiveEventCache(database),
+        task_health=task_health or TaskHealth(),
+        client_hasher=ClientHasher(database),
     )
 
 
-def _tune_gc() -> None:
+def _tune_interpreter() -> None:
     """Requests leave hardly any cycles behind. With the default thresholds the collector took a twelfth of the CPU time
-    of a busy process."""
+    of a busy process. Threads that build large halls release the interpreter after a moment: with Python's default of
+    5 ms, the event loop would wait that long each time it needs the interpreter."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -166,7 +206,7 @@ def routes_by_path(operations: Sequence[Operation], services: Services, limits: 
         key = _route_key(operation)
         endpoints[key][operation.method] = Endpoint(operation, services, limits)
         parameters[key] = operation.path_parameter
-    return {key: PathRoute(parameters[key], _Methods(by_method)) for key, by_method in endpoints.items()}
+    return {key: PathRoute(parameters[key], _Methods(by_method, limits)) for key, by_method in endpoints.items()}
 
 
 def _route_key(operation: Operation) -> str:
@@ -177,16 +217,17 @@ def _route_key(operation: Operation) -> str:
     return "/".join(parts)
 
 
-def _document_route(operations: Sequence[Operation], settings: Settings) -> Route:
+def _document_route(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> Route:
     document = ApiResponse[object](openapi_document(operations, settings.public_url))
-    return Route("/openapi.json", _Methods({"GET": _Static(document)}))
+    return Route("/openapi.json", _Methods({"GET": _Static(document, in_process)}))
 
 
 class _Methods:
     """The endpoints of one path by method."""
 
-    def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
+    def __init__(self, endpoints: Mapping[str, ASGIApp], limits: Limits | None = None) -> None:
         self._endpoints = endpoints
+        self._limits = limits
         self._allow = (b"allow", ", ".join(sorted(endpoints)).encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -194,20 +235,30 @@ class _Methods:
         if endpoint is not None:
             await endpoint(scope, receive, send)
             return
-        refused = problem(Refused(Refusal.METHOD_NOT_ALLOWED))
-        await send_response(send, ApiResponse(refused.body, refused.status, (self._allow,), refused.content_type))
+        refused = _refuse(scope, self._limits, Refused(Refusal.METHOD_NOT_ALLOWED))
+        headers = (NO_STORE, self._allow)
+        await send_response(send, ApiResponse(refused.body, refused.status, headers, refused.content_type))
 
 
 class _Static:
-    def __init__(self, response: ApiResponse[object]) -> None:
+    def __init__(self, response: ApiResponse[object], in_process: InProcessApi) -> None:
         self._response = response
+        self._in_process = in_process
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._in_process.spend(self._in_process.address(scope))
+        except RefusedError as error:
+            await send_response(send, problem(error.refused))
+            return
         await send_response(send, self._response)
 
 
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close"})
-        return
-    await send_response(send, problem(Refused(Refusal.NOT_FOUND)))
+def _refuse(scope: Scope, limits: Limits | None, refused: Refused) -> ApiResponse[Problem]:
+    """The refusal as a response. It counts against the limit of the client's address like any other request."""
+    try:
+        if limits is not None:
+            limits.per_address.spend(limits.address(scope))
+    except RefusedError as error:
+        return problem(error.refused)
+    return problem(refused)

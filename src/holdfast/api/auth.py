@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.core.journal import CUSTOMER_ACTOR
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.credentials import KEY_PREFIX, InvalidTokenError, Role, hash_key, read_customer_token
 from holdfast.runtime.db import Database
@@ -17,22 +18,30 @@ CALLERS_MAX: Final = 50_000
 
 
 class Caller(Struct, frozen=True):
-    """`user` is set for customers, who may read and change only their own bookings."""
+    """`user` is set for customers, who may read and change only their own bookings. A guest is a customer whom nobody
+    has identified: a browser with a cookie. `events` is set for door keys that are bound to events: these keys may read
+    and check in only the tickets of those events."""
 
     org: bytes
     role: Role
     actor: str
     user: str | None = None
+    is_guest: bool = False
+    events: frozenset[bytes] | None = None
+
+    def may_read_tickets_of(self, event: bytes) -> bool:
+        return self.events is None or event in self.events
 
 
 class ApiKeyRow(Struct, frozen=True):
     org_id: bytes
     prefix: str
     role: Role
+    events: frozenset[bytes] | None
 
 
-def customer_caller(org: bytes, user: str) -> Caller:
-    return Caller(org, Role.CUSTOMER, f"user:{user}", user)
+def customer_caller(org: bytes, user: str, *, is_guest: bool = False) -> Caller:
+    return Caller(org, Role.CUSTOMER, f"{CUSTOMER_ACTOR}{user}", user, is_guest=is_guest)
 
 
 class Authenticator:
@@ -67,7 +76,7 @@ class Authenticator:
         key = await self._database.shared.row(ApiKeyRow, sql.credentials.key, hash_key(token))
         if key is None:
             raise RefusedError(Refusal.UNAUTHORIZED, "The key is unknown or was revoked. Create a new one.")
-        return Caller(key.org_id, key.role, f"key:{key.prefix}"), CACHE_SECONDS
+        return Caller(key.org_id, key.role, f"key:{key.prefix}", events=key.events), CACHE_SECONDS
 
     async def _read_customer_token(self, token: str) -> tuple[Caller, float]:
         try:

@@ -3,35 +3,56 @@
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast import sql
-from holdfast.api.booking_schemas import BookingList, BookingView, HoldNew, booking_view, hold_command
+from holdfast.api.booking_schemas import (
+    BookingList,
+    BookingView,
+    HoldNew,
+    booking_view,
+    hold_command,
+    recipient_view,
+)
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import BookingsQuery, Empty, TransferNew, WithReason
 from holdfast.core.booking import Booking
-from holdfast.core.commands import Accepted, ActOnBooking, BookingAction, TransferBooking
+from holdfast.core.clients import FREE_BOOKING_SECONDS
+from holdfast.core.commands import Accepted, ActOnBooking, BookingAction, Client, TransferBooking
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import invalid_field
+from holdfast.core.layout import BookedItem
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import Verb
 from holdfast.runtime import ids
 
+# A page of bookings ends with the one that reaches this many lines.
+PAGE_LINES_MAX: Final = 5_000
+
 
 class BookingRow(Struct, frozen=True):
-    """A booking, with the database's time and the revision of the event's layout."""
+    """A booking, with the database's time. The row includes the items, because the layout of a large hall takes long
+    to load. `found` is how many bookings the page would have if they were small."""
 
     now: datetime
-    revision: int
     booking: Booking
+    items: list[BookedItem]
+    found: int
 
 
 class BookingAccess(Struct, frozen=True):
     """What a caller has to know about a booking before acting on it."""
 
     generation: int
-    checked_in: bool
+
+
+class UnpaidUnitsRow(Struct, frozen=True):
+    """The unpaid units of an address in events of an org, and how many it may have."""
+
+    units: int
+    max_in_org: int | None
 
 
 async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
@@ -45,9 +66,10 @@ async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
         actor=call.caller.actor,
         staff=call.caller.user is None,
         request_key=request_key(call),
+        client=await _client(call, event) if call.caller.user is not None else None,
     )
     outcome = await call.services.engine.submit(command)
-    return booking_response(outcome, 201)
+    return await booking_response(call, outcome, 201)
 
 
 async def extend_booking(call: Call, body: Empty) -> ApiResponse[BookingView]:
@@ -77,11 +99,6 @@ async def reject_booking(call: Call, body: WithReason) -> ApiResponse[BookingVie
 async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
     access = await require_booking(call, event, booking)
-    if access.checked_in:
-        raise RefusedError(
-            Refusal.ALREADY_CHECKED_IN,
-            "A ticket of this booking has already been used to enter, so the booking cannot be transferred.",
-        )
     outcome = await call.services.engine.submit(
         TransferBooking(
             event=event,
@@ -94,7 +111,7 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
             actor=call.caller.actor,
         )
     )
-    return booking_response(outcome)
+    return await booking_response(call, outcome)
 
 
 async def get_booking(call: Call) -> ApiResponse[BookingView]:
@@ -104,14 +121,14 @@ async def get_booking(call: Call) -> ApiResponse[BookingView]:
     )
     if row is None:
         raise RefusedError(Refusal.NOT_FOUND)
-    (view,) = await _views(call, [row])
-    return ApiResponse(view)
+    return ApiResponse(_view(call, row.booking, row.items, row.now))
 
 
 async def list_bookings(call: Call, query: BookingsQuery) -> ApiResponse[BookingList]:
     rows = await _find_bookings(call, query)
-    items = await _views(call, rows[: query.limit])
-    return ApiResponse(BookingList(items=items, next=items[-1].id if len(rows) > query.limit else None))
+    items = [_view(call, row.booking, row.items, row.now) for row in rows[: query.limit]]
+    has_more = bool(rows) and rows[0].found > len(items)
+    return ApiResponse(BookingList(items=items, next=items[-1].id if has_more else None))
 
 
 async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
@@ -132,6 +149,7 @@ async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
             status=query.status,
             after=after[1] if after else None,
             limit=query.limit + 1,
+            lines_max=PAGE_LINES_MAX,
             reference=query.reference.lower() if query.reference else None,
         ),
     )
@@ -148,6 +166,23 @@ def _buyer(call: Call, body: HoldNew) -> str:
             Refusal.FORBIDDEN, "A customer token can act only for its own user. Leave out `user`, or use a secret key."
         )
     return call.caller.user
+
+
+async def _client(call: Call, event: bytes) -> Client:
+    """The buyer's client and, for a guest, the unpaid units of the address in other events of the org. Those may change
+    before the engine decides, so an address can exceed the org's limit with requests at the same time."""
+    caller = call.caller
+    address = await call.services.client_hasher.hash(caller.org, call.find_address())
+    if not caller.is_guest:
+        return Client(address, is_guest=False)
+    row = await call.services.database.org(caller.org).row(
+        UnpaidUnitsRow,
+        *sql.reads.unpaid_units_elsewhere(
+            org=caller.org, client=address, event=event, free_seconds=FREE_BOOKING_SECONDS
+        ),
+    )
+    assert row is not None
+    return Client(address, is_guest=True, unpaid_elsewhere=row.units, max_in_org=row.max_in_org)
 
 
 def request_key(call: Call) -> bytes:
@@ -169,7 +204,7 @@ async def _act(call: Call, verb: BookingAction, reason: str | None = None) -> Ap
             reason=reason,
         )
     )
-    return booking_response(outcome)
+    return await booking_response(call, outcome)
 
 
 async def require_booking(call: Call, event: bytes, booking: bytes) -> BookingAccess:
@@ -184,17 +219,35 @@ async def require_booking(call: Call, event: bytes, booking: bytes) -> BookingAc
 
 def require_accepted(outcome: Outcome) -> Accepted:
     if isinstance(outcome, Refused):
-        raise RefusedError(outcome.refusal, outcome.detail, conflicts=outcome.conflicts, errors=outcome.errors)
+        raise RefusedError(
+            outcome.refusal,
+            outcome.detail,
+            conflicts=outcome.conflicts,
+            errors=outcome.errors,
+            retry_after=outcome.retry_after,
+        )
     return outcome
 
 
-def booking_response(outcome: Outcome, status: int = 200) -> ApiResponse[BookingView]:
+async def booking_response(call: Call, outcome: Outcome, status: int = 200) -> ApiResponse[BookingView]:
     accepted = require_accepted(outcome)
+    booking = accepted.booking
+    if booking.has_details and booking.details is None:
+        booking = await _add_details(call, booking)
     headers = ((b"idempotency-replayed", b"true"),) if accepted.replayed else ()
-    return ApiResponse(booking_view(accepted.booking, accepted.layout, accepted.now), status, headers)
+    items = accepted.layout.items(booking.lines)
+    return ApiResponse(_view(call, booking, items, accepted.now), status, headers)
 
 
-async def _views(call: Call, rows: Sequence[BookingRow]) -> list[BookingView]:
-    revisions = {row.booking.event: row.revision for row in rows}
-    layouts = await call.services.engine.layouts(call.services.database, revisions)
-    return [booking_view(row.booking, layouts[row.booking.event], row.now) for row in rows]
+async def _add_details(call: Call, booking: Booking) -> Booking:
+    """The engine loads bookings without their details, which never change."""
+    details = await call.services.database.event(booking.event).fetchval(
+        sql.reads.booking_details, booking.event, booking.id
+    )
+    return structs.replace(booking, details=details)
+
+
+def _view(call: Call, booking: Booking, items: Sequence[BookedItem], now: datetime) -> BookingView:
+    """The booking as the caller may see it."""
+    view = booking_view(booking, items, now)
+    return recipient_view(view) if booking.was_transferred and call.caller.user is not None else view

@@ -2,17 +2,28 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Raw, json
+from msgspec import Meta, Raw, json, structs
 
 from holdfast.api.requests import EmailAddress, Language, User
 from holdfast.api.responses import Moment, PaymentView, View, payment_view
 from holdfast.core.booking import Booking
-from holdfast.core.commands import BestSeats, PlaceHold, PoolItem, SeatItem
-from holdfast.core.event_schemas import Code, Details, Label, Quantity, RequestModel, check_unique, invalid_field
-from holdfast.core.layout import BookedItem, Layout
+from holdfast.core.commands import BestSeats, Client, PlaceHold, PoolItem, SeatItem
+from holdfast.core.event_schemas import (
+    Code,
+    Details,
+    Label,
+    Quantity,
+    RequestModel,
+    check_details,
+    check_unique,
+    invalid_field,
+)
+from holdfast.core.layout import BookedItem
+from holdfast.core.seat_ranking import BEST_SEATS_MAX
 from holdfast.core.states import TIMED, Status
 from holdfast.runtime import ids
 
@@ -38,8 +49,10 @@ class Item(RequestModel, frozen=True):
 
 
 class BestAvailable(RequestModel, frozen=True):
+    """At most 100 seats. A larger group needs several requests."""
+
     pool: Code
-    quantity: Quantity
+    quantity: Annotated[int, Meta(ge=1, le=BEST_SEATS_MAX)]
     tariff: Code | None = None
     adjacent: bool = True
 
@@ -62,20 +75,24 @@ class HoldNew(RequestModel, frozen=True):
             if sum(item.quantity or 1 for item in self.items) > UNITS_MAX:
                 raise invalid_field("items", f"may have at most {UNITS_MAX} units in total")
             check_unique("items", "seat", (item.seat for item in self.items if item.seat is not None))
+        if self.details is not None:
+            check_details(self.details)
 
 
 class BookingView(View, frozen=True):
-    """Buyers see `reference` on tickets and in emails."""
+    """Buyers see `reference` on tickets and in emails. Only staff see what the former owner of a transferred booking
+    entered and paid: with a customer token, `details` and all amounts of such a booking are null, and `payments` is
+    empty."""
 
     id: str
     reference: str
     event: str
     user: str
     status: Status
-    items: list[BookedItem]
-    subtotal: int
-    tax: int
-    total: int
+    items: Sequence[BookedItem]
+    subtotal: int | None
+    tax: int | None
+    total: int | None
     currency: str
     created_at: Moment
     expires_at: Moment | None
@@ -96,7 +113,15 @@ class BookingList(View, frozen=True):
 
 
 def hold_command(
-    body: HoldNew, *, event: bytes, org: bytes, user: str, actor: str, staff: bool, request_key: bytes
+    body: HoldNew,
+    *,
+    event: bytes,
+    org: bytes,
+    user: str,
+    actor: str,
+    staff: bool,
+    request_key: bytes,
+    client: Client | None = None,
 ) -> PlaceHold:
     return PlaceHold(
         event=event,
@@ -113,6 +138,7 @@ def hold_command(
         details=json.encode(body.details).decode() if body.details is not None else None,
         email=body.email,
         language=body.language,
+        client=client,
     )
 
 
@@ -128,7 +154,7 @@ def _best_seats(body: HoldNew) -> BestSeats | None:
     return BestSeats(best.pool, best.quantity, best.tariff, best.adjacent) if best else None
 
 
-def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView:
+def booking_view(booking: Booking, items: Sequence[BookedItem], now: datetime) -> BookingView:
     """A hold past its deadline reads as expired, even before the database says so."""
     status = Status.EXPIRED if booking.is_due(now) else booking.status
     left = None
@@ -140,7 +166,7 @@ def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView
         event=ids.format_event_id(booking.event),
         user=booking.user,
         status=status,
-        items=layout.items(booking.lines),
+        items=items,
         subtotal=booking.subtotal,
         tax=booking.tax,
         total=booking.total,
@@ -157,3 +183,9 @@ def booking_view(booking: Booking, layout: Layout, now: datetime) -> BookingView
         payments=[payment_view(booking.event, booking.id, payment) for payment in booking.payments],
         reason=booking.reason,
     )
+
+
+def recipient_view(view: BookingView) -> BookingView:
+    """The booking without what its former owner entered and paid."""
+    items = [BookedItem(item.pool, item.tariff, item.seat, item.quantity, None) for item in view.items]
+    return structs.replace(view, items=items, subtotal=None, tax=None, total=None, details=None, payments=[])

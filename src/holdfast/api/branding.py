@@ -24,6 +24,7 @@ class BrandingRow(Struct, frozen=True):
     colour: str | None
     logo_hash: str | None
     frame_origins: list[str]
+    max_unpaid_units_per_address: int | None
 
 
 async def get_org(scope: DatabaseScope, org: bytes, public_url: str) -> OrgView:
@@ -36,6 +37,7 @@ async def get_org(scope: DatabaseScope, org: bytes, public_url: str) -> OrgView:
         colour=row.colour,
         logo_url=public_url.rstrip("/") + logo if logo else None,
         frame_origins=row.frame_origins,
+        max_unpaid_units_per_address=row.max_unpaid_units_per_address,
     )
 
 
@@ -47,6 +49,8 @@ async def change_org(scope: DatabaseScope, org: bytes, change: OrgChange) -> Non
             has_colour=change.colour is not UNSET,
             colour=None if change.colour is UNSET else change.colour,
             frame_origins=None if change.frame_origins is UNSET else change.frame_origins,
+            has_max_unpaid=change.max_unpaid_units_per_address is not UNSET,
+            max_unpaid=(None if change.max_unpaid_units_per_address is UNSET else change.max_unpaid_units_per_address),
         )
     )
 
@@ -67,4 +71,8 @@ async def delete_logo(scope: DatabaseScope, org: bytes) -> None:
 
 def logo_path(slug: str, logo_hash: str | None) -> str | None:
     """The logo's path on the pages. Every logo has its own, so that browsers may cache it for ever."""
-    return None if logo_hash is None else f"/logo/{slug}?v={logo_hash[:LOGO_HASH_DIGITS]}"
+    return None if logo_hash is None else f"/logo/{slug}?v={logo_version(logo_hash)}"
+
+
+def logo_version(logo_hash: str) -> str:
+    return logo_hash[:LOGO_HASH_DIGITS]

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from holdfast.api.access import Access
 from holdfast.api.auth import Authenticator, Caller
+from holdfast.api.client_hash import ClientHasher
 from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.engine.engine import Engine
@@ -20,6 +21,7 @@ from holdfast.payments.provider import Provider
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import Storage
+from holdfast.runtime.supervision import TaskHealth
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 
@@ -39,6 +41,8 @@ class Services(Struct, frozen=True):
     inbox: Inbox
     storage: Storage
     live_events: LiveEventCache
+    task_health: TaskHealth
+    client_hasher: ClientHasher
 
 
 class Resource(Enum):
@@ -85,6 +89,8 @@ class Call(Struct, frozen=True):
     caller_or_none: Caller | None
     path: Mapping[str, str]
     headers: Mapping[bytes, bytes]
+    # Finds the client's address on demand, because few operations need it.
+    find_address: Callable[[], str] = str
 
     @property
     def caller(self) -> Caller:
@@ -137,6 +143,8 @@ class Operation(Struct, frozen=True):
     body_bytes_max: int = BODY_BYTES_MAX
     response_media_types: tuple[str, ...] = ("application/json",)
     needs_idempotency_key: bool = False
+    # Refuses a call before the server reads its body. For operations with large bodies.
+    before_body: Callable[[Call], Awaitable[None]] | None = None
     has_etag: bool = False
     is_rate_limited: bool = True
     refusals: tuple[Refusal, ...] = ()

@@ -2,20 +2,23 @@
 
 import asyncio
 import re
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 import structlog
-from msgspec import DecodeError, Struct, ValidationError, convert, json, structs
-from starlette.types import Message, Receive, Scope, Send
+from msgspec import DecodeError, Raw, Struct, ValidationError, convert, json, structs
+from starlette.types import Receive, Scope, Send
 
 from holdfast.api.access import Access
 from holdfast.api.auth import Caller
-from holdfast.api.call import BODY_BYTES_MAX, ApiResponse, Call, Handler, Operation, Services
+from holdfast.api.body_reader import BodyReader, UnreadBodyError, content_length
+from holdfast.api.call import ApiResponse, Call, Handler, Header, Operation, Services
+from holdfast.api.client_address import client_address
 from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
-from holdfast.core.event_schemas import RequestModel
+from holdfast.core.event_schemas import RequestModel, details_too_large
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
@@ -24,45 +27,52 @@ log = structlog.get_logger()
 Headers = dict[bytes, bytes]
 Decoded = TypeVar("Decoded", bound=Struct)
 
-BODY_SECONDS: Final = 30
-DRAINED_BYTES_MAX: Final = 1024 * 1024
 IDEMPOTENCY_KEY_MAX: Final = 255
-DEPTH_MAX: Final = 64
+TOKEN_BYTES_MAX: Final = 4096
+QUERY_BYTES_MAX: Final = 8192
+# Details as the client writes them, with spaces and escapes.
+RAW_DETAILS_BYTES_MAX: Final = 128 * 1024
+# A thread decodes and checks larger bodies, because they would block the event loop.
+DECODED_AT_ONCE_MAX: Final = 64 * 1024
 QUERY_PARAMETERS_MAX: Final = 50
+# After this many refusals per second, an operation without a rate limit limits the address.
+REFUSED_PER_SECOND: Final = 50
+
+LARGE_BODY_BYTES: Final = 1024 * 1024
 
 # The server drops a connection after a body that it has not read, so the client must not send another request there.
 CLOSE: Final = (b"connection", b"close")
 
+# No cache keeps what only the caller may see.
+NO_STORE: Final = (b"cache-control", b"private, no-store")
+# A public response is the same for callers with a token, except that staff also see drafts.
+NO_CACHE: Final = (b"cache-control", b"private, no-cache")
+
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-# The closing quote is optional, so that matching stays linear in an unterminated string.
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _encode: Final = json.Encoder().encode
 
 
-class UnreadBodyError(Exception):
-    """A request was refused before its body was read to the end."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.detail)
-        self.refused = refused
-
-
 class Limits:
-    """The rate limits of one process."""
+    """The limits of one process on requests and their bodies."""
 
     def __init__(self, services: Services) -> None:
         self.per_key = RateLimit(services.settings.rate_per_key)
         self.per_address = RateLimit(services.settings.rate_per_address)
-        self.proxies = services.settings.proxies
+        # For operations that have no rate limit unless someone misuses them.
+        self.refused_per_address = RateLimit(REFUSED_PER_SECOND)
+        self.bodies = BodyReader()
+        self._turn = asyncio.Lock()
+        self._proxies = services.settings.proxies
 
-    def address(self, scope: Scope, headers: Headers) -> str:
-        """The client's address, as the outermost of our own proxies saw it."""
-        if self.proxies:
-            hops = headers.get(b"x-forwarded-for", b"").split(b",")
-            if len(hops) >= self.proxies:
-                return hops[-self.proxies].strip().decode("latin-1")
-        client = scope.get("client")
-        return client[0] if client else ""
+    async def take_turn(self) -> None:
+        """Return to one caller after the other, with a turn for everything else between them. The server copies an
+        answer when it gets it: many large ones at once would keep all other requests waiting."""
+        async with self._turn:
+            await asyncio.sleep(0)
+
+    def address(self, scope: Scope) -> str:
+        """The client address that the limits count."""
+        return client_address(scope, self._proxies)
 
 
 class Endpoint:
@@ -78,6 +88,7 @@ class Endpoint:
         self._query_type = operation.query_type
         self._takes_body = operation.body_type is not None
         self._decoder = json_decoder(operation)
+        self._is_public = operation.access is Access.PUBLIC
         assert not (self._takes_body and self._query_type), "a handler takes either a body or a query"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,50 +105,75 @@ class Endpoint:
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
             response = problem(Refused(Refusal.INTERNAL))
-        await send_response(send, response)
+        if isinstance(response.body, bytes) and len(response.body) > LARGE_BODY_BYTES:
+            await self._limits.take_turn()
+        if not self._is_public:
+            await send_response(send, response, NO_STORE)
+        elif any(name == b"authorization" for name, _ in scope["headers"]):
+            await send_response(send, response, NO_CACHE)
+        else:
+            await send_response(send, response)
 
     async def _respond(self, scope: Scope, receive: Receive) -> ApiResponse[object]:
-        operation = self._operation
+        """Identify the caller first, so that a stranger causes no work."""
         headers: Headers = dict(scope["headers"])
-        token = _bearer_token(headers)
-        cached = self._services.authenticator.find_cached(token) if token is not None else None
-        if cached is not None and cached.user is None:
-            self._limits.per_key.spend(cached.actor)
-        elif operation.is_rate_limited:
-            self._limits.per_address.spend(self._limits.address(scope, headers))
-        early = (
-            await self._authenticate_upload(token, cached) if operation.body_content and _is_large(headers) else None
-        )
-        body = await self._read_body(headers, receive) if self._takes_body else None
-        query = self._read_query(scope["query_string"]) if self._query_type is not None else None
-        if operation.needs_idempotency_key and not _has_idempotency_key(headers):
-            raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
-        caller = early or await self._authenticate(token, cached)
-        call = Call(self._services, caller, scope["path_params"], headers)
-        if body is not None:
-            return await self._handler(call, body)
+        try:
+            caller = await self._admit(scope, headers)
+            query = self._read_query(scope["query_string"]) if self._query_type is not None else None
+            find_address = partial(self._limits.address, scope)
+            call = Call(self._services, caller, scope["path_params"], headers, find_address)
+            if self._operation.before_body is not None:
+                await self._operation.before_body(call)
+        except RefusedError as error:
+            if content_length(headers) == 0:
+                raise
+            raise UnreadBodyError(error.refused) from None
+        if self._takes_body:
+            body = await self._read_body(headers, receive)
+            if self._operation.is_rate_limited:
+                return await self._handler(call, body)
+            return await self._handle_unlimited(call, body)
         return await (self._handler(call) if query is None else self._handler(call, query))
 
-    async def _authenticate(self, token: str | None, cached: Caller | None) -> Caller | None:
-        caller = cached
+    async def _admit(self, scope: Scope, headers: Headers) -> Caller | None:
+        """Return the caller. Refuse one who has sent too many requests, or who may not send this one."""
+        operation, limits = self._operation, self._limits
+        token = _bearer_token(headers)
+        caller = self._services.authenticator.find_cached(token) if token is not None else None
+        if caller is not None and caller.user is None:
+            limits.per_key.spend(caller.actor)
+        elif operation.is_rate_limited:
+            limits.per_address.spend(limits.address(scope))
+        else:
+            limits.refused_per_address.check(limits.address(scope))
         if caller is None and token is not None:
             caller = await self._services.authenticator.identify(token)
-        check_access(self._operation, caller)
+        check_access(operation, caller)
+        if operation.needs_idempotency_key and not _has_idempotency_key(headers):
+            raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
         return caller
 
-    async def _authenticate_upload(self, token: str | None, cached: Caller | None) -> Caller | None:
-        """An upload that the caller may not send is refused before it is read."""
+    async def _handle_unlimited(self, call: Call, body: RequestModel | bytes) -> ApiResponse[object]:
+        """Only refused requests count if the operation has no rate limit."""
         try:
-            return await self._authenticate(token, cached)
-        except RefusedError as error:
-            raise UnreadBodyError(error.refused) from None
+            return await self._handler(call, body)
+        except RefusedError:
+            self._limits.refused_per_address.spend(call.find_address())
+            raise
 
     async def _read_body(self, headers: Headers, receive: Receive) -> RequestModel | bytes:
-        raw = await _receive_body(headers, receive, self._operation.body_bytes_max)
-        return raw if self._decoder is None else decode_json(self._decoder, raw)
+        raw = await self._limits.bodies.read(headers, receive, self._operation.body_bytes_max)
+        if self._decoder is None:
+            return raw
+        if len(raw) > DECODED_AT_ONCE_MAX:
+            check_raw_details(raw)
+            return await asyncio.to_thread(decode_json, self._decoder, raw)
+        return decode_json(self._decoder, raw)
 
     def _read_query(self, raw: bytes) -> RequestModel:
         assert self._query_type is not None
+        if len(raw) > QUERY_BYTES_MAX:
+            raise RefusedError(Refusal.INVALID_REQUEST, f"The query string may have at most {QUERY_BYTES_MAX:,} bytes.")
         try:
             pairs = parse_qsl(
                 raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_PARAMETERS_MAX
@@ -156,11 +192,12 @@ class Endpoint:
             raise invalid_query(error, self._query_type) from None
 
 
-async def send_response(send: Send, response: ApiResponse[object]) -> None:
+async def send_response(send: Send, response: ApiResponse[object], *headers_more: Header) -> None:
     body = response.body if isinstance(response.body, bytes) else _encode(response.body)
     headers = [
         (b"content-type", response.content_type),
         (b"content-length", str(len(body)).encode()),
+        *headers_more,
         *response.headers,
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -182,6 +219,25 @@ def json_decoder(operation: Operation) -> "json.Decoder[RequestModel] | None":
     return json.Decoder(body_type) if body_type is not None and issubclass(body_type, RequestModel) else None
 
 
+class _BodyWithDetails(Struct):
+    details: Raw = Raw()
+
+
+_decode_raw_details: Final = json.Decoder(_BodyWithDetails).decode
+
+
+def check_raw_details(raw: bytes) -> None:
+    """Refuse details that are far too large without decoding them. Details are free-form, so they may contain more
+    objects than the decoder builds in a reasonable time, and no other thread runs meanwhile."""
+    try:
+        details = _decode_raw_details(raw).details
+    except (DecodeError, RecursionError):
+        # The operation's own decoder reports what is wrong.
+        return
+    if len(bytes(details)) > RAW_DETAILS_BYTES_MAX:
+        raise details_too_large()
+
+
 def decode_json(decoder: "json.Decoder[Decoded]", raw: bytes) -> Decoded:
     """An empty body stands for an empty object."""
     _check_text(raw)
@@ -191,73 +247,18 @@ def decode_json(decoder: "json.Decoder[Decoded]", raw: bytes) -> Decoded:
         raise RefusedError(Refusal.INVALID_REQUEST, "The body is not UTF-8.") from None
     except (ValidationError, DecodeError) as error:
         raise invalid_body(error, decoder.type) from None
-
-
-async def _receive_body(headers: Headers, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. One that declares itself too large is refused unread."""
-    length = headers.get(b"content-length", b"0")
-    if len(length) > 9 or (length.isdigit() and int(length) > bytes_max):
-        raise UnreadBodyError(_too_large(bytes_max))
-    message = await receive()
-    if not message.get("more_body") and message["type"] == "http.request":
-        whole: bytes = message.get("body", b"")
-        return whole
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await _receive_rest(message, receive, bytes_max)
-    except TimeoutError:
-        raise RefusedError(
-            Refusal.INVALID_REQUEST, f"The body did not arrive within {BODY_SECONDS} seconds. Send it again."
-        ) from None
-
-
-async def _receive_rest(message: Message, receive: Receive, bytes_max: int) -> bytes:
-    body = bytearray(message.get("body", b""))
-    while message.get("more_body"):
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > bytes_max:
-            refused = _too_large(bytes_max)
-            if not await _drain(message, receive):
-                raise UnreadBodyError(refused)
-            raise RefusedError(refused.refusal, refused.detail)
-    if message["type"] == "http.disconnect":
-        raise RefusedError(Refusal.INVALID_REQUEST, "The connection closed before the body ended.")
-    return bytes(body)
-
-
-async def _drain(message: Message, receive: Receive) -> bool:
-    """Read on for a while, and return whether that was the rest. If we answered a client that is still sending, the
-    connection would be reset, and the answer could get lost."""
-    left = DRAINED_BYTES_MAX
-    while message.get("more_body") and left > 0:
-        message = await receive()
-        left -= len(message.get("body", b""))
-    return not message.get("more_body")
+    except RecursionError:
+        raise RefusedError(Refusal.INVALID_REQUEST, "The body is nested too deeply.") from None
 
 
 def _check_text(raw: bytes) -> None:
     """Refuse what the decoder accepts and PostgreSQL does not store."""
     if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
         raise _nul_refused()
-    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
-        raise RefusedError(Refusal.INVALID_REQUEST, f"The body is nested more than {DEPTH_MAX} levels deep.")
-
-
-def _depth(raw: bytes) -> int:
-    deepest = depth = 0
-    for bracket in re.findall(rb"[\[\]{}]", _STRING.sub(b"", raw)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _nul_refused() -> RefusedError:
     return RefusedError(Refusal.INVALID_REQUEST, "Text may not contain NUL characters.")
-
-
-def _too_large(bytes_max: int) -> Refused:
-    return Refused(Refusal.PAYLOAD_TOO_LARGE, f"The body may have at most {bytes_max:,} bytes.")
 
 
 def _has_idempotency_key(headers: Headers) -> bool:
@@ -269,9 +270,5 @@ def _bearer_token(headers: Headers) -> str | None:
     if value is None:
         return None
     scheme, _, token = value.partition(b" ")
-    return token.decode("latin-1") if scheme.lower() == b"bearer" else ""
-
-
-def _is_large(headers: Headers) -> bool:
-    length = headers.get(b"content-length", b"")
-    return not length.isdigit() or int(length[:10]) > BODY_BYTES_MAX
+    is_token = scheme.lower() == b"bearer" and len(token) <= TOKEN_BYTES_MAX
+    return token.decode("latin-1") if is_token else ""

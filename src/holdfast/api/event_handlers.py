@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+import structlog
 from msgspec import Struct
 
 from holdfast import sql
@@ -24,6 +25,7 @@ from holdfast.api.responses import (
 from holdfast.core.event_schemas import EventChange, EventNew, invalid_field
 from holdfast.core.journal import EntryData
 from holdfast.core.policy import Policy
+from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor
@@ -31,11 +33,17 @@ from holdfast.live.live_event import LiveEvent
 from holdfast.live.messages import feed_kind
 from holdfast.live.snapshot import Availability, SeatSnapshot
 from holdfast.runtime import ids
-from holdfast.runtime.db import DatabaseScope
+from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, DatabaseScope
+
+log = structlog.get_logger()
 
 # A change waits until every due hold has expired. The worker ends most bookings of an event that was cancelled.
 SWEEPS_BEFORE_CHANGE_MAX: Final = 100
 SWEEPS_AT_END_MAX: Final = 2
+# A page of events ends with the event that reaches this size, roughly.
+EVENTS_PAGE_BYTES: Final = 1024 * 1024
+# A page of the journal ends with the entry that reaches this size.
+JOURNAL_PAGE_BYTES: Final = 1024 * 1024
 
 
 class EventRow(Struct, frozen=True):
@@ -52,6 +60,11 @@ class EventRow(Struct, frozen=True):
     policy: Policy
     details: dict[str, Any]
     created_at: datetime
+
+
+class ListedEventRow(EventRow, frozen=True):
+    # How many events the page would have if they were small.
+    found: int
 
 
 class PoolRow(Struct, frozen=True):
@@ -78,6 +91,8 @@ class EntryRow(Struct, frozen=True):
     booking_id: bytes | None
     actor: str
     data: EntryData
+    # How many entries the page would have if they were small.
+    found: int
 
 
 class OwnerRow(Struct, frozen=True):
@@ -86,9 +101,15 @@ class OwnerRow(Struct, frozen=True):
 
 
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
-    event = await event_editor.create_event(call.services.database, call.caller.org, body, call.caller.actor)
+    event = await event_editor.create_event(
+        call.services.database, call.caller.org, body, call.caller.actor, _quotas(call)
+    )
     location = f"/v1/events/{ids.format_event_id(event)}".encode()
     return ApiResponse(await _view(call, event), 201, ((b"location", location),))
+
+
+def _quotas(call: Call) -> Quotas:
+    return Quotas(events=call.services.settings.events_per_org, seats=call.services.settings.seats_per_org)
 
 
 async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
@@ -100,17 +121,19 @@ async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
             return ApiResponse(EventList(items=[], next=None))
     scope = call.services.database.all_events
     rows = await scope.rows(
-        EventRow,
+        ListedEventRow,
         *sql.reads.events(
             org=org,
             only_published=not _is_staff(call),
             status=query.status,
             after=_parse_cursor(query.after),
             limit=query.limit + 1,
+            bytes_max=EVENTS_PAGE_BYTES,
         ),
     )
     items = await _views(scope, rows[: query.limit])
-    return ApiResponse(EventList(items=items, next=items[-1].id if len(rows) > query.limit else None))
+    has_more = bool(rows) and rows[0].found > len(items)
+    return ApiResponse(EventList(items=items, next=items[-1].id if has_more else None))
 
 
 async def get_event(call: Call) -> ApiResponse[EventView]:
@@ -120,7 +143,9 @@ async def get_event(call: Call) -> ApiResponse[EventView]:
 async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
     event = await require_event(call)
     await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
-    await event_editor.change_event(call.services.database, call.caller.org, event, body, call.caller.actor)
+    await event_editor.change_event(
+        call.services.database, call.caller.org, event, body, call.caller.actor, _quotas(call)
+    )
     return ApiResponse(await _view(call, event))
 
 
@@ -178,8 +203,10 @@ async def list_changes(call: Call, query: JournalQuery) -> ApiResponse[ChangeLis
 
 async def list_journal(call: Call, query: JournalQuery) -> ApiResponse[JournalList]:
     event = await require_event(call)
-    items = [_journal_entry_view(event, row) for row in await _read_entries(call, event, query)]
-    return ApiResponse(JournalList(items=items, next=items[-1].seq if len(items) == query.limit else None))
+    entries = await _read_entries(call, event, query)
+    items = [_journal_entry_view(event, row) for row in entries]
+    has_more = bool(entries) and (len(entries) < entries[0].found or len(entries) == query.limit)
+    return ApiResponse(JournalList(items=items, next=items[-1].seq if has_more else None))
 
 
 def _journal_entry_view(event: bytes, row: EntryRow) -> JournalEntryView:
@@ -199,7 +226,11 @@ def _journal_entry_view(event: bytes, row: EntryRow) -> JournalEntryView:
 
 
 async def _read_entries(call: Call, event: bytes, query: JournalQuery) -> list[EntryRow]:
-    return await call.services.database.event(event).rows(EntryRow, sql.reads.entries, event, query.after, query.limit)
+    """A page of the journal. Large entries make it shorter: a single entry can name half a hall."""
+    return await call.services.database.event(event).rows(
+        EntryRow,
+        *sql.reads.entries(event=event, after=query.after, limit=query.limit, bytes_max=JOURNAL_PAGE_BYTES),
+    )
 
 
 async def require_event(call: Call) -> bytes:
@@ -247,10 +278,14 @@ async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]
 
 
 async def _sweep(call: Call, event: bytes, batches_max: int) -> None:
-    """Expire due holds and end the bookings of an ended event. In a very large event, the worker finishes."""
-    for _ in range(batches_max):
-        if not await call.services.engine.sweep(event):
-            return
+    """Expire due holds and end the bookings of an ended event. If the event is very large, or the sweep fails,
+    the worker finishes."""
+    try:
+        for _ in range(batches_max):
+            if not await call.services.engine.sweep(event):
+                return
+    except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
+        log.warning("sweep_left_to_worker", subject=ids.format_event_id(event), error=type(error).__name__)
 
 
 async def _view(call: Call, event: bytes) -> EventView:

@@ -3,6 +3,7 @@
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.responses import AuditSummary, Health, Readiness
+from holdfast.core.refusals import Refusal, RefusedError
 
 
 async def healthz(call: Call) -> ApiResponse[Health]:
@@ -10,7 +11,12 @@ async def healthz(call: Call) -> ApiResponse[Health]:
 
 
 async def readyz(call: Call) -> ApiResponse[Readiness]:
-    """Ready once the database responds. The auditor's findings must be zero, but do not take the process down."""
+    """Ready if the database responds and every task runs. A task that has failed restarts after a moment. Findings
+    of the auditor are serious, but do not make the process unready."""
+    health = call.services.task_health
+    if not health.is_good:
+        failed = ", ".join(report.name for report in health.reports if not report.is_running)
+        raise RefusedError(Refusal.BUSY, f"Restarting after a failure: {failed}.")
     audit = await call.services.database.all_events.row(AuditSummary, sql.worker.audit_summary)
     assert audit is not None
-    return ApiResponse(Readiness(status="ready", audit=audit))
+    return ApiResponse(Readiness(status="ready", audit=audit, tasks=health.reports))

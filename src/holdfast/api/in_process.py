@@ -1,7 +1,7 @@
 """Calls operations of the API from code in the same process.
 
-The same handlers, role checks, body validation and rate limits apply as over HTTP. There is no token: the caller is
-already known.
+The same handlers, role checks and body validation apply as over HTTP. There is no token: the caller is already known.
+The code that serves a request calls `spend` once before any other work, however many operations the request needs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from msgspec import Struct, json
 from starlette.types import Scope
 
 from holdfast.api.auth import Caller
-from holdfast.api.call import ApiResponse, Call, Operation, Services
+from holdfast.api.call import ApiResponse, Call, Handler, Operation, Services
 from holdfast.api.endpoint import Limits, check_access, decode_json, json_decoder
 from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
@@ -33,28 +33,33 @@ class InProcessApi:
 
     def address(self, scope: Scope) -> str:
         """The client address that rate limits count."""
-        return self._limits.address(scope, dict(scope["headers"]))
+        return self._limits.address(scope)
 
     def spend(self, address: str) -> None:
         """Count one request of this address; refuse it if the address has made too many."""
         self._limits.per_address.spend(address)
 
+    async def check(self, handler: Handler, caller: Caller, *, id: str) -> None:  # noqa: A002 (as in the path)
+        """Refuse a call before anyone reads its body, as over HTTP."""
+        operation = self._operations[handler]
+        assert operation.path_parameter is not None
+        await operation.check(Call(self._services, caller, {operation.path_parameter: id}, {}))
+
     async def call(
         self,
         handler: Callable[..., Awaitable[ApiResponse[Content]]],
         caller: Caller | None,
-        address: str,
         *,
+        address: str = "",
         id: str = "",  # noqa: A002 (of what the operation is about, as in the path)
         query: RequestModel | None = None,
         body: Struct | bytes | None = None,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> ApiResponse[Content]:
-        """Call the operation that has this handler."""
+        """Call the operation of this handler. `address` is the client's, for operations whose limits count it."""
         operation = self._operations[handler]
-        self.spend(address)
         path = {operation.path_parameter: id} if operation.path_parameter else {}
-        call = Call(self._services, caller, path, headers or {})
+        call = Call(self._services, caller, path, headers or {}, lambda: address)
         try:
             return await operation.run(handler, call, query, body)
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
@@ -72,6 +77,11 @@ class _InProcessOperation:
         self._query_type = operation.query_type
         self._takes_body = operation.body_type is not None
         self._decoder = json_decoder(operation)
+
+    async def check(self, call: Call) -> None:
+        check_access(self._operation, call.caller_or_none)
+        assert self._operation.before_body is not None
+        await self._operation.before_body(call)
 
     async def run(
         self,

@@ -6,6 +6,7 @@ that is behind.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Final
@@ -23,6 +24,7 @@ from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.live.broadcast import CLOSE_SECONDS, SERVICE_RESTART, TRY_AGAIN_LATER, Broadcast, Watcher
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
+from holdfast.runtime.supervision import keep_running
 
 log = structlog.get_logger()
 
@@ -60,26 +62,43 @@ class LiveFeed:
         self._services = services
         self._limits = limits
         self._broadcasts: dict[bytes, Broadcast] = {}
-        self._count = 0
+        self._counts: Counter[str] = Counter()
+        self._clients: set[tuple[str, int]] = set()
+        self._has_watchers = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
+
+    @property
+    def clients(self) -> frozenset[tuple[str, int]]:
+        """The address and port of every client that watches."""
+        return frozenset(self._clients)
+
+    def start(self) -> None:
+        health = self._services.task_health
+        self._task = asyncio.create_task(keep_running("live_feed", self._run, health, self._drop_all))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Treat the handshake as a GET of the same path, and refuse it with the same problem document."""
         await receive()
         opened: list[Watcher] = []
+        address = self._limits.address(scope)
 
         async def open_watcher(call: Call, query: LiveQuery) -> ApiResponse[bytes]:
-            opened.append(await self._open(call, query.after))
+            opened.append(await self._open(call, query.after, address))
             return ApiResponse(b"", 101)
 
         endpoint = Endpoint(WATCH, self._services, self._limits, open_watcher)
         await endpoint(scope, receive, _HandshakeResponse(send))
+        host, port = scope.get("client") or ("", 0)
+        # The server gives the port as text.
+        client = (host, int(port))
         for watcher in opened:
+            self._clients.add(client)
             try:
                 await watcher.serve(receive, send)
             finally:
-                self._remove(watcher)
+                self._clients.discard(client)
+                self._remove(watcher, address)
 
     async def close(self) -> None:
         """Ask all watchers to reconnect in a moment, and accept no more."""
@@ -87,7 +106,7 @@ class LiveFeed:
         for watcher in list(self._watchers()):
             watcher.close(SERVICE_RESTART)
         give_up_at = time.monotonic() + CLOSE_SECONDS
-        while self._count and time.monotonic() < give_up_at:
+        while self._broadcasts and time.monotonic() < give_up_at:
             await asyncio.sleep(0.01)
         if self._task is not None:
             self._task.cancel()
@@ -95,22 +114,33 @@ class LiveFeed:
     def _watchers(self) -> Iterable[Watcher]:
         return (watcher for broadcast in self._broadcasts.values() for watcher in broadcast.watchers)
 
-    async def _open(self, call: Call, after: int | None) -> Watcher:
+    async def _open(self, call: Call, after: int | None, address: str) -> Watcher:
+        self._check_room(address)
         live_event, snapshot = await require_live_event(call, after)
-        if self._is_closing or self._count >= self._services.settings.live_sockets:
-            raise RefusedError(Refusal.BUSY, "Too many live sockets are open. Try again in a moment.")
+        self._check_room(address)
         broadcast = self._broadcasts.get(live_event.event)
         if broadcast is None:
             if not self._services.live_events.watch(live_event):
                 raise RefusedError(Refusal.BUSY, "Too many events are being watched. Try again in a moment.")
             broadcast = self._broadcasts[live_event.event] = Broadcast(live_event)
-        self._count += 1
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+        self._counts[address] += 1
+        self._has_watchers.set()
         return broadcast.add_watcher(after, snapshot)
 
-    def _remove(self, watcher: Watcher) -> None:
-        self._count -= 1
+    def _check_room(self, address: str) -> None:
+        """Call this before loading an event, so as not to load it in vain, and again after."""
+        settings = self._services.settings
+        if self._is_closing or self._counts.total() >= settings.live_sockets:
+            raise RefusedError(Refusal.BUSY, "Too many live sockets are open. Try again in a moment.")
+        if self._counts[address] >= settings.live_sockets_per_address:
+            raise RefusedError(
+                Refusal.RATE_LIMITED, "Your network address has too many live sockets open. Close some first."
+            )
+
+    def _remove(self, watcher: Watcher, address: str) -> None:
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
         broadcast = watcher.broadcast
         broadcast.watchers.discard(watcher)
         if not broadcast.watchers:
@@ -118,8 +148,10 @@ class LiveFeed:
             self._services.live_events.unwatch(broadcast.live_event)
 
     async def _run(self) -> None:
-        """Run while anybody watches."""
-        while self._broadcasts:
+        while True:
+            if not self._broadcasts:
+                self._has_watchers.clear()
+                await self._has_watchers.wait()
             pause = RETRY_SECONDS
             try:
                 pause = await self._tick()
@@ -155,6 +187,11 @@ class LiveFeed:
         if sends:
             await broadcast.wake_watchers()
         return sends
+
+    def _drop_all(self) -> None:
+        """Make all watchers reconnect. Their next snapshot has what they missed."""
+        for watcher in self._watchers():
+            watcher.close(TRY_AGAIN_LATER)
 
     def _close_stuck(self) -> None:
         since = time.monotonic() - STUCK_SECONDS

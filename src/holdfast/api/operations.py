@@ -69,8 +69,9 @@ _BOOKINGS: Final = (
         "Hold seats or units: all of the items, or none.", status=201, needs_idempotency_key=True,
         refusals=(
             Refusal.EVENT_NOT_ON_SALE, Refusal.IDEMPOTENCY_KEY_REUSED, Refusal.UNKNOWN_SEAT, Refusal.UNKNOWN_POOL,
-            Refusal.UNKNOWN_TARIFF, Refusal.ALREADY_BOOKED, Refusal.LIMIT_REACHED, Refusal.SEAT_TAKEN,
-            Refusal.SOLD_OUT, Refusal.ORPHAN_SEAT,
+            Refusal.UNKNOWN_TARIFF, Refusal.ALREADY_BOOKED, Refusal.LIMIT_REACHED, Refusal.UNPAID_LIMIT_REACHED,
+            Refusal.ADDRESS_LIMIT_REACHED, Refusal.TOO_MANY_EXPIRED_HOLDS, Refusal.SEAT_TAKEN, Refusal.SOLD_OUT,
+            Refusal.ORPHAN_SEAT, Refusal.ALREADY_TRANSFERRED,
         ),
     ),
     Operation(
@@ -135,7 +136,7 @@ _RECEIPTS: Final = (
         "POST", "/v1/bookings/{id}/receipt", receipts.submit_receipt, Access.BUYERS, Resource.BOOKING,
         "Submit a payment receipt: upload a `file`, or send `file_ref` and `message_ref`.",
         body_content={"multipart/form-data": ReceiptUpload, "application/json": ReceiptRef},
-        body_bytes_max=receipts.UPLOAD_BYTES_MAX,
+        body_bytes_max=receipts.UPLOAD_BYTES_MAX, before_body=receipts.check_receipt,
         refusals=(
             Refusal.LIMIT_REACHED, Refusal.HOLD_EXPIRED, Refusal.REVIEW_NOT_OFFERED, *verb_refusals(Verb.SUBMIT),
         ),
@@ -189,7 +190,7 @@ _TICKETS: Final = (
 _CHECK_IN: Final = (
     Operation(
         "POST", "/v1/checkins", tickets.check_in, Access.DOOR, Resource.ORG, "Check a ticket in, once.",
-        refusals=(Refusal.INVALID_TICKET, Refusal.TICKET_VOID, Refusal.ALREADY_CHECKED_IN),
+        refusals=(Refusal.INVALID_TICKET, Refusal.WRONG_EVENT, Refusal.TICKET_VOID, Refusal.ALREADY_CHECKED_IN),
     ),
 )
 

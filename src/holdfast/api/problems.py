@@ -28,10 +28,14 @@ HTTP_STATUS: Final = {
     Refusal.UNKNOWN_TARIFF: 422,
     Refusal.UNKNOWN_PROVIDER: 422,
     Refusal.INVALID_TICKET: 422,
+    Refusal.WRONG_EVENT: 409,
     Refusal.TICKET_VOID: 409,
     Refusal.ALREADY_CHECKED_IN: 409,
     Refusal.ALREADY_BOOKED: 409,
     Refusal.LIMIT_REACHED: 409,
+    Refusal.UNPAID_LIMIT_REACHED: 409,
+    Refusal.ADDRESS_LIMIT_REACHED: 409,
+    Refusal.TOO_MANY_EXPIRED_HOLDS: 429,
     Refusal.SEAT_TAKEN: 409,
     Refusal.SOLD_OUT: 409,
     Refusal.ORPHAN_SEAT: 409,
@@ -57,6 +61,7 @@ HTTP_STATUS: Final = {
 _HEADERS: Final[dict[Refusal, tuple[Header, ...]]] = {
     Refusal.BUSY: ((b"retry-after", b"1"),),
     Refusal.RATE_LIMITED: ((b"retry-after", b"1"),),
+    Refusal.TOO_MANY_EXPIRED_HOLDS: ((b"retry-after", b"60"),),
     Refusal.UNAUTHORIZED: ((b"www-authenticate", b"Bearer"),),
 }
 
@@ -76,4 +81,10 @@ def problem(refused: Refused) -> ApiResponse[Problem]:
         checked_in_at=refused.checked_in_at,
         gate=refused.gate,
     )
-    return ApiResponse(json.encode(document), status, _HEADERS.get(refusal, ()), CONTENT_TYPE)
+    return ApiResponse(json.encode(document), status, _headers(refused), CONTENT_TYPE)
+
+
+def _headers(refused: Refused) -> tuple[Header, ...]:
+    if refused.retry_after is not None:
+        return ((b"retry-after", str(refused.retry_after).encode()),)
+    return _HEADERS.get(refused.refusal, ())

@@ -15,14 +15,29 @@ class RateLimit:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._burst = max(rate * BURST_SECONDS, 1.0)
+        # The least recently used come first. We forget only those: a bucket at rest is full again anyway.
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def spend(self, caller: str) -> None:
+        """Count one request of this caller; refuse it if the caller has made too many."""
         now = time.monotonic()
-        left, at = self._buckets.get(caller, (self._burst, now))
-        left = min(left + (now - at) * self._rate, self._burst) - 1
-        if left < 0:
+        left = self._left(caller, now)
+        is_allowed = left >= 1
+        self._buckets.pop(caller, None)
+        self._buckets[caller] = (left - is_allowed, now)
+        if len(self._buckets) > BUCKETS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        if not is_allowed:
             raise RefusedError(Refusal.RATE_LIMITED)
-        if len(self._buckets) >= BUCKETS_MAX:
-            self._buckets.clear()
-        self._buckets[caller] = (left, now)
+
+    def check(self, caller: str) -> None:
+        """Refuse a caller who has no requests left, without counting this one."""
+        if self._left(caller, time.monotonic()) < 1:
+            raise RefusedError(Refusal.RATE_LIMITED)
+
+    def _left(self, caller: str, now: float) -> float:
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            return self._burst
+        left, at = bucket
+        return min(left + (now - at) * self._rate, self._burst)

@@ -19,6 +19,7 @@ from holdfast.core.commands import Receipt, SubmitReceipt
 from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.settlement import RECEIPTS_MAX
+from holdfast.core.states import ENDINGS, TRANSITIONS, EventStatus, Status, Verb
 from holdfast.runtime import ids
 from holdfast.runtime.file_types import CONTENT_TYPES, SAFE_HEADERS, content_type
 from holdfast.runtime.storage import StorageError
@@ -28,10 +29,7 @@ log = structlog.get_logger()
 # The largest file, with room for the multipart headers around it.
 UPLOAD_BYTES_MAX: Final = FILE_BYTES_MAX + 64 * 1024
 
-_FILE_HEADERS: Final = (
-    (b"cache-control", b"private, no-store"),
-    *((name.encode(), value.encode()) for name, value in SAFE_HEADERS.items()),
-)
+_FILE_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SAFE_HEADERS.items())
 
 _reference_decoder: Final = json.Decoder(ReceiptRef)
 
@@ -52,15 +50,40 @@ class ReceiptFileRow(Struct, frozen=True):
     content_type: str | None
 
 
+class ReceiptAccess(Struct, frozen=True):
+    """Everything that decides whether a booking accepts a receipt."""
+
+    status: Status
+    is_free: bool
+    event_status: EventStatus
+    is_reviewed: bool
+    is_too_late: bool
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The refusal that the engine would give, or None if it probably accepts a receipt."""
+        status = ENDINGS.get(self.event_status, {}).get((self.status, self.is_free), self.status)
+        target = TRANSITIONS[status, Verb.SUBMIT]
+        if isinstance(target, Refusal):
+            return target
+        if not self.is_reviewed:
+            return Refusal.REVIEW_NOT_OFFERED
+        return Refusal.HOLD_EXPIRED if self.is_too_late else None
+
+
+async def check_receipt(call: Call) -> None:
+    """Refuse a receipt before the server reads its file."""
+    event, booking = call.path_id(ids.parse_booking_id)
+    refusal = (await _load_access(call, event, booking)).refusal
+    if refusal is not None:
+        raise RefusedError(refusal)
+
+
 async def submit_receipt(call: Call, body: bytes) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
     receipt, file = _read_receipt(call, body)
-    access = await call.services.database.event(event).fetchrow(
-        sql.payments.receipt_access, event, booking, call.caller.org, call.caller.user
-    )
-    if access is None:
-        raise RefusedError(Refusal.NOT_FOUND)
-    if file is not None and access["accepts_receipts"]:
+    access = await _load_access(call, event, booking)
+    if file is not None and access.refusal is None:
         await _store(call, event, booking, receipt, file)
     outcome = await call.services.engine.submit(
         SubmitReceipt(
@@ -73,22 +96,38 @@ async def submit_receipt(call: Call, body: bytes) -> ApiResponse[BookingView]:
             owner=call.caller.user,
         )
     )
-    return booking_response(outcome)
+    return await booking_response(call, outcome)
+
+
+async def _load_access(call: Call, event: bytes, booking: bytes) -> ReceiptAccess:
+    access = await call.services.database.event(event).row(
+        ReceiptAccess, sql.payments.receipt_access, event, booking, call.caller.org, call.caller.user
+    )
+    if access is None:
+        raise RefusedError(Refusal.NOT_FOUND)
+    return access
 
 
 async def _store(call: Call, event: bytes, booking: bytes, receipt: Receipt, file: bytes) -> None:
-    """Store the file before the row: a file without a row does no harm, a row without a file does. Skip files that the
-    engine is going to refuse."""
-    count = await call.services.database.event(event).fetchval(
-        sql.payments.count_receipts, event, booking, receipt.hash
-    )
-    if count >= RECEIPTS_MAX:
-        return
+    """Store the file before the row: a file without a row does no harm, a row without a file does."""
+    if not await _reserve(call, event, booking, receipt.hash):
+        raise RefusedError(Refusal.LIMIT_REACHED, f"A booking can have at most {RECEIPTS_MAX} receipts.")
     try:
         await call.services.storage.put(f"{call.caller.org.hex()}/{receipt.hash.hex()}", file)
     except StorageError as error:
         log.error("receipt_not_stored", error=type(error).__name__)
         raise RefusedError(Refusal.BUSY, "The receipt cannot be stored right now. Try again in a moment.") from None
+
+
+async def _reserve(call: Call, event: bytes, booking: bytes, hash_: bytes) -> bool:
+    """Return whether the booking may store the file. A reservation survives a crash, so it bounds a booking's files
+    even if the engine never records a receipt for them."""
+    async with call.services.database.event(event).transaction() as scope:
+        await scope.execute(sql.payments.lock_receipt_files, int.from_bytes(booking[-8:], "big", signed=True))
+        reserved = await scope.fetchval(
+            *sql.payments.reserve_receipt_file(event=event, booking=booking, hash=hash_, files_max=RECEIPTS_MAX)
+        )
+    return reserved is not None
 
 
 async def list_receipts(call: Call) -> ApiResponse[ReceiptList]:

@@ -9,6 +9,7 @@ from holdfast.core.event_schemas import (
     DAY_SECONDS,
     Code,
     RequestModel,
+    UnpaidUnits,
     check_unique,
     invalid_field,
 )
@@ -90,9 +91,12 @@ class KeyRotation(RequestModel, frozen=True):
 
 
 class CheckinNew(RequestModel, frozen=True):
-    """Repeat a request with the same `nonce` to get a lost response again."""
+    """`event` is the event at this door: Holdfast refuses tickets for other events. A door key that is bound to events
+    needs no `event`: Holdfast refuses tickets for all others. To get a lost response again, repeat the request with the
+    same key, `gate` and `nonce`."""
 
     code: Annotated[str, Meta(min_length=1, max_length=1000)]
+    event: Annotated[str, Meta(max_length=100, description="The id of the event at this door.")] | None = None
     gate: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     nonce: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
 
@@ -148,11 +152,14 @@ DEFAULT_PORTS = {"https": "443", "http": "80"}
 
 
 class OrgChange(RequestModel, frozen=True):
-    """Omitted fields stay as they are. `frame_origins` are the sites that may embed your event pages."""
+    """Omitted fields stay as they are. `frame_origins` are the sites that may embed your event pages.
+    `max_unpaid_units_per_address` limits the unpaid units of guests behind one address in all your events; null means
+    no limit."""
 
     name: OrgName | UnsetType = UNSET
     colour: Colour | UnsetType | None = UNSET
     frame_origins: Annotated[list[Origin], Meta(max_length=ORIGINS_MAX)] | UnsetType = UNSET
+    max_unpaid_units_per_address: UnpaidUnits | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         if self.name is not UNSET and not self.name.strip():

@@ -13,6 +13,7 @@ from holdfast.core.refusals import FieldError
 from holdfast.core.states import EventStatus
 from holdfast.live.snapshot import SeatView
 from holdfast.runtime import ids
+from holdfast.runtime.supervision import TaskReport
 from holdfast.tickets.booking_tickets import TicketStatus
 
 Moment = Annotated[datetime, Meta(tz=True)]
@@ -261,6 +262,7 @@ class OrgView(View, frozen=True):
     colour: str | None
     logo_url: str | None
     frame_origins: list[str]
+    max_unpaid_units_per_address: int | None
 
 
 class CustomerToken(View, frozen=True):
@@ -280,8 +282,11 @@ class AuditSummary(View, frozen=True):
 
 
 class Readiness(View, frozen=True):
+    """`tasks` are the long-lived tasks of the process that responds."""
+
     status: str
     audit: AuditSummary
+    tasks: list[TaskReport]
 
 
 def payment_view(event: bytes, booking: bytes, payment: Payment) -> PaymentView:

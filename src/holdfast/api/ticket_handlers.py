@@ -11,17 +11,19 @@ from holdfast.api.call import ApiResponse, Call
 from holdfast.api.event_handlers import require_event
 from holdfast.api.requests import CheckinNew, KeyRotation
 from holdfast.api.responses import CheckinView, KeyView, TicketKeyView, TicketView
+from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import SOLD, EventStatus, Status
 from holdfast.runtime import ids
 from holdfast.tickets.booking_details import BookingDetails, load_booking_details
 from holdfast.tickets.booking_tickets import Ticket, TicketStatus, ticket_at, tickets_of
-from holdfast.tickets.codes import TicketRef, is_genuine, parse_code
+from holdfast.tickets.codes import TicketRef
 from holdfast.tickets.issued_tickets import IssuedTicket, issue_tickets, print_tickets
 from holdfast.tickets.keys import get_signing_key, rotate_key
 from holdfast.tickets.qr import qr_png, qr_svg
+from holdfast.tickets.verification import verify_code
 
-PRIVATE_HEADERS: Final = ((b"cache-control", b"private, no-store"), (b"x-content-type-options", b"nosniff"))
+NO_SNIFF: Final = ((b"x-content-type-options", b"nosniff"),)
 
 
 class UsedTicketRow(Struct, frozen=True):
@@ -49,6 +51,7 @@ class CheckinRow(Struct, frozen=True):
     at: datetime
     gate: str | None
     nonce: str | None
+    actor: str
 
 
 async def list_tickets(call: Call) -> ApiResponse[list[TicketView]]:
@@ -61,23 +64,23 @@ async def list_tickets(call: Call) -> ApiResponse[list[TicketView]]:
         _ticket_view(details, issued, UsedTicketRow(issued.ticket.line, issued.ticket.unit) in used)
         for issued in await issue_tickets(call.services.database, details.booking, tickets)
     ]
-    return ApiResponse(views, headers=PRIVATE_HEADERS)
+    return ApiResponse(views, headers=NO_SNIFF)
 
 
 async def get_qr_svg(call: Call) -> ApiResponse[bytes]:
     _, issued = await _require_ticket(call)
-    return ApiResponse(qr_svg(issued.code), headers=PRIVATE_HEADERS, content_type=b"image/svg+xml")
+    return ApiResponse(qr_svg(issued.code), headers=NO_SNIFF, content_type=b"image/svg+xml")
 
 
 async def get_qr_png(call: Call) -> ApiResponse[bytes]:
     _, issued = await _require_ticket(call)
-    return ApiResponse(qr_png(issued.code), headers=PRIVATE_HEADERS, content_type=b"image/png")
+    return ApiResponse(qr_png(issued.code), headers=NO_SNIFF, content_type=b"image/png")
 
 
 async def get_ticket_pdf(call: Call) -> ApiResponse[bytes]:
     details, issued = await _require_ticket(call)
     pdf = await print_tickets(details, [issued], details.booking.language or "en")
-    headers = (*PRIVATE_HEADERS, (b"content-disposition", b'inline; filename="ticket.pdf"'))
+    headers = (*NO_SNIFF, (b"content-disposition", b'inline; filename="ticket.pdf"'))
     return ApiResponse(pdf, headers=headers, content_type=b"application/pdf")
 
 
@@ -92,7 +95,8 @@ async def rotate_ticket_key(call: Call, body: KeyRotation) -> ApiResponse[Ticket
 
 
 async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
-    ref = await _verify_code(call, body.code)
+    """Refuse a ticket for another event before writing anything, so that it stays valid for its own event."""
+    ref = await _verify_code(call, body)
     scope = call.services.database.event(ref.event)
     attempt = await scope.row(
         CheckinAttemptRow,
@@ -116,22 +120,37 @@ async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
         return _admission(ref, ticket, attempt.at, body.gate)
     earlier = await scope.row(CheckinRow, sql.tickets.checkin, ref.event, ref.booking, ref.line, ref.unit)
     assert earlier is not None
-    if body.nonce is not None and earlier.nonce == body.nonce:
+    if body.nonce is not None and _device(earlier) == (body.nonce, body.gate, call.caller.actor):
         return _admission(ref, ticket, earlier.at, earlier.gate)
     raise _already_checked_in_error(earlier)
 
 
-async def _verify_code(call: Call, code: str) -> TicketRef:
-    """The ticket of a code that one of the org's events has signed."""
-    ref = parse_code(code)
-    if ref is None:
+def _event_at_door(body: CheckinNew) -> bytes | None:
+    if body.event is None:
+        return None
+    event = ids.parse_event_id(body.event)
+    if event is None:
+        raise invalid_field("event", "must be the id of an event")
+    return event
+
+
+async def _verify_code(call: Call, body: CheckinNew) -> TicketRef:
+    """The ticket of a code that one of the org's events has signed. Refuses tickets for events other than this
+    door's."""
+    at_door = _event_at_door(body)
+    ticket = await verify_code(call.services.database, call.caller.org, body.code)
+    if ticket is None:
         raise RefusedError(Refusal.INVALID_TICKET)
-    public = await call.services.database.event(ref.event).fetchval(
-        sql.tickets.public_key, ref.event, ref.key, call.caller.org
-    )
-    if public is None or not is_genuine(code, public):
-        raise RefusedError(Refusal.INVALID_TICKET)
-    return ref
+    event = ticket.ref.event
+    if at_door not in (None, event) or not call.caller.may_read_tickets_of(event):
+        raise RefusedError(Refusal.WRONG_EVENT, f"This ticket is for another event: {ticket.event_text}.")
+    return ticket.ref
+
+
+def _device(checkin: CheckinRow) -> tuple[str | None, str | None, str]:
+    """Only the device that checked the ticket in gets its response again. Another device with a copied nonce would
+    admit a second person."""
+    return checkin.nonce, checkin.gate, checkin.actor
 
 
 def _check_valid(attempt: CheckinAttemptRow, ref: TicketRef) -> None:
@@ -191,6 +210,7 @@ async def _load_details(call: Call, event: bytes, booking: bytes) -> BookingDeta
     if (
         details is None
         or details.booking.org != call.caller.org
+        or not call.caller.may_read_tickets_of(event)
         or call.caller.user not in (None, details.booking.user)
     ):
         raise RefusedError(Refusal.NOT_FOUND)

@@ -34,7 +34,8 @@ class BuyerInput(Struct, frozen=True, kw_only=True):
 
 class Booking(BuyerInput, frozen=True, kw_only=True, omit_defaults=True):
     """One buyer's claim on units of an event, in every status from hold to completion. `engine.sql` reads and writes
-    exactly these fields, as the JSON that msgspec makes of them."""
+    exactly these fields, as the JSON that msgspec makes of them. A booking that a batch has loaded has no `details`,
+    even if `has_details` is true: details may be large, and no rule depends on them."""
 
     id: bytes
     event: bytes
@@ -50,13 +51,22 @@ class Booking(BuyerInput, frozen=True, kw_only=True, omit_defaults=True):
     max_expires_at: datetime | None
     request_key: bytes
     fingerprint: bytes
+    has_details: bool = False
     reason: str | None = None
     # Counts transfers. A transfer voids all tickets of earlier generations.
     generation: int = 0
+    # A keyed hash of the buyer's address, if the limits by address apply to the booking.
+    client: bytes | None = None
     version: int = 0
     payments: tuple[Payment, ...] = ()
     # Hashes of the receipts that the buyer submitted.
     receipts: tuple[bytes, ...] = ()
+
+    @property
+    def was_transferred(self) -> bool:
+        """Whether someone other than the present holder may have placed and paid for the booking. Only staff may see
+        what that person entered and paid."""
+        return self.generation > 0
 
     @property
     def units(self) -> int:

@@ -29,6 +29,16 @@ class BestSeats(Struct, frozen=True):
     adjacent: bool = True
 
 
+class Client(Struct, frozen=True):
+    """The client of a buyer without a secret key. `address` is a keyed hash. `unpaid_elsewhere` counts the unpaid units
+    of the address in other events of the org, and `max_in_org` limits them in all events together."""
+
+    address: bytes
+    is_guest: bool
+    unpaid_elsewhere: int = 0
+    max_in_org: int | None = None
+
+
 class PlaceHold(BuyerInput, frozen=True, kw_only=True):
     """Hold all of the items, or none. Only `staff` can see drafts."""
 
@@ -41,6 +51,7 @@ class PlaceHold(BuyerInput, frozen=True, kw_only=True):
     items: tuple[SeatItem | PoolItem, ...] = ()
     best_available: BestSeats | None = None
     staff: bool = True
+    client: Client | None = None
 
 
 # What people do to a booking. The other verbs have commands of their own, or happen when a deadline passes.

@@ -6,13 +6,18 @@ from functools import cache
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones as read_timezones
 
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, json, structs
 
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError, Refusal, RefusedError
 
 DAY_SECONDS = 86_400
+# The most seats that one event can have.
 SEATS_MAX = 100_000
+DETAILS_BYTES_MAX = 16 * 1024
+DETAILS_LEVELS_MAX = 64
+POOLS_MAX = 1_000
+TARIFFS_MAX = 1_000
 
 Code = Annotated[
     str,
@@ -21,13 +26,14 @@ Code = Annotated[
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Label = Annotated[str, Meta(min_length=1, max_length=64)]
 Quantity = Annotated[int, Meta(ge=1, le=1000)]
+UnpaidUnits = Annotated[int, Meta(ge=1, le=1_000_000)]
 Price = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
 Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="ISO 4217.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
 TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA name. Pages show times in this zone.")]
-Details = dict[str, Any]
+Details = Annotated[dict[str, Any], Meta(description="Free-form: at most 16 KiB as JSON, and at most 64 levels deep.")]
 Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
 PositiveSeconds = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
 Coordinate = Annotated[float, Meta(ge=-1e9, le=1e9)]
@@ -55,6 +61,13 @@ class PolicyChange(RequestModel, frozen=True):
     one_booking_per_user: bool | UnsetType = UNSET
     confirm_at_once: bool | UnsetType = UNSET
     avoid_orphans: bool | UnsetType = UNSET
+    max_unpaid_units_per_user: Quantity | UnsetType | None = UNSET
+    max_unpaid_units_per_address: UnpaidUnits | UnsetType | None = UNSET
+    cooldown_after_expired: Annotated[int, Meta(ge=1, le=50)] | UnsetType | None = UNSET
+    cooldown_seconds: PositiveSeconds | UnsetType = UNSET
+    limit_customers: bool | UnsetType = UNSET
+    guest_check: Literal["none", "work"] | UnsetType = UNSET
+    guest_check_bits: Annotated[int, Meta(ge=8, le=24)] | UnsetType = UNSET
 
 
 class TariffNew(RequestModel, frozen=True):
@@ -70,7 +83,7 @@ class SeatGrid(RequestModel, frozen=True):
     numbers: Annotated[int, Meta(ge=1, le=1000)]
 
 
-class SeatNew(RequestModel, frozen=True):
+class SeatNew(RequestModel, frozen=True, gc=False):
     """Seats of a row with consecutive numbers are neighbours."""
 
     label: Label
@@ -94,7 +107,7 @@ class EventNew(RequestModel, frozen=True):
     title: Name
     starts_at: Time
     currency: Currency
-    pools: Annotated[list[PoolNew], Meta(min_length=1, max_length=1000)]
+    pools: Annotated[list[PoolNew], Meta(min_length=1, max_length=POOLS_MAX)]
     preset: Literal["shift", "show", "arena", "registration", "experience"] | None = None
     tax_bps: TaxBps = 0
     policy: PolicyChange = PolicyChange()
@@ -107,7 +120,8 @@ class EventNew(RequestModel, frozen=True):
         check_start(self.starts_at)
         check_end(self.starts_at, self.ends_at)
         check_timezone(self.timezone)
-        number_stock(self.pools)
+        check_details(self.details)
+        check_pools(self.pools)
 
 
 class PoolChange(RequestModel, frozen=True):
@@ -129,7 +143,7 @@ class EventChange(RequestModel, frozen=True):
     details: Details | UnsetType = UNSET
     ends_at: Time | UnsetType | None = UNSET
     timezone: TimeZone | UnsetType = UNSET
-    pools: Annotated[list[PoolChange], Meta(max_length=1000)] = []
+    pools: Annotated[list[PoolChange], Meta(max_length=POOLS_MAX)] = []
     block_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
     unblock_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
 
@@ -138,10 +152,14 @@ class EventChange(RequestModel, frozen=True):
             check_start(self.starts_at)
         if self.timezone is not UNSET:
             check_timezone(self.timezone)
+        if self.details is not UNSET:
+            check_details(self.details)
         check_unique("pools", "code", (pool.code for pool in self.pools))
         for pool in self.pools:
             if pool.tariffs is not UNSET:
                 check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs))
+        if sum(len(pool.tariffs) for pool in self.pools if pool.tariffs is not UNSET) > TARIFFS_MAX:
+            raise too_many_tariffs()
 
 
 FREE = TariffNew(code="standard", price=0)
@@ -201,21 +219,52 @@ def check_timezone(name: str) -> None:
         raise invalid_field("timezone", "must be an IANA time zone such as Europe/Madrid")
 
 
-def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> NumberedStock:
-    """Number new pools. Seats of a pool get consecutive numbers, and so do seats of a row."""
+def details_too_large() -> RefusedError:
+    return invalid_field("details", f"may take at most {DETAILS_BYTES_MAX // 1024} KiB as JSON")
+
+
+def check_details(details: Details) -> None:
+    """Refuse details that are too large or too deep. Check the size first, because it bounds the search for depth."""
+    too_deep = invalid_field("details", f"may be nested at most {DETAILS_LEVELS_MAX} levels deep")
+    try:
+        size = len(json.encode(details))
+    except RecursionError:
+        raise too_deep from None
+    if size > DETAILS_BYTES_MAX:
+        raise details_too_large()
+    level: list[Any] = [details]
+    for _ in range(DETAILS_LEVELS_MAX):
+        level = [child for value in level for child in _children(value)]
+        if not level:
+            return
+    raise too_deep
+
+
+def check_pools(pools: list[PoolNew], known_pools: int = 0, known_seats: int = 0) -> None:
+    """Refuse pools that contradict themselves, or that are too many together with the event's existing ones. This
+    builds no seats, so it is cheap; `number_stock` finds duplicate labels."""
     check_unique("pools", "code", (pool.code for pool in pools))
-    if first_seat + sum(_seat_count(pool) for pool in pools) > SEATS_MAX:
+    if known_seats + count_seats(pools) > SEATS_MAX:
         raise invalid_field("pools", f"can have at most {SEATS_MAX} seats")
+    if known_pools + len(pools) > POOLS_MAX:
+        raise invalid_field("pools", f"can be at most {POOLS_MAX} in one event")
+    if sum(len(pool.tariffs or [FREE]) for pool in pools) > TARIFFS_MAX:
+        raise too_many_tariffs()
+    for pool in pools:
+        check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs or ()))
+        _check_capacity(pool)
+
+
+def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> NumberedStock:
+    """Number new pools that `check_pools` has accepted. Seats of a pool get consecutive numbers, and so do seats of a
+    row. A large hall takes a while: call this in a thread."""
     stock = NumberedStock([], [], [])
     for number, pool in enumerate(pools, first_pool):
-        tariffs = pool.tariffs or [FREE]
-        check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in tariffs))
         seats = _sort_seats(_list_seats(pool))
-        _check_capacity(pool, seats)
         capacity = pool.capacity if pool.capacity is not None else len(seats)
         stock.pools.append(NumberedPool(number, pool.code, pool.name or pool.code, bool(seats), capacity))
         stock.tariffs.extend(
-            NumberedTariff(number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(tariffs)
+            NumberedTariff(number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(pool.tariffs or [FREE])
         )
         for seat in seats:
             position = first_seat + len(stock.seats)
@@ -224,9 +273,23 @@ def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0)
     return stock
 
 
+def too_many_tariffs() -> RefusedError:
+    return invalid_field("pools", f"can have at most {TARIFFS_MAX} tariffs in total")
+
+
 def invalid_field(field: str, message: str) -> RefusedError:
     """`message` completes a sentence about the field: "must be at least 1"."""
     return RefusedError(Refusal.INVALID_REQUEST, f"`{field}` {message}.", errors=(FieldError(field, message),))
+
+
+def _children(value: Any) -> Iterable[Any]:
+    """The objects and lists directly inside the value."""
+    members = value.values() if isinstance(value, dict) else value
+    return (member for member in members if isinstance(member, dict | list))
+
+
+def count_seats(pools: Iterable[PoolNew]) -> int:
+    return sum(_seat_count(pool) for pool in pools)
 
 
 def _seat_count(pool: PoolNew) -> int:
@@ -256,10 +319,11 @@ def _sort_seats(seats: list[SeatNew]) -> list[SeatNew]:
     return sorted(seats, key=lambda seat: (depth[seat.row], seat.number is None, seat.number or 0))
 
 
-def _check_capacity(pool: PoolNew, seats: list[SeatNew]) -> None:
+def _check_capacity(pool: PoolNew) -> None:
+    seats = _seat_count(pool)
     if pool.capacity is None and not seats:
         raise invalid_field(f"pools.{pool.code}", "needs a capacity or seats")
-    if pool.capacity is not None and seats and pool.capacity != len(seats):
+    if pool.capacity is not None and seats and pool.capacity != seats:
         raise invalid_field(f"pools.{pool.code}.capacity", "must be left out: it is the number of seats")
 
 

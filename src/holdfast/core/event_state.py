@@ -3,6 +3,7 @@
 The engine creates one for each batch, under the event's lock. `decide` changes it, and the engine saves the changes.
 """
 
+from collections.abc import Set
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from holdfast.core.booking import Booking
+from holdfast.core.clients import ClientRecords
 from holdfast.core.commands import Receipt
 from holdfast.core.journal import (
     EXTENDED,
@@ -69,6 +71,8 @@ class EventState:
         counters: dict[int, PoolCounter],
         bookings: dict[bytes, Booking],
         taken: dict[int, bytes],
+        clients: ClientRecords | None = None,
+        checked_in: Set[bytes] = frozenset(),
     ) -> None:
         self.layout = layout
         self.now = now
@@ -76,6 +80,9 @@ class EventState:
         self.counters = counters
         self.bookings = bookings
         self.taken = taken
+        self.clients = clients or ClientRecords({}, {})
+        # Loaded only for bookings that this batch transfers.
+        self.checked_in = checked_in
         self.booking_by_request = {booking.request_key: booking for booking in bookings.values()}
         # The changes to save. Changed bookings and payments keep the status they were loaded with.
         self.new_bookings: set[bytes] = set()
@@ -86,7 +93,7 @@ class EventState:
         self.entries: list[JournalEntry] = []
         self._choosers: dict[int, SeatChooser] = {}
         self._live_bookings_by_user: dict[str, dict[bytes, Booking]] = {}
-        self._limits_users = layout.policy.limits_users
+        self._indexes_users = layout.policy.limits_users or layout.policy.max_unpaid_units_per_user is not None
         for booking in bookings.values():
             self._index_live(booking)
 
@@ -197,7 +204,10 @@ class EventState:
         self.bookings[after.id] = after
         self.booking_by_request[after.request_key] = after
         self._index_live(after)
-        self.entries.append(JournalEntry(self.version, kind, after, actor, data, is_unexpected))
+        if after.client is not None:
+            self.clients.follow(before, after, self.now)
+        was = before.status if before is not None else None
+        self.entries.append(JournalEntry(self.version, kind, after, actor, data, is_unexpected, was))
         return after
 
     def _claim_units(self, before: Booking | None, after: Booking) -> EntryData:
@@ -246,7 +256,7 @@ class EventState:
         return PoolState(counter.capacity, counter.held, counter.sold, counter.remaining)
 
     def _index_live(self, booking: Booking) -> None:
-        if not self._limits_users:
+        if not self._indexes_users:
             return
         bookings = self._live_bookings_by_user.setdefault(booking.user, {})
         if booking.status in LIVE:

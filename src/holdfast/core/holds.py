@@ -3,8 +3,10 @@
 from holdfast.core.booking import Booking, BuyerInput, Line
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.event_state import EventState
+from holdfast.core.hoarding import check_hoarding, is_limited
 from holdfast.core.layout import Pool, Tariff
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.seat_ranking import BEST_SEATS_MAX
 from holdfast.core.seating import find_orphans
 from holdfast.core.states import EventStatus, Status
 
@@ -18,6 +20,12 @@ def place_hold(state: EventState, command: PlaceHold) -> Accepted:
         _refuse_duplicate_seats(command)
     earlier = state.booking_by_request.get(command.request_key)
     if earlier is not None and earlier.fingerprint == command.fingerprint:
+        if earlier.user != command.user and not command.staff:
+            raise RefusedError(
+                Refusal.ALREADY_TRANSFERRED,
+                "The booking that you placed with this Idempotency-Key now belongs to someone else. To book again, "
+                "send a new key.",
+            )
         return Accepted(earlier, layout, state.now, replayed=earlier.id != command.booking)
     if layout.status is not EventStatus.ACTIVE:
         raise RefusedError(Refusal.EVENT_NOT_ON_SALE, f"The event is {layout.status.value}.")
@@ -26,6 +34,8 @@ def place_hold(state: EventState, command: PlaceHold) -> Accepted:
     lines = _price_items(state, command)
     if layout.policy.limits_users:
         check_user_limits(state, command.user, lines)
+    if is_limited(layout.policy, command.client):
+        check_hoarding(state, command, lines)
     if command.best_available is None:
         _check_availability(state, lines)
     else:
@@ -43,6 +53,8 @@ def _refuse_duplicate_seats(command: PlaceHold) -> None:
 def _price_items(state: EventState, command: PlaceHold) -> tuple[Line, ...]:
     """The request as lines. For best available seats, this is one line without a seat."""
     if command.best_available is not None:
+        if command.best_available.quantity > BEST_SEATS_MAX:
+            raise RefusedError(Refusal.INVALID_REQUEST, f"A request can ask for at most {BEST_SEATS_MAX} best seats.")
         pool = _find_pool(state, command.best_available.pool)
         if pool.seats is None:
             raise RefusedError(
@@ -176,6 +188,7 @@ def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...])
     tax = (subtotal * layout.tax_bps + 5_000) // 10_000
     at_once = layout.policy.confirm_at_once
     expires_at, max_expires_at = (None, None) if at_once else state.deadlines
+    client = command.client
     return Booking(
         id=command.booking,
         event=command.event,
@@ -191,6 +204,8 @@ def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...])
         max_expires_at=max_expires_at,
         request_key=command.request_key,
         fingerprint=command.fingerprint,
+        client=client.address if client is not None and is_limited(layout.policy, client) else None,
+        has_details=command.details is not None,
         version=state.version + 1,
         **{name: getattr(command, name) for name in BuyerInput.__struct_fields__},
     )

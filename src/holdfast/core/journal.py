@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from holdfast.core.booking import Booking
-from holdfast.core.states import CLAIMS, Claim
+from holdfast.core.states import CLAIMS, Claim, Status
 
 SeatState = Literal["free", "held", "sold", "blocked"]
 
@@ -36,8 +36,8 @@ class EntryData(Struct, frozen=True, omit_defaults=True):
 
 class JournalEntry(Struct, frozen=True):
     """One change to a booking. `kind` is the booking's new status, `extended`, `transferred`, or `payment.` followed by
-    the payment's new status. `booking` is the booking after the change. `is_unexpected` marks a refund that no
-    other notification reports to the buyer."""
+    the payment's new status. `booking` is the booking after the change, and `was` its status before, unless it is new.
+    `is_unexpected` marks a refund that no other notification reports to the buyer."""
 
     number: int
     kind: str
@@ -45,8 +45,11 @@ class JournalEntry(Struct, frozen=True):
     actor: str
     data: EntryData
     is_unexpected: bool = False
+    was: Status | None = None
 
 
+# A customer's actor is this prefix, followed by the user.
+CUSTOMER_ACTOR: Final = "user:"
 EVENT_PUBLISHED: Final = "event_published"
 EVENT_CHANGED: Final = "event_changed"
 EVENT_COMPLETED: Final = "event_completed"

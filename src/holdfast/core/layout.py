@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import accumulate
 
 from msgspec import Struct
 
 from holdfast.core.booking import Line
 from holdfast.core.policy import Policy
+from holdfast.core.seat_ranking import PoolRanking
 from holdfast.core.states import EventStatus
 
 
@@ -39,50 +39,29 @@ class Pool(Struct, frozen=True):
 
 
 class BookedItem(Struct, frozen=True):
-    """A line of a booking with the codes and labels that people use."""
+    """A line of a booking with the codes and labels that people use. Its price is null for a reader who may not see
+    it."""
 
     pool: str
     tariff: str
     seat: str | None
     quantity: int
+    unit_price: int | None
+
+
+class PricedItem(BookedItem, frozen=True):
+    """A line of a booking with its price."""
+
     unit_price: int
 
 
-class Layout:
-    """One revision of an event's layout. Changing the event creates a higher revision."""
+class SeatPlan:
+    """The seats of an event, and everything computed from them alone. Revisions with the same seats share one."""
 
-    def __init__(
-        self,
-        *,
-        event: bytes,
-        org: bytes,
-        revision: int,
-        status: EventStatus,
-        currency: str,
-        tax_bps: int,
-        policy: Policy,
-        pools: tuple[Pool, ...],
-        seats: tuple[Seat, ...],
-    ) -> None:
-        self.event = event
-        self.org = org
-        self.revision = revision
-        self.status = status
-        self.currency = currency
-        self.tax_bps = tax_bps
-        self.policy = policy
-        self.pools = pools
+    def __init__(self, seats: tuple[Seat, ...]) -> None:
         self.seats = seats
-        self.pool_by_code = {pool.code: pool for pool in pools}
         self.seat_by_label = {seat.label: seat for seat in seats}
-
-    def items(self, lines: Iterable[Line]) -> list[BookedItem]:
-        items = []
-        for line in lines:
-            pool = self.pools[line.pool]
-            seat = None if line.seat is None else self.seats[line.seat].label
-            items.append(BookedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
-        return items
+        self.rankings: dict[int, PoolRanking] = {}
 
     @cached_property
     def runs(self) -> tuple[range, ...]:
@@ -100,16 +79,81 @@ class Layout:
         return tuple(run for run in self.runs for _ in run)
 
     @cached_property
-    def distances(self) -> tuple[float, ...]:
-        """Each seat's distance from the front centre of its pool."""
-        return tuple(distance for pool in self.pools if pool.seats for distance in self._distances_in(pool))
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """The first and last seat of each pool."""
+        spans: dict[int, tuple[int, int]] = {}
+        for seat in self.seats:
+            first, _ = spans.get(seat.pool, (seat.number, seat.number))
+            spans[seat.pool] = (first, seat.number)
+        return spans
 
-    @cached_property
-    def distance_sums(self) -> tuple[float, ...]:
-        """Prefix sums of `distances`, so that the cost of a window is one subtraction."""
-        return tuple(accumulate(self.distances, initial=0.0))
+
+class Layout:
+    """One revision of an event's layout. Changing the event creates a higher revision."""
+
+    def __init__(
+        self,
+        *,
+        event: bytes,
+        org: bytes,
+        revision: int,
+        seats_revision: int,
+        status: EventStatus,
+        currency: str,
+        tax_bps: int,
+        policy: Policy,
+        pools: tuple[Pool, ...],
+        seat_plan: SeatPlan,
+    ) -> None:
+        self.event = event
+        self.org = org
+        self.revision = revision
+        self.status = status
+        self.currency = currency
+        self.tax_bps = tax_bps
+        self.policy = policy
+        self.pools = pools
+        self.pool_by_code = {pool.code: pool for pool in pools}
+        self.seats_revision = seats_revision
+        self.seat_plan = seat_plan
+        self.seats = seat_plan.seats
+        self.seat_by_label = seat_plan.seat_by_label
+
+    def items(self, lines: Iterable[Line]) -> list[PricedItem]:
+        items = []
+        for line in lines:
+            pool = self.pools[line.pool]
+            seat = None if line.seat is None else self.seats[line.seat].label
+            items.append(PricedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
+        return items
+
+    def prepare_seating(self) -> None:
+        """Compute everything that the first request for the best seats would otherwise wait for."""
+        _ = self.seat_plan.run_by_seat
+        for pool in self.pools:
+            if pool.seats is not None:
+                self.ranking(pool)
+
+    @property
+    def runs(self) -> tuple[range, ...]:
+        return self.seat_plan.runs
+
+    @property
+    def run_by_seat(self) -> tuple[range, ...]:
+        return self.seat_plan.run_by_seat
+
+    def ranking(self, pool: Pool) -> PoolRanking:
+        """How good the seats of a pool are. The first call computes it, which takes a while in a large hall."""
+        assert pool.seats is not None
+        rankings = self.seat_plan.rankings
+        if pool.number not in rankings:
+            first, last = pool.seats
+            runs = [range(run.start - first, run.stop - first) for run in self.runs if first <= run.start <= last]
+            rankings[pool.number] = PoolRanking(first, runs, self._distances_in(pool))
+        return rankings[pool.number]
 
     def _distances_in(self, pool: Pool) -> list[float]:
+        """Each seat's distance from the front centre of the pool."""
         positions = self._positions_in(pool)
         centre = (min(x for x, _ in positions) + max(x for x, _ in positions)) / 2
         front = min(y for _, y in positions)

@@ -1,11 +1,13 @@
 """Which notifications a journal entry causes. They are saved with the entry, and the relay sends them later."""
 
 from datetime import datetime
+from hashlib import blake2b
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 from holdfast.core.journal import (
+    CUSTOMER_ACTOR,
     EVENT_CANCELLED,
     EVENT_CHANGED,
     EVENT_COMPLETED,
@@ -15,9 +17,9 @@ from holdfast.core.journal import (
     TRANSFERRED,
     JournalEntry,
 )
-from holdfast.core.layout import BookedItem
+from holdfast.core.layout import PricedItem
 from holdfast.core.payment import PaymentStatus
-from holdfast.core.states import EventStatus, Status
+from holdfast.core.states import EventStatus, FastStrEnum, Status
 
 EMAIL: Final = "email"
 WEBHOOK: Final = "webhook"
@@ -35,6 +37,17 @@ EMAILED: Final = frozenset(
         _REFUND_DUE,
     }
 )
+
+
+# Anybody can cause these, because they cost nothing.
+_HOLD_ENDS: Final = frozenset({Status.EXPIRED.value, Status.REJECTED.value, Status.CANCELLED.value})
+
+
+class EmailLimit(FastStrEnum):
+    """Which limit an email has. An email about money has none."""
+
+    HOLD = "hold"  # about a hold that was never confirmed
+    FREE = "free"  # about a booking that costs nothing
 
 
 class WebhookSubscription(Struct, frozen=True):
@@ -55,6 +68,7 @@ class EmailBody(Struct, frozen=True):
     generation: int
     status: Status
     reason: str | None
+    limit: EmailLimit | None = None
 
 
 class BookingWebhookData(Struct, frozen=True):
@@ -70,7 +84,7 @@ class BookingWebhookData(Struct, frozen=True):
     total: int
     currency: str
     reason: str | None
-    items: list[BookedItem]
+    items: list[PricedItem]
 
 
 class EventWebhookData(Struct, frozen=True):
@@ -97,8 +111,39 @@ def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscripti
         if subscription.includes(kind)
     ]
     if entry.booking.email is not None and _is_emailed(entry):
-        notifications.append(Notification(EMAIL, EMAIL, kind))
+        notifications.append(Notification(email_target(entry.booking.org), EMAIL, kind))
     return notifications
+
+
+def email_target(org: bytes) -> str:
+    """Each org's emails are a separate target, so many emails of one org do not delay another's."""
+    return f"{EMAIL}:{org.hex()}"
+
+
+def email_limit(entry: JournalEntry) -> EmailLimit | None:
+    if entry.kind in _HOLD_ENDS and entry.was is not Status.CONFIRMED:
+        return EmailLimit.HOLD
+    is_free = entry.booking.total == 0 or entry.kind == TRANSFERRED
+    return EmailLimit.FREE if is_free else None
+
+
+def recipient_hash(limit: EmailLimit, org: bytes, email: str) -> bytes:
+    """Emails with the same hash count together. For holds, that includes the emails of all orgs. Dots and a tag after a
+    plus sign make no difference, because many providers deliver them to the same mailbox."""
+    name, _, domain = email.lower().rpartition("@")
+    mailbox = f"{name.partition('+')[0].replace('.', '')}@{domain}".encode()
+    scope = org if limit is EmailLimit.FREE else b""
+    return _hash(limit.encode(), scope, mailbox)
+
+
+def buyer_hash(entry: JournalEntry, limit: EmailLimit) -> bytes | None:
+    """Emails that one buyer causes have the same hash. Staff have none for free bookings, because they may register
+    many people under one user."""
+    is_by_customer = entry.actor.startswith(CUSTOMER_ACTOR)
+    if limit is EmailLimit.FREE and not is_by_customer:
+        return None
+    buyer = entry.actor if is_by_customer else CUSTOMER_ACTOR + entry.booking.user
+    return _hash(b"buyer", entry.booking.org, buyer.encode())
 
 
 def webhook_kind(kind: str) -> str:
@@ -118,5 +163,18 @@ EVENT_WEBHOOK_KINDS: Final = tuple(
 
 
 def _is_emailed(entry: JournalEntry) -> bool:
-    """We email once about a refund: with the refunded booking, or if there is none, when the money goes back."""
-    return entry.kind in EMAILED and (entry.kind != _REFUND_DUE or entry.is_unexpected)
+    """We email once about a refund: with the refunded booking, or if there is none, when the money goes back. The
+    holder of a transferred booking did not pay, so they get no email about its refund. A buyer who gives up a hold
+    needs no email about it."""
+    if entry.kind == _REFUND_DUE:
+        return entry.is_unexpected and not entry.booking.was_transferred
+    return entry.kind in EMAILED and not _is_given_up(entry)
+
+
+def _is_given_up(entry: JournalEntry) -> bool:
+    is_by_customer = entry.actor.startswith(CUSTOMER_ACTOR)
+    return entry.kind == Status.CANCELLED and entry.was is not Status.CONFIRMED and is_by_customer
+
+
+def _hash(*parts: bytes) -> bytes:
+    return blake2b(b"\0".join(parts), digest_size=16).digest()

@@ -32,7 +32,14 @@ class PaymentResult(FastStrEnum):
 
     CAPTURED = "captured"
     FAILED = "failed"
+    # The provider has accepted a refund that we asked for. It can still fail, even days later.
+    REFUND_ACCEPTED = "refund_accepted"
     REFUNDED = "refunded"
+    REFUND_FAILED = "refund_failed"
+    # The buyer asked their bank to take the money back; the merchant then won or lost the dispute.
+    DISPUTED = "disputed"
+    DISPUTE_WON = "dispute_won"
+    DISPUTE_LOST = "dispute_lost"
 
 
 # The provider of payments that staff approve by hand, on the evidence of a receipt.
@@ -56,6 +63,8 @@ class Payment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkout_url: str | None = None
     return_url: str | None = None
     captured_at: datetime | None = None
+    # Whether staff refunded the payment before its provider reported a capture.
+    capture_assumed: bool = False
     reason: str | None = None
 
     @property

@@ -17,6 +17,15 @@ class Policy(Struct, frozen=True, kw_only=True):
     one_booking_per_user: bool = False
     confirm_at_once: bool = False
     avoid_orphans: bool = False
+    # Against hoarding. These limit guests, and customers if `limit_customers` says so.
+    max_unpaid_units_per_user: int | None = 20
+    max_unpaid_units_per_address: int | None = 40
+    cooldown_after_expired: int | None = 3
+    cooldown_seconds: int = 600
+    limit_customers: bool = False
+    # Whether a guest's browser does a proof of work before each hold, and how many zero bits the proof needs.
+    guest_check: Literal["none", "work"] = "none"
+    guest_check_bits: int = 18
 
     @property
     def limits_users(self) -> bool:
@@ -26,9 +35,21 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 # A preset only supplies default values. The engine never sees its name.
 PRESETS: Mapping[str, Policy] = {
-    "shift": Policy(hold_seconds=180, max_hold_seconds=600, review="manual", one_booking_per_user=True),
+    "shift": Policy(
+        hold_seconds=180,
+        max_hold_seconds=600,
+        review="manual",
+        one_booking_per_user=True,
+        max_unpaid_units_per_address=10,
+    ),
     "show": Policy(hold_seconds=600, max_units_per_user=10, avoid_orphans=True),
-    "arena": Policy(hold_seconds=900, extend_seconds=300, max_hold_seconds=2400, max_units_per_user=10),
+    "arena": Policy(
+        hold_seconds=900,
+        extend_seconds=300,
+        max_hold_seconds=2400,
+        max_units_per_user=10,
+        max_unpaid_units_per_address=80,
+    ),
     "registration": Policy(confirm_at_once=True, one_booking_per_user=True),
     "experience": Policy(hold_seconds=900),
 }

@@ -19,5 +19,12 @@ class Reason(FastStrEnum):
     REFUND_BY_HAND = "refund_by_hand"
     # The provider refuses to refund.
     REFUND_REFUSED = "refund_refused"
+    # The provider accepted the refund, but could not complete it.
+    REFUND_FAILED = "refund_failed"
+    # The provider reports a capture after staff have refunded the payment, or recorded that they did.
+    CAPTURED_AFTER_ALL = "captured_after_all"
+    DISPUTED = "disputed"
+    DISPUTE_WON = "dispute_won"
+    DISPUTE_LOST = "dispute_lost"
     PROVIDER_UNREACHABLE = "provider_unreachable"
     PROVIDER_SILENT = "provider_silent"

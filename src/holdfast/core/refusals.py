@@ -12,13 +12,13 @@ from msgspec import Struct
 class Refusal(Enum):
     """`NAME = (title, whether repeating the same request soon may succeed)`."""
 
-    PAYLOAD_TOO_LARGE = ("The request body is too large. Send a smaller one.", False)
     RATE_LIMITED = ("Too many requests. Wait for the number of seconds in Retry-After, then try again.", True)
-    INVALID_SIGNATURE = ("The signature does not match the body, or is too old. Check the signing secret.", False)
-    INVALID_REQUEST = ("The request is not valid. `detail` says what to correct.", False)
-    IDEMPOTENCY_KEY_MISSING = ("This request needs an Idempotency-Key header of 1 to 255 characters.", False)
     UNAUTHORIZED = ("This request needs a valid token. Send Authorization: Bearer <token>.", False)
     FORBIDDEN = ("Your role does not allow this request. Use a key with another role.", False)
+    IDEMPOTENCY_KEY_MISSING = ("This request needs an Idempotency-Key header of 1 to 255 characters.", False)
+    PAYLOAD_TOO_LARGE = ("The request body is too large. Send a smaller one.", False)
+    INVALID_SIGNATURE = ("The signature does not match the body, or is too old. Check the signing secret.", False)
+    INVALID_REQUEST = ("The request is not valid. `detail` says what to correct.", False)
     NOT_FOUND = ("Nothing was found at this URL. Check the path and the id.", False)
     METHOD_NOT_ALLOWED = (
         "This URL does not support this method. The Allow header lists the methods it supports.",
@@ -32,10 +32,20 @@ class Refusal(Enum):
     UNKNOWN_TARIFF = ("The pool has no such tariff, or you did not name one. Choose one of its tariffs.", False)
     UNKNOWN_PROVIDER = ("This payment provider is not set up here. Choose another one.", False)
     INVALID_TICKET = ("This code is not a ticket for one of your events.", False)
+    WRONG_EVENT = ("This ticket is for another event. `detail` names the event.", False)
     TICKET_VOID = ("The ticket is no longer valid.", False)
     ALREADY_CHECKED_IN = ("This ticket has already been used to enter.", False)
     ALREADY_BOOKED = ("This user already has a booking for this event. The limit is one per user.", False)
     LIMIT_REACHED = ("The request would exceed a limit.", False)
+    UNPAID_LIMIT_REACHED = ("This user holds too many unpaid units. Pay for them, or cancel them.", False)
+    ADDRESS_LIMIT_REACHED = (
+        "Buyers behind this network address hold too many unpaid units. Pay for yours, or try again later.",
+        False,
+    )
+    TOO_MANY_EXPIRED_HOLDS = (
+        "Too many holds in a row have expired without a payment. Wait for the number of seconds in Retry-After.",
+        False,
+    )
     SEAT_TAKEN = ("Someone else has one of these seats. Choose other seats.", False)
     SOLD_OUT = ("Not enough units are left. Ask for fewer, or choose another pool.", False)
     ORPHAN_SEAT = ("This choice would leave a single empty seat. Choose seats that leave no gap.", False)
@@ -45,7 +55,7 @@ class Refusal(Enum):
     ALREADY_CONFIRMED = ("The booking is already confirmed.", False)
     ALREADY_REJECTED = ("The booking was rejected. Start a new hold.", False)
     ALREADY_CANCELLED = ("The booking was cancelled. Start a new hold.", False)
-    ALREADY_TRANSFERRED = ("Someone else transferred the booking at the same time. Fetch it again.", False)
+    ALREADY_TRANSFERRED = ("The booking was transferred to someone else in the meantime.", False)
     ALREADY_REFUNDED = ("The booking was refunded. Start a new hold.", False)
     ALREADY_COMPLETED = ("The event is over and the booking is completed.", False)
     NOT_SUBMITTED = ("The booking has no payment receipt to review.", False)
@@ -87,6 +97,8 @@ class Refused(Struct, frozen=True):
     # When and where a ticket was used before.
     checked_in_at: datetime | None = None
     gate: str | None = None
+    # The number of seconds after which the same request may succeed.
+    retry_after: int | None = None
 
 
 class RefusedError(Exception):
@@ -101,6 +113,7 @@ class RefusedError(Exception):
         errors: tuple[FieldError, ...] = (),
         checked_in_at: datetime | None = None,
         gate: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(detail or refusal.title)
-        self.refused = Refused(refusal, detail, conflicts, errors, checked_in_at, gate)
+        self.refused = Refused(refusal, detail, conflicts, errors, checked_in_at, gate, retry_after)

@@ -4,7 +4,6 @@ Every captured payment ends in exactly one outcome: it fulfils or revives its bo
 reviews it. Results that a provider reports twice, or out of order, change nothing the second time.
 """
 
-from datetime import datetime
 from typing import Final
 
 from msgspec import structs
@@ -12,6 +11,7 @@ from msgspec import structs
 from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment, StartPayment, SubmitReceipt
 from holdfast.core.event_state import EventState
+from holdfast.core.hoarding import check_late_receipt
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal, RefusedError
@@ -22,11 +22,21 @@ from holdfast.core.transitions import apply_verb, end_with_event, extend_hold, f
 PAYMENTS_MAX: Final = 50
 RECEIPTS_MAX: Final = 20
 
+_DISPUTE_REASONS: Final = {
+    PaymentResult.DISPUTED: Reason.DISPUTED,
+    PaymentResult.DISPUTE_WON: Reason.DISPUTE_WON,
+    PaymentResult.DISPUTE_LOST: Reason.DISPUTE_LOST,
+}
+# Only a person can end these reviews. The provider cannot refund money that a bank has taken back. It would answer a
+# repeated refund with the failed one, which has the same idempotency key, and it may report the failed one late.
+_ENDED_BY_HAND: Final = frozenset({Reason.REFUND_FAILED, Reason.DISPUTED, Reason.DISPUTE_LOST})
+
 
 def start_payment(state: EventState, command: StartPayment) -> Accepted:
     booking = end_with_event(state, find_booking(state, command))
     earlier = next((p for p in booking.payments if p.request_key == command.request_key), None)
-    if earlier is not None:
+    # A customer cannot see the payments of a transferred booking, not even one that came back to them.
+    if earlier is not None and (command.owner is None or not booking.was_transferred):
         if earlier.fingerprint != command.fingerprint:
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
         return Accepted(booking, state.layout, state.now, replayed=earlier.id != command.payment, payment=earlier)
@@ -58,6 +68,8 @@ def submit_receipt(state: EventState, command: SubmitReceipt) -> Accepted:
         raise RefusedError(Refusal.LIMIT_REACHED, f"A booking can have at most {RECEIPTS_MAX} receipts.")
     if booking.status is not Status.PAYMENT_SUBMITTED:
         _check_payment_count(booking)
+        if booking.status is Status.EXPIRED:
+            check_late_receipt(state, booking)
         booking = apply_verb(state, booking, Verb.SUBMIT, command.actor)
         booking = state.record_payment(booking, _submitted_payment(state, booking, command), command.actor)
     if is_new:
@@ -74,11 +86,20 @@ def settle_payment(state: EventState, command: SettlePayment) -> Accepted:
                 booking = _capture(state, booking, payment, command.actor)
             else:
                 booking = _review_wrong_amount(state, booking, payment, command)
+        case PaymentResult.CAPTURED if payment.capture_assumed:
+            booking = _confirm_assumed_capture(state, booking, payment, command)
         case PaymentResult.FAILED if payment.status is PaymentStatus.STARTED:
             failed = structs.replace(payment, status=PaymentStatus.FAILED)
             booking = state.record_payment(booking, failed, command.actor)
+        case PaymentResult.REFUND_ACCEPTED if payment.status is PaymentStatus.REFUND_DUE:
+            booking = _record_refund(state, booking, payment, command.actor)
         case PaymentResult.REFUNDED if payment.status is PaymentStatus.REFUND_DUE or _provider_can_refund(payment):
             booking = _record_refund(state, booking, payment, command.actor)
+        case PaymentResult.REFUND_FAILED if _was_refunded_by_provider(payment):
+            in_review = _in_review(state, payment, Reason.REFUND_FAILED)
+            booking = state.record_payment(booking, in_review, command.actor)
+        case PaymentResult.DISPUTED | PaymentResult.DISPUTE_WON | PaymentResult.DISPUTE_LOST:
+            booking = _record_dispute(state, booking, payment, command)
         case _:
             pass
     return Accepted(booking, state.layout, state.now, payment=booking.payment(command.payment))
@@ -95,14 +116,15 @@ def resolve_payment(state: EventState, command: ResolvePayment) -> Accepted:
                 )
                 booking = state.record_payment(booking, in_review, command.actor)
         case Remedy.REFUND:
-            if payment.status is PaymentStatus.REVIEW and payment.provider != RECEIPT:
-                due = _refund_due(payment, command.reason, payment.captured_at or state.now)
+            if _can_refund_after_review(payment):
+                due = _refund_due(_assume_capture(state, payment), command.reason)
                 booking = state.record_payment(booking, due, command.actor)
             elif payment.status not in (PaymentStatus.REFUND_DUE, PaymentStatus.REFUNDED):
                 raise RefusedError(Refusal.NOT_REFUNDABLE)
         case Remedy.BY_HAND:
             if payment.status is PaymentStatus.REVIEW:
-                booking = _record_refund(state, booking, payment, command.actor, command.reason)
+                by_hand = _refunded(_assume_capture(state, payment), command.reason)
+                booking = state.record_payment(booking, by_hand, command.actor)
             elif payment.status is not PaymentStatus.REFUNDED:
                 raise RefusedError(Refusal.NOT_REFUNDABLE)
     return Accepted(booking, state.layout, state.now, payment=booking.payment(command.payment))
@@ -155,7 +177,8 @@ def _capture(state: EventState, booking: Booking, payment: Payment, actor: str) 
     """Record a capture of the right amount. It confirms the booking, revives an expired one, or becomes a refund."""
     refusal = _capture_refusal(state, booking)
     if refusal is not None:
-        return state.record_payment(booking, _refund_due(payment, refusal.code, state.now), actor, is_unexpected=True)
+        due = _refund_due(structs.replace(payment, captured_at=state.now), refusal.code)
+        return state.record_payment(booking, due, actor, is_unexpected=True)
     late = booking.status is Status.EXPIRED
     captured = structs.replace(
         payment,
@@ -169,13 +192,87 @@ def _capture(state: EventState, booking: Booking, payment: Payment, actor: str) 
 
 def _provider_can_refund(payment: Payment) -> bool:
     """A merchant can refund at the provider's site without us. Receipts have no provider."""
-    return payment.provider != RECEIPT and payment.status is not PaymentStatus.REFUNDED
+    is_open_to_refunds = payment.status is not PaymentStatus.REFUNDED and not _is_ended_by_hand(payment)
+    return payment.provider != RECEIPT and is_open_to_refunds
 
 
-def _refund_due(payment: Payment, reason: str | None, captured_at: datetime) -> Payment:
-    """Requesting a refund implies that the money was captured."""
+def _can_refund_after_review(payment: Payment) -> bool:
+    is_in_review = payment.status is PaymentStatus.REVIEW
+    return is_in_review and payment.provider != RECEIPT and not _is_ended_by_hand(payment)
+
+
+def _is_ended_by_hand(payment: Payment) -> bool:
+    return payment.status is PaymentStatus.REVIEW and payment.reason in _ENDED_BY_HAND
+
+
+def _was_refunded_by_provider(payment: Payment) -> bool:
+    """A refund can fail before we have recorded that the provider accepted it."""
+    is_refunded = payment.status in (PaymentStatus.REFUND_DUE, PaymentStatus.REFUNDED)
+    return is_refunded and payment.provider != RECEIPT
+
+
+def _assume_capture(state: EventState, payment: Payment) -> Payment:
+    """A person who refunds a payment says that the money was captured, even if we never learned of it."""
+    if payment.captured_at is not None:
+        return payment
+    return structs.replace(payment, captured_at=state.now, capture_assumed=True)
+
+
+def _confirm_assumed_capture(state: EventState, booking: Booking, payment: Payment, command: SettlePayment) -> Booking:
+    """The provider reports a capture that staff have already dealt with. If they recorded a refund by hand, the buyer
+    may already have the money. A refund here could be the second one, so a person decides."""
+    known = structs.replace(payment, capture_assumed=False)
+    if payment.status is PaymentStatus.REFUND_DUE:
+        return state.record_payment(booking, known, command.actor)
+    received = (command.amount, command.currency)
+    return state.record_payment(
+        booking,
+        _in_review(state, known, Reason.CAPTURED_AFTER_ALL),
+        command.actor,
+        received=(None, None) if received == (payment.amount, payment.currency) else received,
+    )
+
+
+def _record_dispute(state: EventState, booking: Booking, payment: Payment, command: SettlePayment) -> Booking:
+    """A person decides about a disputed payment and its booking, which stays as it is."""
+    reason = _DISPUTE_REASONS[command.result]
+    if payment.provider == RECEIPT or _is_old_dispute(payment, reason):
+        return booking
+    return state.record_payment(booking, _in_review(state, payment, reason), command.actor)
+
+
+def _is_old_dispute(payment: Payment, reason: Reason) -> bool:
+    """A dispute cannot start after its end. A won dispute matters only to a payment in review or refunded."""
+    known = payment.reason if payment.status is PaymentStatus.REVIEW else None
+    if reason is Reason.DISPUTED:
+        return known in _DISPUTE_REASONS.values()
+    if reason is Reason.DISPUTE_WON and payment.status not in (PaymentStatus.REVIEW, PaymentStatus.REFUNDED):
+        return True
+    return known == reason
+
+
+def _in_review(state: EventState, payment: Payment, reason: Reason) -> Payment:
+    """Every cause of this review proves that the provider captured the money."""
     return structs.replace(
-        payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason, captured_at=captured_at
+        payment,
+        status=PaymentStatus.REVIEW,
+        outcome=PaymentOutcome.REVIEW,
+        captured_at=payment.captured_at or state.now,
+        capture_assumed=False,
+        reason=reason,
+    )
+
+
+def _refund_due(payment: Payment, reason: str | None) -> Payment:
+    return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=reason)
+
+
+def _refunded(payment: Payment, reason: str | None = None) -> Payment:
+    return structs.replace(
+        payment,
+        status=PaymentStatus.REFUNDED,
+        outcome=PaymentOutcome.REFUNDED,
+        reason=reason or payment.reason,
     )
 
 
@@ -189,29 +286,16 @@ def _capture_refusal(state: EventState, booking: Booking) -> Refusal | None:
 
 
 def _review_wrong_amount(state: EventState, booking: Booking, payment: Payment, command: SettlePayment) -> Booking:
-    in_review = structs.replace(
-        payment,
-        status=PaymentStatus.REVIEW,
-        outcome=PaymentOutcome.REVIEW,
-        captured_at=state.now,
-        reason=Reason.WRONG_AMOUNT,
-    )
+    in_review = _in_review(state, payment, Reason.WRONG_AMOUNT)
     return state.record_payment(booking, in_review, command.actor, received=(command.amount, command.currency))
 
 
-def _record_refund(
-    state: EventState, booking: Booking, payment: Payment, actor: str, reason: str | None = None
-) -> Booking:
-    """The buyer has the money back, even if we never learned that it was captured. A booking that this payment paid
-    for ends with it."""
+def _record_refund(state: EventState, booking: Booking, payment: Payment, actor: str) -> Booking:
+    """The provider refunds the money, which proves that it had captured it. A booking that this payment paid for ends
+    with it."""
+    captured_at = payment.captured_at or state.now
+    refunded = _refunded(structs.replace(payment, captured_at=captured_at, capture_assumed=False))
     paid_for_booking = payment.status is PaymentStatus.SUCCEEDED
-    refunded = structs.replace(
-        payment,
-        status=PaymentStatus.REFUNDED,
-        outcome=PaymentOutcome.REFUNDED,
-        captured_at=payment.captured_at or state.now,
-        reason=reason or payment.reason,
-    )
     booking = state.record_payment(booking, refunded, actor)
     if paid_for_booking and booking.status is Status.CONFIRMED:
         booking = apply_verb(state, booking, Verb.REFUND, actor, Reason.REFUNDED_BY_PROVIDER)

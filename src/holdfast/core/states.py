@@ -217,8 +217,7 @@ HOLDING: Final = frozenset(status for status in Status if CLAIMS[status] is Clai
 SOLD: Final = frozenset(status for status in Status if CLAIMS[status] is Claim.SOLD)
 CLAIMING: Final = HOLDING | SOLD
 
-# These accept a receipt, or a payment at a provider.
-SUBMITTABLE: Final = frozenset(status for status in Status if isinstance(TRANSITIONS[status, Verb.SUBMIT], Status))
+# These accept a payment at a provider.
 PAYABLE: Final = frozenset(status for status in Status if isinstance(TRANSITIONS[status, Verb.START_PAYMENT], Status))
 
 Edge = tuple[Status | None, Status, str]

@@ -15,13 +15,22 @@ GENERATIONS_MAX: Final = 65_535
 
 def transfer_booking(state: EventState, command: TransferBooking) -> Accepted:
     """Transferring a booking to its present owner changes nothing."""
-    booking = end_with_event(state, find_booking(state, command))
+    booking = find_booking(state, command)
+    if command.user != booking.user and booking.id in state.checked_in:
+        raise RefusedError(
+            Refusal.ALREADY_CHECKED_IN,
+            "Someone has entered with a ticket of this booking, so you can no longer transfer it.",
+        )
+    booking = end_with_event(state, booking)
     target = TRANSITIONS[booking.status, Verb.TRANSFER]
     if isinstance(target, Refusal):
         raise RefusedError(target)
     if command.user != booking.user:
         if command.generation != booking.generation:
-            raise RefusedError(Refusal.ALREADY_TRANSFERRED)
+            raise RefusedError(
+                Refusal.ALREADY_TRANSFERRED,
+                "Someone else transferred the booking at the same time. Fetch the booking again.",
+            )
         if booking.generation >= GENERATIONS_MAX:
             raise RefusedError(Refusal.LIMIT_REACHED, "The booking was transferred too many times.")
         check_user_limits(state, command.user, booking.lines)

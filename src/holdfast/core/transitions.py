@@ -93,11 +93,17 @@ def _follow_booking(payment: Payment, status: Status) -> Payment | None:
         new_status, reason = _SUBMITTED_PAYMENTS_BECOME[status]
         outcome = PaymentOutcome.REVIEW if new_status is PaymentStatus.REVIEW else None
         return structs.replace(payment, status=new_status, outcome=outcome, reason=reason)
-    if payment.status is PaymentStatus.SUCCEEDED and status not in CLAIMING:
+    if _is_kept(payment) and status not in CLAIMING:
         return structs.replace(payment, status=PaymentStatus.REFUND_DUE, outcome=None, reason=Reason.BOOKING_GIVEN_UP)
     if payment.status is PaymentStatus.STARTED and payment.provider == RECEIPT and status in _ENDED:
         return structs.replace(payment, status=PaymentStatus.FAILED)
     return None
+
+
+def _is_kept(payment: Payment) -> bool:
+    """The merchant also keeps a payment whose dispute they won, although it is still in review."""
+    is_won = payment.status is PaymentStatus.REVIEW and payment.reason == Reason.DISPUTE_WON
+    return payment.status is PaymentStatus.SUCCEEDED or is_won
 
 
 def _capture_submitted(state: EventState, booking: Booking, actor: str) -> Booking:

@@ -17,6 +17,9 @@ ORG: Final = "demo"
 ACTOR: Final = "demo"
 SATURDAY: Final = 5
 
+# More than the demo's events have.
+EVENTS_BYTES_MAX: Final = 1024 * 1024
+
 
 class _DemoEventRow(Struct, frozen=True):
     id: bytes
@@ -28,7 +31,10 @@ async def fill_demo(database: Database) -> list[str]:
     await create_org(database, ORG, "Holdfast Demo")
     org: bytes = await database.shared.fetchval(sql.credentials.org_by_slug, ORG)
     rows = await database.org(org).rows(
-        _DemoEventRow, *sql.reads.events(org=org, only_published=False, status=None, after=None, limit=200)
+        _DemoEventRow,
+        *sql.reads.events(
+            org=org, only_published=False, status=None, after=None, limit=200, bytes_max=EVENTS_BYTES_MAX
+        ),
     )
     existing = {row.title: row.id for row in rows}
     lines = []

@@ -33,10 +33,7 @@ async def run_once(database: Database) -> list[Finding]:
     """Audit up to `EVENTS_MAX` events whose journal has grown since their last audit, and store the findings."""
     findings: list[Finding] = []
     for row in await database.all_events.fetch(sql.worker.events_to_audit, EVENTS_MAX):
-        event: bytes = row["id"]
-        event_findings, version = await audit_event(database, event)
-        await database.event(event).execute(sql.worker.save_audit, event, version, document(event_findings))
-        findings += event_findings
+        findings += await _audit_and_save(database, row["id"])
     for finding in findings:
         log.error(
             "audit_finding",
@@ -45,6 +42,18 @@ async def run_once(database: Database) -> list[Finding]:
             subject=finding.subject,
             detail=finding.detail,
         )
+    return findings
+
+
+async def _audit_and_save(database: Database, event: bytes) -> list[Finding]:
+    """If the audit of one event fails, the others go on, and the event waits behind them for its next audit."""
+    try:
+        findings, version = await audit_event(database, event)
+    except Exception as error:
+        log.error("audit_failed", finding_event=ids.format_event_id(event), error=type(error).__name__)
+        await database.event(event).execute(sql.worker.postpone_audit, event)
+        return []
+    await database.event(event).execute(sql.worker.save_audit, event, version, document(findings))
     return findings
 
 

@@ -1,7 +1,8 @@
 """One batch: commands to any number of events, decided and saved in one transaction."""
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from holdfast import sql
@@ -9,36 +10,78 @@ from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome, decide, end_bookings, expire_due
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.layout_cache import LayoutCache
-from holdfast.engine.load import LoadedBatch, load_batch
+from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
 from holdfast.engine.save import save
 from holdfast.runtime.db import Connection
 
-ENDINGS_MAX: Final = 500
+# How many bookings one sweep expires, and how many it ends.
+SWEEP_MAX: Final = 500
+NOT_FOUND: Final = Refused(Refusal.NOT_FOUND)
 
 
-async def run_batch(connection: Connection, layouts: LayoutCache, commands: Sequence[Command]) -> list[Outcome]:
-    """One outcome per command, in order. When this returns, the transaction is committed."""
+async def run_batch(
+    connection: Connection, layouts: LayoutCache, commands: Sequence[Command], lock_seconds: float | None = None
+) -> list[Outcome | None]:
+    """One outcome per command, in order. When this returns, the transaction is committed.
+
+    With `lock_seconds`, the batch waits that long for locks. Without it, the batch waits for nothing: the outcome is
+    None for events that are locked, that have a large layout to load, or that have many due holds."""
     by_event: dict[bytes, list[Command]] = defaultdict(list)
     for command in commands:
         by_event[command.event].append(command)
-    while True:
+    if lock_seconds is None:
         async with _Transaction(connection) as transaction:
-            loaded = await load_batch(connection, layouts, by_event)
-            if not loaded.unfinished:
-                outcomes = {event: iter(decide(state, by_event[event])) for event, state in loaded.states.items()}
-                await transaction.commit(loaded)
-                break
-            for state in loaded.states.values():
-                expire_due(state)
+            loaded = await load_free_events(connection, layouts, by_event)
+            outcomes = _decide(loaded, by_event)
             await transaction.commit(loaded)
-    return [next(outcomes[c.event]) if c.event in outcomes else Refused(Refusal.NOT_FOUND) for c in commands]
+        left_out = loaded.left_out | loaded.unfinished
+    else:
+        outcomes = await _run_until_finished(connection, layouts, by_event, lock_seconds)
+        left_out = set()
+    return [
+        next(outcomes[c.event]) if c.event in outcomes else None if c.event in left_out else NOT_FOUND for c in commands
+    ]
 
 
-async def sweep(connection: Connection, layouts: LayoutCache, event: bytes, lock: str = sql.engine.lock) -> int:
-    """Expire the event's due holds and, if it is completed or cancelled, end its bookings, up to the limits of one
-    batch. Returns how many bookings it ended."""
+async def _run_until_finished(
+    connection: Connection, layouts: LayoutCache, by_event: Mapping[bytes, list[Command]], lock_seconds: float
+) -> dict[bytes, Iterator[Outcome]]:
+    """Expire the due holds of each event before its commands, in as many transactions as that takes."""
+    await layouts.reload_large(connection, by_event)
+    outcomes: dict[bytes, Iterator[Outcome]] = {}
+    left = by_event
+    while left:
+        async with _Transaction(connection, lock_seconds) as transaction:
+            loaded = await load_batch(connection, layouts, left)
+            outcomes |= _decide(loaded, left)
+            await transaction.commit(loaded)
+        left = {event: by_event[event] for event in loaded.unfinished}
+    return outcomes
+
+
+def _decide(loaded: LoadedBatch, by_event: Mapping[bytes, list[Command]]) -> dict[bytes, Iterator[Outcome]]:
+    """The outcomes of each event. An unfinished one has none: it only expires what was loaded of its due holds."""
+    outcomes = {}
+    for event, state in loaded.states.items():
+        if event in loaded.unfinished:
+            expire_due(state)
+        else:
+            outcomes[event] = iter(decide(state, by_event[event]))
+    return outcomes
+
+
+async def sweep(
+    connection: Connection,
+    layouts: LayoutCache,
+    event: bytes,
+    lock: str = sql.engine.lock,
+    bookings_max: int = SWEEP_MAX,
+) -> int:
+    """Expire up to `bookings_max` due holds of the event and, if it is completed or cancelled, end up to as many of its
+    bookings. Returns how many bookings it ended."""
+    await layouts.reload_large(connection, [event])
     async with _Transaction(connection) as transaction:
-        loaded = await load_batch(connection, layouts, {event: []}, lock, ending_max=ENDINGS_MAX)
+        loaded = await load_batch(connection, layouts, {event: []}, lock, due_max=bookings_max, ending_max=bookings_max)
         ended = sum(expire_due(state) + end_bookings(state) for state in loaded.states.values())
         await transaction.commit(loaded)
     return ended
@@ -47,11 +90,14 @@ async def sweep(connection: Connection, layouts: LayoutCache, event: bytes, lock
 class _Transaction:
     """BEGIN and COMMIT, with the save in between if there is anything to save."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, lock_seconds: float | None = None) -> None:
         self._connection = connection
+        self._begin = "BEGIN"
+        if lock_seconds is not None:
+            self._begin += f"; SET LOCAL lock_timeout = {math.ceil(lock_seconds * 1000)}"
 
     async def __aenter__(self) -> "_Transaction":
-        await self._connection.execute("BEGIN")
+        await self._connection.execute(self._begin)
         return self
 
     async def commit(self, loaded: LoadedBatch) -> None:

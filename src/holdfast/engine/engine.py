@@ -2,23 +2,27 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
 from holdfast.core.layout import Layout
-from holdfast.engine.batch import sweep
 from holdfast.engine.lane import Lane
 from holdfast.engine.layout_cache import LayoutCache
+from holdfast.engine.slow_event import SpareConnections
+from holdfast.engine.sweeper import SweeperPool
 from holdfast.runtime import db
+from holdfast.runtime.supervision import TaskHealth
 
 
 class Engine:
-    def __init__(self, url: str, lanes: int) -> None:
-        self._url = url
+    def __init__(self, url: str, lanes: int, health: TaskHealth | None = None) -> None:
         self._layouts = LayoutCache()
-        self._sweeper: db.Connection | None = None
-        self._sweeping = asyncio.Lock()
-        self._lanes = [Lane(lambda: db.connect_lane(url), self._layouts) for _ in range(lanes)]
+        connect = partial(db.connect_lane, url)
+        self._spares = SpareConnections(connect, self._layouts)
+        self._sweepers = SweeperPool(connect, self._layouts)
+        health = health or TaskHealth()
+        self._lanes = [Lane(connect, self._layouts, self._spares, health, f"lane-{n}") for n in range(1, lanes + 1)]
 
     def start(self) -> None:
         for lane in self._lanes:
@@ -26,8 +30,8 @@ class Engine:
 
     async def close(self) -> None:
         await asyncio.gather(*(lane.close() for lane in self._lanes))
-        if self._sweeper is not None:
-            self._sweeper.terminate()
+        await self._spares.close()
+        self._sweepers.close()
 
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         """Queue a command. All commands to one event go to the same lane, so that they share a batch."""
@@ -35,11 +39,8 @@ class Engine:
 
     async def sweep(self, event: bytes) -> int:
         """Expire due holds and, if the event has ended, end its bookings, up to the limits of one batch. Returns how
-        many bookings it ended."""
-        async with self._sweeping:
-            if self._sweeper is None or self._sweeper.is_closed():
-                self._sweeper = await db.connect_lane(self._url)
-            return await sweep(self._sweeper, self._layouts, event)
+        many bookings it ended. An event whose sweep fails does not delay the others."""
+        return await self._sweepers.sweep(event)
 
     async def layouts(self, database: db.Database, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         """The layouts of these events. Those that the cache lacks are read from the database."""

@@ -1,5 +1,6 @@
 """Creating and changing events. This is rare, so each change has its own transaction, under the event's lock."""
 
+import asyncio
 from collections import Counter
 from datetime import datetime
 from typing import Any, Final
@@ -8,17 +9,20 @@ from msgspec import UNSET, Struct, to_builtins
 
 from holdfast import sql
 from holdfast.core.event_schemas import (
+    TARIFFS_MAX,
     EventChange,
     EventNew,
-    NumberedStock,
     NumberedTariff,
     PoolChange,
     PoolNew,
     TariffNew,
     check_end,
+    check_pools,
+    count_seats,
     invalid_field,
     merge_policy,
     number_stock,
+    too_many_tariffs,
 )
 from holdfast.core.journal import (
     EVENT_CANCELLED,
@@ -32,13 +36,16 @@ from holdfast.core.journal import (
 )
 from holdfast.core.notification_rules import webhook_kind
 from holdfast.core.policy import PRESETS, Policy
+from holdfast.core.quotas import OrgUsage, Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.engine.rows import document
-from holdfast.runtime.db import Database, DatabaseScope
+from holdfast.runtime.db import Database, DatabaseScope, Record, read_row
 from holdfast.runtime.ids import format_event_id, new_id
 
 CHANGE_MAX: Final = 2_000
+ENCODED_SEATS: Final = 5_000
+DEFAULT_QUOTAS: Final = Quotas()
 ENTRY_KINDS: Final = {
     EventStatus.ACTIVE: EVENT_PUBLISHED,
     EventStatus.COMPLETED: EVENT_COMPLETED,
@@ -85,10 +92,23 @@ class _NamedSeat(Struct, frozen=True):
     taken: bool
 
 
-async def create_event(database: Database, org: bytes, new: EventNew, actor: str) -> bytes:
+class _StockDocuments(Struct, frozen=True):
+    """New pools, tariffs and seats as the database takes them."""
+
+    pools: str
+    tariffs: str
+    seats: str
+    labels: list[str]
+
+
+async def create_event(
+    database: Database, org: bytes, new: EventNew, actor: str, quotas: Quotas = DEFAULT_QUOTAS
+) -> bytes:
     """Create a draft. Buyers see it after somebody publishes it."""
     policy = merge_policy(PRESETS[new.preset] if new.preset else Policy(), new.policy)
-    stock = number_stock(new.pools)
+    seats = count_seats(new.pools)
+    await _check_quotas(database.org(org), org, quotas, new_events=1, new_seats=seats)
+    stock = await asyncio.to_thread(_prepare_stock, new.pools)
     event = new_id()
     async with database.event(event).transaction() as scope:
         await scope.execute(
@@ -104,6 +124,7 @@ async def create_event(database: Database, org: bytes, new: EventNew, actor: str
                 tax_bps=new.tax_bps,
                 policy=document(policy),
                 details=document(new.details),
+                seat_count=seats,
             )
         )
         await scope.execute(sql.events.insert_first_entry, event, actor)
@@ -111,18 +132,31 @@ async def create_event(database: Database, org: bytes, new: EventNew, actor: str
     return event
 
 
-async def change_event(database: Database, org: bytes, event: bytes, change: EventChange, actor: str) -> None:
+async def change_event(
+    database: Database, org: bytes, event: bytes, change: EventChange, actor: str, quotas: Quotas = DEFAULT_QUOTAS
+) -> None:
     async with database.event(event).transaction() as scope:
         locked = await _lock_event(scope, org, event)
         if locked.status in ENDINGS:
             raise RefusedError(Refusal.EVENT_ENDED)
         await _change_event_row(scope, event, locked, change)
-        await _change_pools(scope, event, change.pools)
+        await _change_pools(scope, org, event, change.pools, quotas)
         seats = await _change_seats(scope, event, change.block_seats, blocked=True)
         seats |= await _change_seats(scope, event, change.unblock_seats, blocked=False)
         pools = await _pool_states(scope, event) if change.pools or seats else {}
         data = EntryData(seats, pools, change=_describe_change(change))
-        await _insert_revision(scope, event, EVENT_CHANGED, actor, data)
+        changes_seats = bool(seats) or any(pool.seats is not UNSET for pool in change.pools)
+        await _insert_revision(scope, event, EVENT_CHANGED, actor, data, changes_seats=changes_seats)
+
+
+async def _check_quotas(
+    scope: DatabaseScope, org: bytes, quotas: Quotas, *, new_events: int = 0, new_seats: int = 0
+) -> None:
+    """This takes no lock, because inserting a large hall would block the org's other requests. Simultaneous requests
+    can therefore exceed a quota, each by one event."""
+    usage = await scope.row(OrgUsage, sql.events.org_usage, org)
+    assert usage is not None
+    quotas.check(usage, new_events=new_events, new_seats=new_seats)
 
 
 async def set_status(database: Database, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
@@ -139,7 +173,9 @@ async def set_status(database: Database, org: bytes, event: bytes, status: Event
         await _insert_revision(scope, event, ENTRY_KINDS[status], actor, NO_CHANGE)
 
 
-async def _insert_revision(scope: DatabaseScope, event: bytes, kind: str, actor: str, data: EntryData) -> None:
+async def _insert_revision(
+    scope: DatabaseScope, event: bytes, kind: str, actor: str, data: EntryData, *, changes_seats: bool = False
+) -> None:
     await scope.execute(
         *sql.events.insert_revision(
             event=event,
@@ -148,6 +184,7 @@ async def _insert_revision(scope: DatabaseScope, event: bytes, kind: str, actor:
             public_id=format_event_id(event),
             actor=actor,
             data=document(data),
+            changes_seats=changes_seats,
         )
     )
 
@@ -177,7 +214,9 @@ async def _change_event_row(scope: DatabaseScope, event: bytes, locked: _LockedE
     )
 
 
-async def _change_pools(scope: DatabaseScope, event: bytes, changes: list[PoolChange]) -> None:
+async def _change_pools(
+    scope: DatabaseScope, org: bytes, event: bytes, changes: list[PoolChange], quotas: Quotas
+) -> None:
     if not changes:
         return
     pools = {pool.code: pool for pool in await scope.rows(_PoolCounts, sql.events.pools, event)}
@@ -186,9 +225,22 @@ async def _change_pools(scope: DatabaseScope, event: bytes, changes: list[PoolCh
         if change.code in pools:
             await _change_pool(scope, event, pools[change.code], change)
     if added:
-        stock = number_stock(added, len(pools), await scope.fetchval(sql.events.count_seats, event))
-        await _refuse_used_labels(scope, event, stock)
-        await _insert_stock(scope, event, stock)
+        await _add_pools(scope, org, event, len(pools), added, quotas)
+    if await scope.fetchval(sql.events.count_tariffs, event) > TARIFFS_MAX:
+        raise too_many_tariffs()
+
+
+async def _add_pools(
+    scope: DatabaseScope, org: bytes, event: bytes, known_pools: int, added: list[PoolNew], quotas: Quotas
+) -> None:
+    known_seats: int = await scope.fetchval(sql.events.count_seats, event)
+    check_pools(added, known_pools, known_seats=known_seats)
+    new_seats = count_seats(added)
+    await _check_quotas(scope, org, quotas, new_seats=new_seats)
+    stock = await asyncio.to_thread(_prepare_stock, added, known_pools, known_seats)
+    await _refuse_used_labels(scope, event, stock)
+    await _insert_stock(scope, event, stock)
+    await scope.execute(sql.events.add_seats, event, new_seats)
 
 
 def _new_pool(change: PoolChange) -> PoolNew:
@@ -238,14 +290,11 @@ async def _change_seats(
     scope: DatabaseScope, event: bytes, labels: list[str], *, blocked: bool
 ) -> dict[str, SeatState]:
     """Block seats, or put them back on sale. Only free seats can be blocked."""
-    seats = await scope.rows(_NamedSeat, sql.events.seats_by_label, event, labels) if labels else []
-    unknown = tuple(sorted(set(labels) - {seat.label for seat in seats}))
-    if unknown:
-        raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {', '.join(unknown)}.", conflicts=unknown)
-    taken = tuple(seat.label for seat in seats if seat.taken)
-    if blocked and taken:
-        raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
-    changing = [seat for seat in seats if seat.blocked is not blocked]
+    if not labels:
+        return {}
+    rows = await scope.fetch(sql.events.seats_by_label, event, labels)
+    # A request may name half a hall.
+    changing = await asyncio.to_thread(_seats_to_change, labels, rows, blocked=blocked)
     await scope.execute(sql.events.set_blocked, event, [seat.number for seat in changing], blocked)
     for pool, count in Counter(seat.pool for seat in changing).items():
         await scope.execute(sql.events.shift_capacity, event, pool, -count if blocked else count)
@@ -253,15 +302,36 @@ async def _change_seats(
     return {seat.label: state for seat in changing}
 
 
-async def _insert_stock(scope: DatabaseScope, event: bytes, stock: NumberedStock) -> None:
-    await scope.execute(sql.events.insert_pools, event, document(stock.pools))
-    await scope.execute(sql.events.insert_tariffs, event, document(stock.tariffs))
-    if stock.seats:
-        await scope.execute(sql.events.insert_seats, event, document(stock.seats))
+def _seats_to_change(labels: list[str], rows: list[Record], *, blocked: bool) -> list[_NamedSeat]:
+    seats = [read_row(_NamedSeat, row) for row in rows]
+    unknown = tuple(sorted(set(labels) - {seat.label for seat in seats}))
+    if unknown:
+        raise RefusedError(Refusal.UNKNOWN_SEAT, f"There is no seat {', '.join(unknown)}.", conflicts=unknown)
+    taken = tuple(seat.label for seat in seats if seat.taken)
+    if blocked and taken:
+        raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
+    return [seat for seat in seats if seat.blocked is not blocked]
 
 
-async def _refuse_used_labels(scope: DatabaseScope, event: bytes, stock: NumberedStock) -> None:
-    used = await scope.fetch(sql.events.labels_in_use, event, [seat.label for seat in stock.seats])
+def _prepare_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> _StockDocuments:
+    stock = number_stock(pools, first_pool, first_seat)
+    labels = [seat.label for seat in stock.seats]
+    # Encode piece by piece, because encoding blocks other threads.
+    pieces = [
+        document(stock.seats[start : start + ENCODED_SEATS])[1:-1] for start in range(0, len(labels), ENCODED_SEATS)
+    ]
+    return _StockDocuments(document(stock.pools), document(stock.tariffs), f"[{','.join(pieces)}]", labels)
+
+
+async def _insert_stock(scope: DatabaseScope, event: bytes, stock: _StockDocuments) -> None:
+    await scope.execute(sql.events.insert_pools, event, stock.pools)
+    await scope.execute(sql.events.insert_tariffs, event, stock.tariffs)
+    if stock.labels:
+        await scope.execute(sql.events.insert_seats, event, stock.seats)
+
+
+async def _refuse_used_labels(scope: DatabaseScope, event: bytes, stock: _StockDocuments) -> None:
+    used = await scope.fetch(sql.events.labels_in_use, event, stock.labels)
     if used:
         raise invalid_field("pools", f"has the seat label {used[0]['label']} twice")
 

@@ -9,6 +9,7 @@ from msgspec import Struct, json
 
 from holdfast import sql
 from holdfast.core.booking import Booking
+from holdfast.core.clients import FREE_BOOKING_SECONDS, ClientRecord, ClientRecords, ExpiryStreak
 from holdfast.core.commands import (
     Command,
     PlaceHold,
@@ -18,23 +19,26 @@ from holdfast.core.commands import (
     TransferBooking,
 )
 from holdfast.core.event_state import EventState, PoolCounter
+from holdfast.core.hoarding import ADDRESS_FACTOR, is_limited
 from holdfast.core.layout import Layout
 from holdfast.core.notification_rules import WebhookSubscription
+from holdfast.core.policy import Policy
 from holdfast.engine.layout_cache import LayoutCache
-from holdfast.runtime.db import Connection
+from holdfast.runtime.db import Connection, Record
 
 # How many due holds one batch expires in each event. The rest waits for the next batch.
 DUE_MAX: Final = 500
 
 
 class LoadedBatch(Struct):
-    """The loaded state of each event. `unfinished`: an event has more due holds than one batch expires.
-    `endpoints`: the webhook subscriptions of each org."""
+    """The loaded state of each event. `unfinished`: the events with more due holds than one batch expires.
+    `endpoints`: the webhook subscriptions of each org. `left_out`: events that exist and have no state here."""
 
     now: datetime
     states: dict[bytes, EventState]
-    unfinished: bool
+    unfinished: set[bytes]
     endpoints: dict[bytes, list[WebhookSubscription]]
+    left_out: set[bytes]
 
 
 class _Loaded(Struct):
@@ -45,7 +49,13 @@ class _Loaded(Struct):
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
 
 
+class _LoadedClients(Struct):
+    clients: list[tuple[bytes, bytes, int, int, datetime | None]] = []
+    streaks: list[tuple[bytes, str, int, datetime | None]] = []
+
+
 _decode_loaded: Final = json.Decoder(_Loaded).decode
+_decode_clients: Final = json.Decoder(_LoadedClients).decode
 
 
 async def load_batch(
@@ -53,20 +63,65 @@ async def load_batch(
     cache: LayoutCache,
     commands: Mapping[bytes, Sequence[Command]],
     lock: str = sql.engine.lock,
+    due_max: int = DUE_MAX,
     ending_max: int = 0,
 ) -> LoadedBatch:
-    """Load the events that the commands name, and up to `ending_max` bookings of each ended event. Events that do not
-    exist have no state, nor do locked events if `lock` skips them."""
+    """Load the events that the commands name, with up to `due_max` due holds each and, if they have ended, up to
+    `ending_max` bookings. Events that do not exist have no state, nor do locked events if `lock` skips them."""
     locked = await connection.fetch(lock, list(commands))
-    versions = {row["id"]: row["version"] for row in locked}
     layouts = await cache.get(connection, {row["id"]: row["revision"] for row in locked})
-    commands_to_locked = [command for event in versions for command in commands[event]]
-    loaded = await _load(connection, layouts, commands_to_locked, ending_max)
-    return _build_batch(loaded, layouts, versions)
+    return await _load_batch(connection, layouts, commands, locked, due_max, ending_max)
+
+
+async def load_free_events(
+    connection: Connection, cache: LayoutCache, commands: Mapping[bytes, Sequence[Command]]
+) -> LoadedBatch:
+    """Load the events that nobody has locked, except those that have a large layout to load first."""
+    locked = await connection.fetch(sql.engine.lock_if_free, list(commands))
+    layouts, large = await cache.get_small(connection, locked)
+    loaded = await _load_batch(connection, layouts, commands, locked)
+    missing = commands.keys() - {row["id"] for row in locked}
+    if missing:
+        large |= {row["id"] for row in await connection.fetch(sql.engine.revisions, list(missing))}
+    loaded.left_out = large
+    return loaded
+
+
+async def _load_batch(
+    connection: Connection,
+    layouts: Mapping[bytes, Layout],
+    commands: Mapping[bytes, Sequence[Command]],
+    locked: Sequence[Record],
+    due_max: int = DUE_MAX,
+    ending_max: int = 0,
+) -> LoadedBatch:
+    versions = {row["id"]: row["version"] for row in locked if row["id"] in layouts}
+    commands_to_load = [command for event in versions for command in commands[event]]
+    checked_in = await _load_checked_in(connection, commands_to_load)
+    loaded = await _load(connection, layouts, commands_to_load, due_max, ending_max)
+    limited = [
+        c for c in commands_to_load if isinstance(c, PlaceHold) and is_limited(layouts[c.event].policy, c.client)
+    ]
+    late = _late_receipt_clients(loaded, commands_to_load)
+    clients = _LoadedClients()
+    if limited or late:
+        clients = await _load_clients(connection, layouts, limited, late, loaded.now)
+    return _build_batch(loaded, clients, checked_in, layouts, versions)
+
+
+async def _load_checked_in(connection: Connection, commands: list[Command]) -> frozenset[bytes]:
+    """The bookings that cannot be transferred, because somebody has entered with one of their tickets. They stay locked
+    until the batch commits."""
+    transfers = [(command.event, command.booking) for command in commands if isinstance(command, TransferBooking)]
+    if not transfers:
+        return frozenset()
+    await connection.fetch(sql.engine.lock_transfers, *_columns(transfers))
+    rows = await connection.fetch(sql.engine.load_checked_in, *_columns(transfers))
+    return frozenset(row["booking_id"] for row in rows)
 
 
 async def _load(
-    connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], ending_max: int
+    connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], due_max: int, ending_max: int
 ) -> _Loaded:
     holds = [command for command in commands if isinstance(command, PlaceHold)]
     request_events, request_keys = _columns((command.event, command.request_key) for command in holds)
@@ -80,7 +135,7 @@ async def _load(
     document = await connection.fetchval(
         *sql.engine.load(
             events=list(layouts),
-            due_max=DUE_MAX,
+            due_max=due_max,
             request_events=request_events,
             request_keys=request_keys,
             booking_events=booking_events,
@@ -101,7 +156,38 @@ async def _load(
     return _decode_loaded(document)
 
 
-def _build_batch(loaded: _Loaded, layouts: Mapping[bytes, Layout], versions: dict[bytes, int]) -> LoadedBatch:
+async def _load_clients(
+    connection: Connection,
+    layouts: Mapping[bytes, Layout],
+    limited: list[PlaceHold],
+    late: set[tuple[bytes, bytes]],
+    now: datetime,
+) -> _LoadedClients:
+    """A separate statement, so that holds with secret keys do not pay for it."""
+    client_events, clients, client_outcomes = _columns(_clients_to_load(layouts, limited, late), 3)
+    guest_events, guests, guest_outcomes = _columns(_guests_to_load(layouts, limited), 3)
+    document = await connection.fetchval(
+        *sql.engine.load_clients(
+            now=now,
+            free_seconds=FREE_BOOKING_SECONDS,
+            client_events=client_events,
+            clients=clients,
+            client_outcomes=client_outcomes,
+            guest_events=guest_events,
+            guests=guests,
+            guest_outcomes=guest_outcomes,
+        )
+    )
+    return _decode_clients(document)
+
+
+def _build_batch(
+    loaded: _Loaded,
+    clients: _LoadedClients,
+    checked_in: frozenset[bytes],
+    layouts: Mapping[bytes, Layout],
+    versions: dict[bytes, int],
+) -> LoadedBatch:
     bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
     counters: dict[bytes, dict[int, PoolCounter]] = defaultdict(dict)
     taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
@@ -113,22 +199,73 @@ def _build_batch(loaded: _Loaded, layouts: Mapping[bytes, Layout], versions: dic
         counters[event][number] = PoolCounter(capacity, held, sold)
     for event, seat, owner in loaded.taken:
         taken[event][seat] = owner
+    by_client: dict[bytes, dict[bytes, ClientRecord]] = defaultdict(dict)
+    streaks: dict[bytes, dict[str, ExpiryStreak]] = defaultdict(dict)
+    for event, client, unpaid, expired, last_at in clients.clients:
+        by_client[event][client] = ClientRecord(unpaid, ExpiryStreak(expired, last_at))
+    for event, user, expired, last_at in clients.streaks:
+        streaks[event][user] = ExpiryStreak(expired, last_at)
     states = {
-        event: EventState(layouts[event], loaded.now, version, counters[event], bookings[event], taken[event])
+        event: EventState(
+            layouts[event],
+            loaded.now,
+            version,
+            counters[event],
+            bookings[event],
+            taken[event],
+            ClientRecords(by_client[event], streaks[event]),
+            checked_in,
+        )
         for event, version in versions.items()
     }
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
         endpoints[org].append(WebhookSubscription(endpoint, kinds))
-    return LoadedBatch(loaded.now, states, any(count >= DUE_MAX for count in due.values()), endpoints)
+    unfinished = {event for event, count in due.items() if count >= DUE_MAX}
+    return LoadedBatch(loaded.now, states, unfinished, endpoints, set())
 
 
 def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:
     return {
         (command.event, command.user)
         for command in commands
-        if isinstance(command, PlaceHold | TransferBooking) and layouts[command.event].policy.limits_users
+        if isinstance(command, PlaceHold | TransferBooking) and _needs_user(layouts[command.event].policy, command)
     }
+
+
+def _needs_user(policy: Policy, command: PlaceHold | TransferBooking) -> bool:
+    if policy.limits_users:
+        return True
+    has_limit = policy.max_unpaid_units_per_user is not None
+    return has_limit and isinstance(command, PlaceHold) and is_limited(policy, command.client)
+
+
+def _late_receipt_clients(loaded: _Loaded, commands: list[Command]) -> set[tuple[bytes, bytes]]:
+    """The addresses of expired bookings that a receipt may revive."""
+    submitted = {command.booking for command in commands if isinstance(command, SubmitReceipt)}
+    return {
+        (booking.event, booking.client)
+        for booking in (loaded.bookings if submitted else ())
+        if booking.id in submitted and booking.client is not None
+    }
+
+
+def _clients_to_load(
+    layouts: Mapping[bytes, Layout], limited: list[PlaceHold], late: set[tuple[bytes, bytes]]
+) -> set[tuple[bytes, bytes, int]]:
+    """Addresses, and how many outcomes of their bookings matter."""
+    asking = {(command.event, command.client.address) for command in limited if command.client is not None}
+    return {
+        (event, client, (layouts[event].policy.cooldown_after_expired or 0) * ADDRESS_FACTOR)
+        for event, client in asking | late
+    }
+
+
+def _guests_to_load(layouts: Mapping[bytes, Layout], limited: list[PlaceHold]) -> set[tuple[bytes, str, int]]:
+    wanted = [
+        (command.event, command.user, layouts[command.event].policy.cooldown_after_expired) for command in limited
+    ]
+    return {(event, user, expired_max) for event, user, expired_max in wanted if expired_max is not None}
 
 
 def _may_revive(command: Command) -> bool:

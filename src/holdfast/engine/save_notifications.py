@@ -7,8 +7,12 @@ from holdfast.core.notification_rules import (
     EMAIL,
     BookingWebhookData,
     EmailBody,
+    Notification,
     WebhookSubscription,
+    buyer_hash,
+    email_limit,
     notifications_for,
+    recipient_hash,
 )
 from holdfast.engine.load import LoadedBatch
 from holdfast.engine.rows import RowDocument, document
@@ -25,6 +29,8 @@ class NewDeliveryRow(RowDocument):
     booking: bytes
     kind: str
     body: EmailBody | BookingWebhookData
+    recipient_hash: bytes | None = None
+    buyer_hash: bytes | None = None
 
 
 async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
@@ -41,30 +47,26 @@ async def save_notifications(connection: Connection, loaded: LoadedBatch) -> Non
 def _delivery_rows(
     state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]
 ) -> list[NewDeliveryRow]:
-    booking = entry.booking
     return [
-        NewDeliveryRow(
-            booking.event,
-            entry.number,
-            n.target,
-            n.channel,
-            booking.org,
-            booking.id,
-            n.kind,
-            _body(state, entry, n.channel),
-        )
+        _email_row(entry, n) if n.channel == EMAIL else _new_row(entry, n, _webhook_data(state, entry))
         for n in notifications_for(entry, endpoints)
     ]
 
 
-def _body(state: EventState, entry: JournalEntry, channel: str) -> EmailBody | BookingWebhookData:
-    return _email_body(entry) if channel == EMAIL else _webhook_data(state, entry)
-
-
-def _email_body(entry: JournalEntry) -> EmailBody:
+def _new_row(entry: JournalEntry, n: Notification, body: EmailBody | BookingWebhookData) -> NewDeliveryRow:
     booking = entry.booking
+    return NewDeliveryRow(booking.event, entry.number, n.target, n.channel, booking.org, booking.id, n.kind, body)
+
+
+def _email_row(entry: JournalEntry, notification: Notification) -> NewDeliveryRow:
+    booking, limit = entry.booking, email_limit(entry)
     assert booking.email is not None
-    return EmailBody(booking.email, booking.language, booking.generation, booking.status, entry.data.reason)
+    body = EmailBody(booking.email, booking.language, booking.generation, booking.status, entry.data.reason, limit)
+    row = _new_row(entry, notification, body)
+    if limit is not None:
+        row.recipient_hash = recipient_hash(limit, booking.org, booking.email)
+        row.buyer_hash = buyer_hash(entry, limit)
+    return row
 
 
 def _webhook_data(state: EventState, entry: JournalEntry) -> BookingWebhookData:

@@ -1,4 +1,4 @@
-"""Formats money and times for readers of each supported language."""
+"""Formats money, times and long texts for readers of each supported language."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,6 +18,10 @@ _MINOR_DIGITS: Final = {
     3: "BHD IQD JOD KWD LYD OMR TND",
     4: "CLF UYW",
 }
+
+
+# An address is free text of any length. Tickets, emails and pages show this much of it.
+VENUE_ADDRESS_MAX: Final = 300
 
 
 def minor_digits(currency: str) -> int:
@@ -51,3 +55,8 @@ def in_zone(at: datetime, timezone: str) -> datetime:
         return at.astimezone(ZoneInfo(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return at.astimezone(UTC)
+
+
+def shorten(text: str, length_max: int) -> str:
+    """Cut a text that is too long, and mark the cut."""
+    return text if len(text) <= length_max else text[: length_max - 1].rstrip() + "…"

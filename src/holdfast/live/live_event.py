@@ -17,13 +17,15 @@ from holdfast.core.journal import EntryData, PoolState
 from holdfast.live.messages import MESSAGES_MAX, RecentChanges, change_message
 from holdfast.live.snapshot import SeatSnapshot, SeatView
 from holdfast.runtime import ids
-from holdfast.runtime.db import Database, DatabaseScope
+from holdfast.runtime.db import Database, DatabaseScope, Record
 
 # A seat takes about half a kilobyte.
 EVENTS_MAX: Final = 1_000
 CACHED_SEATS_MAX: Final = 500_000
 # An event that is further behind is loaded from scratch.
 ENTRIES_MAX: Final = 10_000
+ENTRIES_BYTES_MAX: Final = 1024 * 1024
+DUE_SEATS_MAX: Final = 20_000
 
 
 class FeedEntry(NamedTuple):
@@ -116,15 +118,17 @@ class LiveEvent:
             await self._load_recent(after)
 
     async def _catch_up(self, snapshot: SeatSnapshot) -> None:
-        row = await self._scope.row(_VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX)
+        row = await self._scope.row(
+            _VersionRow, sql.reads.event_version, self.event, self.version, ENTRIES_MAX, ENTRIES_BYTES_MAX
+        )
         assert row is not None, "events are never deleted"
         current, entries, due = EventVersion(row.version, row.due), row.entries, None
         if current.due and current != self.event_version:
             due = await self._scope.row(_DueRow, sql.reads.due, self.event)
             assert due is not None
-            entries += await self._entries(current.version, due.version)
+            entries += await self._entries(current.version, due.version) or []
             current = EventVersion(due.version, due.due)
-        if current.version - self.version > ENTRIES_MAX or any(entry.is_about_event for entry in entries):
+        if self._is_too_far(current, entries, due):
             await self._load()
             return
         for entry in entries:
@@ -134,28 +138,42 @@ class LiveEvent:
         self._collect(entries)
         self.event_version, self.read_at = current, row.at
 
+    def _is_too_far(self, current: EventVersion, entries: list[FeedEntry], due: _DueRow | None) -> bool:
+        """Whether entries are missing, or there are too many changes to apply them quickly."""
+        is_incomplete = len(entries) < current.version - self.version
+        has_many_due = due is not None and len(due.seats) > DUE_SEATS_MAX
+        return is_incomplete or has_many_due or any(entry.is_about_event for entry in entries)
+
     async def _load(self) -> None:
         async with self._scope.transaction("repeatable_read", readonly=True) as scope:
-            row = await scope.row(_VersionRow, sql.reads.event_version, self.event, 0, 0)
+            row = await scope.row(_VersionRow, sql.reads.event_version, self.event, 0, 0, 0)
             if row is None:
                 return
             snapshot = await _load_snapshot(scope, self.event, row.version)
-        if self.snapshot is None or row.version - self.version > ENTRIES_MAX:
+        entries = None
+        if self.snapshot is not None and row.version - self.version <= ENTRIES_MAX:
+            entries = await self._entries(self.version, row.version)
+        if entries is None:
+            # Watchers notice the gap and get a snapshot instead.
             self._recent.clear()
         else:
-            self._collect(await self._entries(self.version, row.version))
+            self._collect(entries)
         self.org, self.is_published = row.org_id, row.is_published
         self.snapshot, self.event_version, self.read_at = snapshot, EventVersion(row.version, row.due), row.at
 
-    async def _entries(self, after: int, until: int) -> list[FeedEntry]:
+    async def _entries(self, after: int, until: int) -> list[FeedEntry] | None:
+        """The entries in between, or None if they are too large."""
         if after >= until:
             return []
-        return _decode_entries(await self._scope.fetchval(sql.reads.entries_until, self.event, after, until))
+        document = await self._scope.fetchval(sql.reads.entries_until, self.event, after, until, ENTRIES_BYTES_MAX)
+        return None if document is None else _decode_entries(document)
 
     async def _load_recent(self, after: int) -> None:
         first = self.version - len(self._recent)
         if self.version - MESSAGES_MAX <= after < first:
-            self._recent.add_older(_change_messages(await self._entries(after, first)))
+            entries = await self._entries(after, first)
+            if entries is not None:
+                self._recent.add_older(_change_messages(entries))
 
     def _collect(self, entries: Iterable[FeedEntry]) -> None:
         if self.unsent is None:
@@ -221,15 +239,21 @@ class LiveEventCache:
 
 
 async def _load_snapshot(scope: DatabaseScope, event: bytes, version: int) -> SeatSnapshot:
-    seats = [
-        SeatView(label=label, pool=pool, row=row, number=number, x=x, y=y, state=state)
-        for label, pool, row, number, x, y, state in await scope.fetch(sql.reads.seats, event)
-    ]
+    seats = await scope.fetch(sql.reads.seats, event)
     pools = {
         code: PoolState(capacity, held, sold, capacity - held - sold)
         for code, capacity, held, sold in await scope.fetch(sql.reads.availability, event)
     }
-    return SeatSnapshot(ids.format_event_id(event), version, seats, pools)
+    # A large hall takes a while.
+    return await asyncio.to_thread(_make_snapshot, event, version, seats, pools)
+
+
+def _make_snapshot(event: bytes, version: int, seats: list[Record], pools: dict[str, PoolState]) -> SeatSnapshot:
+    views = [
+        SeatView(label=label, pool=pool, row=row, number=number, x=x, y=y, state=state)
+        for label, pool, row, number, x, y, state in seats
+    ]
+    return SeatSnapshot(ids.format_event_id(event), version, views, pools)
 
 
 def _change_messages(entries: Iterable[FeedEntry]) -> list[str]:

@@ -24,7 +24,7 @@ class Availability(Struct, frozen=True, kw_only=True):
     pools: list[PoolAvailability]
 
 
-class SeatView(Struct, frozen=True, kw_only=True):
+class SeatView(Struct, frozen=True, kw_only=True, gc=False):
     label: str
     pool: str
     row: str

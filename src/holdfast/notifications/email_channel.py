@@ -1,5 +1,6 @@
 """The channel `email`: writes each email at the moment of sending, from the delivery and the booking's details."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,6 +14,7 @@ from holdfast.engine.engine import Engine
 from holdfast.i18n.languages import language_of
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.notifications.channel import Delivery, UndeliveredError
+from holdfast.notifications.email_limits import check_limits
 from holdfast.notifications.emails import WITH_TICKETS, Attachment, Email, EmailItem, EmailKind, compose
 from holdfast.notifications.smtp import Smtp
 from holdfast.runtime import ids
@@ -20,6 +22,9 @@ from holdfast.runtime.db import Database
 from holdfast.tickets.booking_details import BookingDetails, load_booking_details
 from holdfast.tickets.booking_tickets import tickets_of
 from holdfast.tickets.issued_tickets import event_calendar, issue_tickets, print_tickets
+
+# Each takes a connection to the mail server. The relay hands over a few emails of each org at a time; they take turns.
+SENDS_MAX: Final = 16
 
 KINDS: Final = {
     webhook_kind(Status.CONFIRMED): EmailKind.CONFIRMED,
@@ -40,9 +45,16 @@ class EmailChannel:
         self._engine = engine
         self._smtp = smtp
         self._sender = sender
+        self._sends = asyncio.Semaphore(SENDS_MAX)
 
     async def send(self, delivery: Delivery) -> None:
         body = json.decode(delivery.body, type=EmailBody)
+        if body.limit is not None:
+            await check_limits(self._database, delivery, body.limit)
+        async with self._sends:
+            await self._compose_and_send(delivery, body)
+
+    async def _compose_and_send(self, delivery: Delivery, body: EmailBody) -> None:
         details = await load_booking_details(self._database, self._engine, delivery.event, delivery.stream)
         if details is None:
             raise UndeliveredError("The booking does not exist.", is_permanent=True)
@@ -87,13 +99,17 @@ def _email(
         currency=booking.currency,
         reason=_reason(body, kind),
         attachments=attachments,
+        shows_prices=body.generation == 0,
         message_id=f"<{ids.format_event_id(delivery.event)}.{delivery.number}@holdfast>",
     )
 
 
 def _email_kind(delivery: Delivery, body: EmailBody) -> EmailKind:
-    """A payment for a booking that is confirmed anyway came twice, not late."""
+    """A payment for a booking that is confirmed anyway came twice, not late. The refund of a transferred booking goes
+    to the person who paid for it."""
     kind = KINDS[delivery.kind]
+    if kind is EmailKind.REFUNDED and body.generation > 0:
+        return EmailKind.REFUNDED_TO_PAYER
     return EmailKind.EXTRA_REFUND if kind is EmailKind.LATE_REFUND and body.status in SOLD else kind
 
 

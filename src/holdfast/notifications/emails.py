@@ -36,6 +36,8 @@ class EmailKind(StrEnum):
     CANCELLED = "cancelled"
     # The org took the booking back and refunds it.
     REFUNDED = "refunded"
+    # The same for a holder who received the booking from the person who paid.
+    REFUNDED_TO_PAYER = "refunded_to_payer"
     # The money arrived after the hold expired and its units were gone.
     LATE_REFUND = "late_refund"
     # The buyer paid more than once; the booking stands and the surplus is refunded.
@@ -46,8 +48,6 @@ class EmailKind(StrEnum):
 
 WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
 _REFUNDS: Final = frozenset({EmailKind.REFUNDED, EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
-# What the previous holder paid is none of the new holder's business.
-_WITHOUT_PRICES: Final = frozenset({EmailKind.TRANSFERRED})
 
 _templates: Final = Environment(
     loader=PackageLoader("holdfast.notifications"),
@@ -77,7 +77,8 @@ class Attachment(Struct, frozen=True):
 
 class Email(Struct, frozen=True, kw_only=True):
     """The facts of an email. `message_id` stays the same when the email is sent again, so that a mailbox can drop the
-    duplicate. `booking` is the reference that the buyer knows."""
+    duplicate. `booking` is the reference that the buyer knows. `shows_prices` is false for a new holder, who must
+    not see what the former owner paid."""
 
     kind: EmailKind
     language: str
@@ -96,6 +97,7 @@ class Email(Struct, frozen=True, kw_only=True):
     reason: str | None
     attachments: tuple[Attachment, ...]
     message_id: str
+    shows_prices: bool = True
 
 
 class EmailRow(Struct, frozen=True):
@@ -178,7 +180,7 @@ def describe(email: Email) -> EmailContent:
         booking=booking,
         reason=_lines(email.reason),
         rows=tuple(_row(email, item, language) for item in email.items),
-        totals=None if email.kind in _WITHOUT_PRICES else _totals(email, language),
+        totals=_totals(email, language) if email.shows_prices else None,
         total_label=text("refund_total" if email.kind in _REFUNDS else "total"),
         next_step=text(f"{email.kind}.next"),
         footer=text("footer"),
@@ -196,7 +198,7 @@ def _capitalize(text: str) -> str:
 
 def _row(email: Email, item: EmailItem, language: str) -> EmailRow:
     label = _one_line(item.label)
-    if email.kind in _WITHOUT_PRICES:
+    if not email.shows_prices:
         return EmailRow(f"{item.quantity} {_TIMES} {label}", None, None)
     price = format_money(item.unit_price, email.currency, language)
     amount = format_money(item.quantity * item.unit_price, email.currency, language)

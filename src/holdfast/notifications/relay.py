@@ -5,7 +5,7 @@ the order holds for any number of relays.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -17,6 +17,7 @@ from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, U
 from holdfast.runtime import ids
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
+from holdfast.runtime.fair_queue import RoundRobin
 from holdfast.runtime.lease_queue import LeaseQueue
 
 log = structlog.get_logger()
@@ -76,12 +77,9 @@ class Relay:
             lease_seconds=SENDS_PER_LEASE * send_seconds,
             label=lambda row: f"{row.target}:{ids.format_event_id(row.event)}:{row.number}",
         )
-        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._round_robin = RoundRobin[str](self._serve, TARGETS_MAX)
         self._failing: set[str] = set()
         self._scan_after = ""
-        self._last_started = ""
-        self._is_full = False
-        self._is_closing = False
         self._finished = 0
 
     async def run_once(self) -> int:
@@ -91,41 +89,22 @@ class Relay:
             DueTarget, sql.notifications.targets, self._scan_after, TARGETS_SCANNED_MAX
         )
         self._scan_after = rows[-1].target if len(rows) == TARGETS_SCANNED_MAX else ""
-        self._is_full = False
-        for target in self._round_robin([row.target for row in rows if row.due]):
-            self._start(target)
+        self._round_robin.start((row.target for row in rows if row.due), self._may_start)
         finished, self._finished = self._finished, 0
         return finished
 
     async def close(self) -> None:
         """Wait a while for deliveries in progress. The rest become due again when their leases end."""
-        self._is_closing = True
-        tasks = set(self._serving.values())
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._round_robin.close(CLOSE_SECONDS)
 
-    def _round_robin(self, targets: Iterable[str]) -> list[str]:
-        """Begin after the target that was started last, so that every target gets a place even if there are too few."""
-        return sorted(targets, key=lambda target: (target <= self._last_started, target))
-
-    def _start(self, target: str) -> None:
-        if self._is_closing or target in self._serving:
-            return
-        if len(self._serving) >= TARGETS_MAX:
-            self._is_full = True
-        elif target not in self._failing or len(self._serving.keys() & self._failing) < FAILING_MAX:
-            self._last_started = target
-            task = self._serving[target] = asyncio.create_task(self._serve(target))
-            task.add_done_callback(lambda _: self._serving.pop(target, None))
+    def _may_start(self, target: str) -> bool:
+        return target not in self._failing or len(self._round_robin.tasks.keys() & self._failing) < FAILING_MAX
 
     async def _serve(self, target: str) -> None:
         """Claim and deliver until nothing is due, or until another target needs the place."""
         try:
             while await self._serve_claim(target):
-                if self._is_closing or self._is_full or target in self._failing:
+                if self._round_robin.must_yield or target in self._failing:
                     return
         except Exception as error:
             log.error("target_failed", target=target, error=type(error).__name__)

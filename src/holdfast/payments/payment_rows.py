@@ -2,11 +2,15 @@
 
 from datetime import datetime
 
+import structlog
 from msgspec import Struct
 
-from holdfast.core.commands import Remedy, ResolvePayment, SettlePayment
-from holdfast.core.payment import Payment, PaymentResult
+from holdfast.core.commands import Accepted, Remedy, ResolvePayment, SettlePayment
+from holdfast.core.decide import Outcome
+from holdfast.core.payment import Payment, PaymentResult, PaymentStatus
 from holdfast.runtime import ids
+
+log = structlog.get_logger()
 
 
 class PaymentRow(Struct, frozen=True, kw_only=True):
@@ -32,6 +36,12 @@ class PaymentRow(Struct, frozen=True, kw_only=True):
             amount=amount,
             currency=currency,
         )
+
+    def alarm_if_in_review(self, outcome: Outcome) -> None:
+        """Log an error if the provider's report left the payment to a person."""
+        payment = outcome.payment if isinstance(outcome, Accepted) else None
+        if payment is not None and payment.status is PaymentStatus.REVIEW:
+            log.error("payment_needs_a_person", payment=self.public_id, reason=payment.reason)
 
     def review_command(self, actor: str, reason: str) -> ResolvePayment:
         return ResolvePayment(

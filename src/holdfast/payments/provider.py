@@ -49,8 +49,9 @@ class ProviderStatus(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A webhook event of a provider. `id` is the provider's id for the event, and `payment` is our payment id if the
-    provider stored it. An event without a result is about something else."""
+    """A webhook event of a provider. `id` is the provider's id for the event, or for what happened if several events
+    report the same. `ref` is the provider's reference, and `payment` our payment id if the provider stored it. An event
+    without a result is about something else."""
 
     id: str
     result: PaymentResult | None
@@ -72,6 +73,9 @@ class Provider(Protocol):
 
     async def refund(self, ref: str, key: str) -> None:
         """Refund the full amount, once for each key. Returns when the provider has accepted the refund."""
+
+    async def find_payment(self, ref: str) -> str | None:
+        """Return our id of the payment that the `ref` of a refund or dispute belongs to, or None if it is not ours."""
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         """Return the notice in this request, or raise `NoticeError`. Header names are in lower case."""

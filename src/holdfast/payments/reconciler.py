@@ -16,6 +16,7 @@ from holdfast.payments.payment_rows import DuePayment
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, ProviderStatus, find_provider
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
+from holdfast.runtime.fair_queue import FairQueue
 
 log = structlog.get_logger()
 
@@ -30,13 +31,12 @@ SILENCE_MAX: Final = timedelta(days=1)
 
 class Reconciler:
     def __init__(self, database: Database, engine: Engine, providers: Mapping[str, Provider]) -> None:
-        self._engine = engine
         self._providers = providers
-        self._queue = DuePaymentQueue(ACTOR, database, PaymentStatus.STARTED)
+        self._queue = DuePaymentQueue(ACTOR, database, engine, PaymentStatus.STARTED, self._reconcile)
 
-    async def run_once(self) -> int:
-        """Returns how many payments were due."""
-        return await self._queue.run_once(self._reconcile)
+    @property
+    def queue(self) -> FairQueue[DuePayment]:
+        return self._queue.rows
 
     async def _reconcile(self, due: DuePayment) -> None:
         try:
@@ -47,7 +47,8 @@ class Reconciler:
         if status.result is None:
             await self._poll_later(due)
         else:
-            await self._engine.submit(due.settle_command(ACTOR, status.result, status.amount, status.currency))
+            command = due.settle_command(ACTOR, status.result, status.amount, status.currency)
+            due.alarm_if_in_review(await self._queue.submit(due, command))
 
     async def _poll(self, due: DuePayment) -> ProviderStatus:
         """Without a reference the buyer never got a checkout to pay at, so the payment fails when the hold ends."""
@@ -67,7 +68,7 @@ class Reconciler:
 
     async def _escalate_to_review(self, due: DuePayment) -> None:
         log.error("payment_needs_a_person", payment=due.public_id, reason=Reason.PROVIDER_SILENT)
-        await self._engine.submit(due.review_command(ACTOR, Reason.PROVIDER_SILENT))
+        await self._queue.submit(due, due.review_command(ACTOR, Reason.PROVIDER_SILENT))
 
 
 def _next_poll_at(now: datetime, ended_at: datetime, attempts: int) -> datetime:

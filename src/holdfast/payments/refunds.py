@@ -14,6 +14,7 @@ from holdfast.payments.payment_rows import DuePayment
 from holdfast.payments.provider import Provider, ProviderError, ProviderRefusedError, find_provider
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
+from holdfast.runtime.fair_queue import FairQueue
 
 log = structlog.get_logger()
 
@@ -25,13 +26,12 @@ RETRIES: Final = Backoff((2, 5, 15, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_8
 
 class Refunder:
     def __init__(self, database: Database, engine: Engine, providers: Mapping[str, Provider]) -> None:
-        self._engine = engine
         self._providers = providers
-        self._queue = DuePaymentQueue(ACTOR, database, PaymentStatus.REFUND_DUE)
+        self._queue = DuePaymentQueue(ACTOR, database, engine, PaymentStatus.REFUND_DUE, self._refund)
 
-    async def run_once(self) -> int:
-        """Returns how many refunds were due."""
-        return await self._queue.run_once(self._refund)
+    @property
+    def queue(self) -> FairQueue[DuePayment]:
+        return self._queue.rows
 
     async def _refund(self, due: DuePayment) -> None:
         payment = due.payment
@@ -46,7 +46,7 @@ class Refunder:
         except ProviderError as error:
             await self._retry_later(due, error)
         else:
-            await self._engine.submit(due.settle_command(ACTOR, PaymentResult.REFUNDED))
+            await self._queue.submit(due, due.settle_command(ACTOR, PaymentResult.REFUND_ACCEPTED))
 
     async def _refund_at_provider(self, due: DuePayment) -> None:
         assert due.payment.provider_ref is not None
@@ -65,4 +65,4 @@ class Refunder:
     async def _escalate_to_review(self, due: DuePayment, reason: str, detail: str | None = None) -> None:
         """`detail` is what the provider says. It names no buyer, and only the log has it."""
         log.error("refund_needs_a_person", payment=due.public_id, reason=reason, detail=detail)
-        await self._engine.submit(due.review_command(ACTOR, reason))
+        await self._queue.submit(due, due.review_command(ACTOR, reason))

@@ -193,6 +193,10 @@ class Sandbox:
         if await self._database.shared.fetchval(sql.sandbox.refund_of_key, key) != ref:
             raise ProviderRefusedError("The key was used for the refund of another payment.")
 
+    async def find_payment(self, ref: str) -> str | None:
+        """The sandbox sends no notices about refunds or disputes."""
+        return None
+
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         # The library gets the same values that are read here, even if a request repeats a header.
         signed = {name: headers.get(name, "") for name in _SIGNED_HEADERS}

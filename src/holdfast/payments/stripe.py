@@ -53,6 +53,13 @@ _TRANSIENT_CODES: Final = frozenset({"balance_insufficient", "idempotency_key_in
 # The library raises AttributeError for error bodies that are not Stripe's, such as a proxy's.
 _TRANSIENT_ERRORS: Final = (stripe.StripeError, TimeoutError, msgspec.ValidationError, AttributeError)
 
+# How a dispute can end. A closed inquiry has taken no money.
+_DISPUTE_RESULTS: Final = {
+    "won": PaymentResult.DISPUTE_WON,
+    "warning_closed": PaymentResult.DISPUTE_WON,
+    "lost": PaymentResult.DISPUTE_LOST,
+}
+
 T = TypeVar("T")
 
 
@@ -129,10 +136,22 @@ class _CheckoutSession(Struct, frozen=True, kw_only=True):
 
 
 class _Refund(Struct, frozen=True, kw_only=True):
+    id: str
     status: str | None = None
     amount: int
     currency: str
+    payment_intent: str | _Intent | None = None
     metadata: _Metadata | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in ("failed", "canceled")
+
+
+class _Dispute(Struct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    payment_intent: str | _Intent | None = None
 
 
 class _EventData(Struct, frozen=True):
@@ -191,6 +210,11 @@ class Stripe:
             if intent is not None and not intent.refunded:
                 await self._create_refund(intent, key)
 
+    async def find_payment(self, ref: str) -> str | None:
+        async with self._translate_errors():
+            intent = await self._stripe.payment_intents.retrieve_async(ref)
+            return _payment_id(_convert_answer(intent, _Intent).metadata)
+
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notice:
         self._check_signature(headers.get("stripe-signature", ""), body)
         try:
@@ -236,7 +260,7 @@ class Stripe:
             if error.code != "charge_already_refunded":
                 raise
         else:
-            if _convert_answer(made, _Refund).status in ("failed", "canceled"):
+            if _convert_answer(made, _Refund).has_failed:
                 raise ProviderRefusedError("refund_failed")
 
     def _check_signature(self, header: str, body: bytes) -> None:
@@ -322,13 +346,42 @@ def _read_event(event: _StripeEvent) -> Notice:
             charge = _decode_object(event, _StripeCharge)
             status = _refunded_status(charge.refunded, charge.amount_refunded, charge.currency)
             return _make_notice(event, status, charge.metadata)
-        case "refund.updated":
-            # Only refunds that Holdfast created carry a payment id, and those refund everything that is left.
+        case "refund.updated" | "refund.failed" | "charge.refund.updated":
             refund = _decode_object(event, _Refund)
+            if refund.has_failed:
+                return _failed_refund_notice(event, refund)
+            # Only refunds that Holdfast created carry a payment id, and those refund everything that is left.
             status = _refunded_status(refund.status == "succeeded", refund.amount, refund.currency)
             return _make_notice(event, status, refund.metadata)
+        case "charge.dispute.created" | "charge.dispute.funds_withdrawn":
+            return _dispute_notice(event, PaymentResult.DISPUTED)
+        case "charge.dispute.closed":
+            return _dispute_notice(event, _DISPUTE_RESULTS.get(_decode_object(event, _Dispute).status))
         case _:
             return Notice(id=event.id, result=None)
+
+
+def _failed_refund_notice(event: _StripeEvent, refund: _Refund) -> Notice:
+    """Stripe reports the failure in several events. They count as one notice, so that it does not come back once staff
+    have dealt with it."""
+    payment, intent = _payment_id(refund.metadata), _intent_id(refund.payment_intent)
+    if payment is None and intent is None:
+        return Notice(id=event.id, result=None)
+    ref = intent if payment is None else None
+    return Notice(id=f"{refund.id}:failed", result=PaymentResult.REFUND_FAILED, ref=ref, payment=payment)
+
+
+def _dispute_notice(event: _StripeEvent, result: PaymentResult | None) -> Notice:
+    """A dispute names only its intent. As with refunds, several events report the same."""
+    dispute = _decode_object(event, _Dispute)
+    intent = _intent_id(dispute.payment_intent)
+    if intent is None or result is None:
+        return Notice(id=event.id, result=None)
+    return Notice(id=f"{dispute.id}:{result}", result=result, ref=intent)
+
+
+def _intent_id(intent: str | _Intent | None) -> str | None:
+    return intent.id if isinstance(intent, _Intent) else intent
 
 
 def _status_if_refunded(intent: _Intent, amount: int) -> ProviderStatus | None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -23,6 +24,7 @@ from holdfast.runtime.cli_database import (
 )
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
+from holdfast.runtime.cli_secrets import secrets
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import is_port_free
 from holdfast.runtime.server import serve as serve_forever
@@ -30,6 +32,7 @@ from holdfast.runtime.server import serve as serve_forever
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(orgs, name="orgs")
 app.add_typer(keys, name="keys")
+app.add_typer(secrets, name="secrets")
 
 
 def _print_version(is_requested: bool) -> None:
@@ -61,12 +64,14 @@ def serve(
     """
     if not is_port_free(host, port):
         fail(f"Port {port} on {host} is already in use. Stop the other program, or choose another port with --port.")
-    open_database(data)
+    open_database(data, to_sell=True)
     _check_settings()
     url = f"http://{url_host(host)}:{port}"
     os.environ.setdefault("HOLDFAST_PUBLIC_URL", url)
-    typer.echo(f"Holdfast is serving {url}. API docs: {url}/docs", err=True)
-    serve_forever(host, port, workers, with_worker=worker)
+    # Holdfast sells even if the disk is full or the terminal is closed.
+    with suppress(OSError):
+        typer.echo(f"Holdfast is serving {url}. API docs: {url}/docs", err=True)
+    serve_forever(host, port, workers, with_worker=worker, idle_seconds=read_settings().idle_seconds)
 
 
 def url_host(host: str) -> str:
@@ -86,7 +91,7 @@ def worker(data: DataFolder = None, child: Annotated[bool, typer.Option(hidden=T
     from holdfast.worker.runner import run_worker
 
     configure_logs()
-    open_database(data)
+    open_database(data, to_sell=True)
     _check_settings()
     uvloop.run(run_worker(read_settings(), child=child))
 

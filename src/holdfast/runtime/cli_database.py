@@ -31,12 +31,13 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def open_database(data: Path | None) -> str:
-    """Migrate the database and return its URL. Child processes find the URL and the data folder in the environment."""
+def open_database(data: Path | None, *, to_sell: bool = False) -> str:
+    """Migrate the database and return its URL. Child processes find the URL and the data folder in the environment.
+    `to_sell` refuses a server that may lose what it acknowledges."""
     settings = read_settings()
     url = settings.database_url or _start_embedded(data or settings.data_dir)
     try:
-        asyncio.run(db.migrate(url))
+        asyncio.run(db.migrate(url, allow_unsafe=settings.allow_unsafe_database or not to_sell))
     except db.SchemaError as error:
         fail(str(error))
     except db.LOST_ERRORS as error:

@@ -7,6 +7,8 @@ import typer
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.core.refusals import RefusedError
+from holdfast.runtime import ids
 from holdfast.runtime.cli_database import DataFolder, fail, run_with_database
 from holdfast.runtime.cli_orgs import find_org
 from holdfast.runtime.credentials import Role, create_key
@@ -20,33 +22,63 @@ OrgOption = Annotated[str, typer.Option(help="Slug of the org.")]
 class _Key(Struct, frozen=True):
     prefix: str
     role: Role
+    events: list[bytes] | None
     revoked_at: datetime | None
+
+    @property
+    def description(self) -> str:
+        fields = [f"{self.prefix}…", self.role, "revoked" if self.revoked_at else "valid"]
+        if self.events is not None:
+            fields.append(" ".join(ids.format_event_id(event) for event in self.events))
+        return "\t".join(fields)
 
 
 @keys.command("create")
 def create(
-    org: OrgOption, role: Annotated[Role, typer.Option(help="What the key may do.")], data: DataFolder = None
+    org: OrgOption,
+    role: Annotated[Role, typer.Option(help="What the key may do.")],
+    event: Annotated[
+        list[str] | None,
+        typer.Option(help="Event whose tickets the door key may read and check in. Repeat for several; default: all."),
+    ] = None,
+    data: DataFolder = None,
 ) -> None:
     """Create a secret key and print it. Holdfast stores only its hash and cannot show it again."""
     if role is Role.CUSTOMER:
         fail("Customers use tokens, not keys. Create one with POST /v1/customer-tokens.")
+    if event and role is not Role.DOOR:
+        fail("Only a door key can be bound to events. Leave out --event, or choose --role door.")
 
     async def create_(database: Database) -> str:
-        return await create_key(database, await find_org(database, org), role)
+        org_id = await find_org(database, org)
+        events = [await _find_event(database, org, org_id, each) for each in dict.fromkeys(event or ())]
+        try:
+            return await create_key(database, org_id, role, events or None)
+        except RefusedError as error:
+            fail(str(error))
 
     typer.echo(run_with_database(data, create_))
 
 
+async def _find_event(database: Database, org: str, org_id: bytes, event: str) -> bytes:
+    id_ = ids.parse_event_id(event)
+    row = await database.event(id_).fetchrow(sql.reads.event_owner, id_) if id_ is not None else None
+    if id_ is None or row is None or row["org_id"] != org_id:
+        fail(f"The org {org} has no event {event}. List its events with GET /v1/events.")
+    return id_
+
+
 @keys.command("list")
 def list_(org: OrgOption, data: DataFolder = None) -> None:
-    """List the keys of an org: the first characters, the role, and whether the key is valid."""
+    """List the keys of an org: the first characters, the role, whether the key is valid, and the events that it is
+    bound to."""
 
     async def read(database: Database) -> list[_Key]:
         org_id = await find_org(database, org)
         return await database.org(org_id).rows(_Key, sql.credentials.keys, org_id)
 
     for key in run_with_database(data, read):
-        typer.echo(f"{key.prefix}…\t{key.role}\t{'revoked' if key.revoked_at else 'valid'}")
+        typer.echo(key.description)
 
 
 @keys.command("revoke")

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -12,11 +12,15 @@ from holdfast.api import branding
 from holdfast.api.requests import OrgChange
 from holdfast.api.validation import invalid_body
 from holdfast.core.refusals import RefusedError
+from holdfast.runtime import credentials
 from holdfast.runtime.cli_database import DataFolder, fail, read_settings, run_with_database
-from holdfast.runtime.credentials import create_org
 from holdfast.runtime.db import Database
 
 orgs = typer.Typer(no_args_is_help=True, help="Manage orgs, the tenants of this database.")
+
+# No customer token lives longer.
+OVERLAP_HOURS: Final = 24
+OVERLAP_HOURS_MAX: Final = 24
 
 OrgArgument = Annotated[str, typer.Argument(help="Short name of the org in URLs and commands.")]
 
@@ -36,7 +40,7 @@ def create(
     """Create an org and print its slug."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", slug):
         fail("A slug has 1 to 63 lower-case letters, digits and hyphens, and starts with a letter or a digit.")
-    if run_with_database(data, lambda database: create_org(database, slug, name)) is None:
+    if run_with_database(data, lambda database: credentials.create_org(database, slug, name)) is None:
         fail(f"The org {slug} already exists.")
     typer.echo(slug)
 
@@ -50,6 +54,10 @@ def set_(
     frame_origin: Annotated[
         list[str] | None,
         typer.Option(help="Site that may show your pages in a frame. Repeat it for several; '' allows none."),
+    ] = None,
+    max_unpaid_per_address: Annotated[
+        str | None,
+        typer.Option(help="Unpaid units of guests behind one address in all events. '' removes the limit."),
     ] = None,
     data: DataFolder = None,
 ) -> None:
@@ -66,11 +74,34 @@ def set_(
             return await branding.get_org(scope, org, read_settings().public_url)
 
     try:
-        change, logo_file = _read_change(name, colour, frame_origin), _read_logo(logo) if logo else None
+        change, logo_file = (
+            _read_change(name, colour, frame_origin, max_unpaid_per_address),
+            _read_logo(logo) if logo else None,
+        )
         saved = run_with_database(data, save)
     except RefusedError as error:
         fail(str(error))
     typer.echo(msgspec.json.format(msgspec.json.encode(saved)))
+
+
+@orgs.command("rotate-token-secret")
+def rotate_token_secret(
+    slug: OrgArgument,
+    overlap_hours: Annotated[
+        float,
+        typer.Option(min=0, max=OVERLAP_HOURS_MAX, help="Hours for which old tokens stay valid. Use 0 after a leak."),
+    ] = OVERLAP_HOURS,
+    data: DataFolder = None,
+) -> None:
+    """Sign the customer tokens of an org with a new secret, at once.
+
+    Tokens with the old signature stay valid during the overlap, unless they expire sooner.
+    """
+
+    async def rotate(database: Database) -> None:
+        await credentials.rotate_token_secret(database, await find_org(database, slug), overlap_hours * 3600)
+
+    run_with_database(data, rotate)
 
 
 @orgs.command("list")
@@ -91,7 +122,9 @@ async def find_org(database: Database, slug: str) -> bytes:
     return org.id
 
 
-def _read_change(name: str | None, colour: str | None, origins: list[str] | None) -> OrgChange:
+def _read_change(
+    name: str | None, colour: str | None, origins: list[str] | None, max_unpaid_per_address: str | None
+) -> OrgChange:
     """Validate the options with the rules of the API. An empty option removes what was set."""
     given: dict[str, object] = {}
     if name is not None:
@@ -100,12 +133,20 @@ def _read_change(name: str | None, colour: str | None, origins: list[str] | None
         given["colour"] = colour or None
     if origins:
         given["frame_origins"] = [origin for origin in origins if origin]
+    if max_unpaid_per_address is not None:
+        given["max_unpaid_units_per_address"] = _read_number(max_unpaid_per_address)
     try:
         return msgspec.json.decode(msgspec.json.encode(given), type=OrgChange)
     except UnicodeEncodeError:
         fail("The options are not valid UTF-8.")
     except msgspec.ValidationError as error:
         raise invalid_body(error, OrgChange) from None
+
+
+def _read_number(text: str) -> int | None:
+    if text and not text.isdecimal():
+        fail(f"{text} is not a whole number. Give a number such as 200.")
+    return int(text) if text else None
 
 
 def _read_logo(file: str) -> bytes:

@@ -6,7 +6,7 @@ over several servers, `Database` decides where a statement goes, as `Engine.subm
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
@@ -28,6 +28,7 @@ else:
     Connection = asyncpg.Connection
     Pool = asyncpg.Pool
 
+Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 Row = TypeVar("Row", bound=Struct)
 CLOSE_SECONDS: Final = 5
 
@@ -50,15 +51,21 @@ LOST_ERRORS: Final = (
 # The transaction waited or ran too long, and had no effect.
 BLOCKED_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 
+# The server has no room left. Another transaction would fail the same way.
+EXHAUSTED_ERRORS: Final = (asyncpg.InsufficientResourcesError, asyncpg.PostgresIOError)
+
 # A process that hangs while it holds an event's lock loses the lock, and nobody waits long for one.
 _TIMEOUTS: Final = {"lock_timeout": "3s", "idle_in_transaction_session_timeout": "5s"}
+
+# The defaults of a role or a database must not break two promises: acknowledged work is on disk, and every statement
+# sees everything that was committed before it.
+_PROMISES: Final = {"synchronous_commit": "on", "default_transaction_isolation": "read committed"}
 
 # A batch is made of index lookups by construction. With everything else switched off, a database that was never
 # analysed plans it the same way as one that was, and a plan once made stays good.
 _LANE_SETTINGS: Final = {
     "application_name": "holdfast-lane",
     "TimeZone": "UTC",
-    "default_transaction_isolation": "read committed",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -68,12 +75,14 @@ _LANE_SETTINGS: Final = {
     "jit": "off",
     "statement_timeout": "15s",
     **_TIMEOUTS,
+    **_PROMISES,
 }
 
 _MIGRATION_LOCK: Final = 0x401DFA57
 _CONNECT_SECONDS: Final = 5
 # Longer than any statement may take. A database that stays silent for so long is lost.
 _COMMAND_TIMEOUT_SECONDS: Final = 20
+_POOL_COMMAND_SECONDS: Final = 30
 
 
 class DatabaseScope:
@@ -179,20 +188,22 @@ async def connect_lane(url: str) -> Connection:
 
 
 async def connect(url: str) -> Connection:
-    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast"})
+    connection = await asyncpg.connect(
+        url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast", **_PROMISES}
+    )
     await register_uuid_codec(connection)
     return connection
 
 
-async def create_pool(url: str, size: int) -> Pool:
+async def create_pool(url: str, size: int, *, command_seconds: float = _POOL_COMMAND_SECONDS) -> Pool:
     return await asyncpg.create_pool(
         url,
         min_size=0,
         max_size=size,
         timeout=_CONNECT_SECONDS,
-        command_timeout=30,
+        command_timeout=command_seconds,
         init=register_uuid_codec,
-        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_TIMEOUTS},
+        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_TIMEOUTS, **_PROMISES},
     )
 
 
@@ -209,11 +220,14 @@ async def register_uuid_codec(connection: Connection) -> None:
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary")
 
 
-async def migrate(url: str) -> int:
-    """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run."""
+async def migrate(url: str, *, allow_unsafe: bool = True) -> int:
+    """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run. Unless
+    `allow_unsafe`, the server must keep what it acknowledges."""
     connection = await connect(url)
     try:
         await _refuse_old_server(connection)
+        if not allow_unsafe:
+            await _refuse_unsafe_server(connection)
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
             return await _run_missing_steps(connection)
@@ -224,6 +238,16 @@ async def migrate(url: str) -> int:
 async def _refuse_old_server(connection: Connection) -> None:
     if connection.get_server_version().major < 15:
         raise SchemaError("Holdfast needs PostgreSQL 15 or newer.")
+
+
+async def _refuse_unsafe_server(connection: Connection) -> None:
+    """After a crash, a server without these settings may have lost or corrupted what it acknowledged."""
+    for setting in ("fsync", "full_page_writes"):
+        if await connection.fetchval("SELECT current_setting($1)", setting) != "on":
+            raise SchemaError(
+                f"PostgreSQL runs with {setting} = off, so a power cut can lose acknowledged bookings. "
+                f"Set {setting} = on, or set HOLDFAST_ALLOW_UNSAFE_DATABASE=true if you can lose this database."
+            )
 
 
 async def _run_missing_steps(connection: Connection) -> int:

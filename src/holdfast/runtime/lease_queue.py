@@ -49,8 +49,9 @@ class LeaseQueue(Struct, Generic[Row], frozen=True, kw_only=True):
         return await self.work_on(await self.claim(scope, **values), work)
 
     async def claim(self, scope: DatabaseScope, **values: object) -> list[Row]:
-        statement = self.claim_statement(claim_max=self.claim_max, lease_seconds=self.lease_seconds, **values)
-        return await scope.rows(self.row_type, *statement)
+        """Up to `claim_max` rows, unless `values` has another number."""
+        defaults = {"claim_max": self.claim_max, "lease_seconds": self.lease_seconds}
+        return await scope.rows(self.row_type, *self.claim_statement(**{**defaults, **values}))
 
     async def work_on(self, rows: Sequence[Row], work: Callable[[Row], Awaitable[Result]]) -> PassResult[Result]:
         """One row that fails does not stop the others; it stays leased, and becomes due again."""

@@ -1,6 +1,7 @@
 """`holdfast serve`: API processes that share one port, and a background worker beside them."""
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -11,12 +12,14 @@ import threading
 import time
 from typing import Final
 
-from granian.constants import Interfaces, Loops
+from granian.constants import HTTPModes, Interfaces, Loops
+from granian.http import HTTP1Settings
 from granian.server.mp import MPServer
 
 from holdfast.runtime.process_lifetime import set_parent_pid
 
 BACKLOG: Final = 16_384
+HEADER_BYTES_MAX: Final = 64 * 1024
 DRAIN_SECONDS: Final = 17
 KILL_SECONDS: Final = 3
 RESTART_SECONDS: Final = 0.2
@@ -37,7 +40,13 @@ def is_port_free(host: str, port: int) -> bool:
 
 
 def serve(
-    host: str, port: int, workers: int, *, with_worker: bool, app: str = "holdfast.runtime.asgi:create_app"
+    host: str,
+    port: int,
+    workers: int,
+    *,
+    with_worker: bool,
+    idle_seconds: float = 65,
+    app: str = "holdfast.runtime.asgi:create_app",
 ) -> None:
     """Serve until SIGINT or SIGTERM. Child processes read the settings from the environment."""
     set_parent_pid()
@@ -45,7 +54,7 @@ def serve(
     worker = _WorkerProcess() if with_worker else None
     try:
         while not _Server.stop_requested:
-            _run_server(host, port, workers, app)
+            _run_server(host, port, workers, app, idle_seconds)
             if not _Server.stop_requested:
                 time.sleep(RESTART_SECONDS)
     finally:
@@ -90,7 +99,7 @@ class _Server(MPServer):
             time.sleep(POLL_SECONDS)
 
 
-def _run_server(host: str, port: int, workers: int, app: str) -> None:
+def _run_server(host: str, port: int, workers: int, app: str, idle_seconds: float) -> None:
     """Returns when a signal stops the server, and when Granian gives up because a process died soon after its start."""
     server = _Server(
         app,
@@ -100,6 +109,11 @@ def _run_server(host: str, port: int, workers: int, app: str) -> None:
         interface=Interfaces.ASGI,
         workers=workers,
         loop=Loops.uvloop,
+        # Granian puts no time limit on a connection that has yet to show which version of HTTP it speaks.
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=math.ceil(idle_seconds * 1000), max_buffer_size=HEADER_BYTES_MAX
+        ),
         backlog=BACKLOG,
         # Granian would queue requests above this number silently. The lanes have a bounded queue and answer "busy".
         backpressure=BACKLOG,

@@ -18,12 +18,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The field `lanes` is the variable HOLDFAST_LANES, and so on. `docs/settings.md` describes every setting."""
 
     database_url: str | None = None
+    allow_unsafe_database: bool = False
     data_dir: Path = Path(".holdfast")
     proxies: Annotated[int, Meta(ge=0, le=10)] = 0
     rate_per_key: Annotated[float, Meta(gt=0)] = 50_000
     rate_per_address: Annotated[float, Meta(gt=0)] = 2_000
+    events_per_org: Annotated[int, Meta(ge=1)] = 10_000
+    seats_per_org: Annotated[int, Meta(ge=0)] = 2_000_000
     lanes: Annotated[int, Meta(ge=1, le=100)] = 4
+    connections_per_address: Annotated[int, Meta(ge=0)] = 1_000
+    idle_seconds: Annotated[float, Meta(gt=0)] = 65
     live_sockets: Annotated[int, Meta(ge=0)] = 10_000
+    live_sockets_per_address: Annotated[int, Meta(ge=1)] = 1_000
     # Pages reconnect after 45 seconds of silence.
     live_beat_seconds: Annotated[float, Meta(gt=0, le=30)] = 15
     public_url: str = "http://127.0.0.1:8000"

@@ -12,7 +12,7 @@ from importlib import resources
 from types import SimpleNamespace
 from typing import Any, Final
 
-from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, SUBMITTABLE, TIMED, Status
+from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -76,7 +76,8 @@ _INCLUDES: Final = {
     "holding": _list(HOLDING),
     "sold": _list(SOLD),
     "claiming": _list(CLAIMING),
-    "submittable": _list(SUBMITTABLE),
+    # A hold that ended in one of these was paid for, or ran out.
+    "outcomes": _list(SOLD | {Status.EXPIRED}),
     "payable": _list(PAYABLE),
     "ended": ", ".join(f"'{event}'" for event in ENDINGS),
     # Pairs of an ended event's status and the status of a booking that ends with it.

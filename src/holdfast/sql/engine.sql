@@ -9,7 +9,8 @@
 -- into bytes.
 
 -- fragment: booking_fields
--- The row `booking` as core.booking.Booking: every field under its own name.
+-- The row `booking` as core.booking.Booking: every field under its own name, except that `details` stay on disk. A batch
+-- loads many bookings and needs the details of none. Responses that show them add `booking.details::text AS details`.
 holdfast_base64(booking.id) AS id,
 holdfast_base64(booking.event_id) AS event,
 holdfast_base64(booking.org_id) AS org,
@@ -29,11 +30,12 @@ booking.max_expires_at,
 encode(booking.request_key, 'base64') AS request_key,
 encode(booking.fingerprint, 'base64') AS fingerprint,
 encode(booking.cart_hash, 'base64') AS cart_hash,
-booking.details::text AS details,
+booking.details IS NOT NULL AS has_details,
 booking.email,
 booking.language,
 booking.reason,
 booking.generation,
+encode(booking.client, 'base64') AS client,
 booking.version,
 (
     SELECT coalesce(json_agg(fields ORDER BY payment.id), '[]')
@@ -44,6 +46,18 @@ booking.version,
     SELECT coalesce(json_agg(encode(receipt.hash, 'base64')), '[]')
     FROM receipt WHERE receipt.booking_id = booking.id AND receipt.event_id IS NOT DISTINCT FROM booking.event_id
 ) AS receipts
+
+-- fragment: booking_items
+-- The lines of the row `booking` as core.layout.BookedItem. Reads need no more of a layout than this.
+(
+    SELECT json_agg(json_build_object(
+        'pool', pool.code, 'tariff', tariff.code, 'seat', seat.label, 'quantity', line.quantity, 'unit_price', line.unit_price
+    ) ORDER BY line.number)
+    FROM line JOIN pool ON pool.event_id = line.event_id AND pool.number = line.pool
+         JOIN tariff ON tariff.event_id = line.event_id AND tariff.pool = line.pool AND tariff.number = line.tariff
+         LEFT JOIN seat ON seat.event_id = line.event_id AND seat.number = line.seat
+    WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
+)
 
 -- fragment: payment_fields
 -- The row `payment` as core.payment.Payment.
@@ -60,6 +74,7 @@ payment.provider_ref,
 payment.checkout_url,
 payment.return_url,
 payment.captured_at,
+payment.capture_assumed,
 payment.reason
 
 -- fragment: payment_row
@@ -76,12 +91,32 @@ ORDER BY event.id
 FOR UPDATE
 
 -- name: lock_if_free
--- For housekeeping, which skips events that are busy.
-SELECT event.id, event.version, event.revision
+-- For batches that wait for nobody.
+SELECT event.id, event.version, event.revision, event.seat_count, event.seats_revision
 FROM event
 WHERE event.id = ANY ($1::uuid[])
 ORDER BY event.id
 FOR UPDATE SKIP LOCKED
+
+-- name: revisions
+SELECT event.id, event.revision FROM event WHERE event.id = ANY ($1::uuid[])
+
+-- name: lock_transfers
+-- The bookings that the batch transfers. A check-in shares the lock of its booking: either it has committed, and
+-- `load_checked_in` sees it, or it waits for this batch and finds the ticket void.
+SELECT locked.id
+FROM unnest($1::uuid[], $2::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
+    SELECT booking.id FROM booking
+    WHERE booking.event_id = given.event_id AND booking.id = given.id LIMIT 1 FOR NO KEY UPDATE
+) AS locked
+
+-- name: load_checked_in
+-- Those of the given bookings with which somebody has entered.
+SELECT used.booking_id
+FROM unnest($1::uuid[], $2::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
+    SELECT checkin.booking_id FROM checkin
+    WHERE checkin.event_id = given.event_id AND checkin.booking_id = given.id LIMIT 1
+) AS used
 
 -- name: load
 -- Everything a batch needs, as one JSON document. It reads the clock after the lock was granted. It loads:
@@ -204,8 +239,81 @@ SELECT json_build_object(
 )
 FROM clock
 
+-- name: load_clients
+-- Only for batches with holds that limits against hoarding apply to, as one JSON document:
+-- - what the given clients have without paying, and how many of their last `:client_outcomes` bookings expired in a row;
+-- - how many of the last `:guest_outcomes` bookings of the given guests expired in a row.
+WITH clients AS MATERIALIZED (
+    SELECT given.event_id, given.client, held.units + free.units AS units, streak.expired, streak.last_at
+    FROM unnest(:client_events::uuid[], :clients::bytea[], :client_outcomes::integer[]) AS given (event_id, client, outcomes)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(line.quantity), 0) AS units
+        FROM (
+            SELECT booking.event_id, booking.id FROM booking
+            WHERE booking.event_id = given.event_id AND booking.client = given.client
+              AND booking.client IS NOT NULL AND booking.status IN ({{holding}})
+            LIMIT 10000
+        ) AS booking CROSS JOIN LATERAL (
+            SELECT line.quantity FROM line
+            WHERE line.event_id = booking.event_id AND line.booking_id = booking.id LIMIT 10000
+        ) AS line
+    ) AS held CROSS JOIN LATERAL (
+        SELECT coalesce(sum(line.quantity), 0) AS units
+        FROM (
+            SELECT booking.event_id, booking.id FROM booking
+            WHERE booking.event_id = given.event_id AND booking.client = given.client
+              AND booking.client IS NOT NULL AND booking.status IN ({{sold}})
+              AND (booking.total = 0 OR booking.expires_at IS NULL)
+              AND booking.created_at > :now::timestamptz - make_interval(secs => :free_seconds)
+            ORDER BY booking.client, booking.event_id, booking.created_at LIMIT 10000
+        ) AS booking CROSS JOIN LATERAL (
+            SELECT line.quantity FROM line
+            WHERE line.event_id = booking.event_id AND line.booking_id = booking.id LIMIT 10000
+        ) AS line
+    ) AS free CROSS JOIN LATERAL (
+        SELECT count(*) AS expired, max(outcome.expires_at) AS last_at
+        FROM (
+            SELECT booking.expires_at, bool_and(booking.status = 'expired') OVER (ORDER BY booking.version DESC) AS in_a_row
+            FROM (
+                SELECT booking.expires_at, booking.status, booking.version FROM booking
+                WHERE booking.event_id = given.event_id AND booking.client = given.client
+                  AND booking.client IS NOT NULL AND booking.status IN ({{outcomes}})
+                ORDER BY booking.event_id DESC, booking.client DESC, booking.version DESC LIMIT given.outcomes
+            ) AS booking
+        ) AS outcome WHERE outcome.in_a_row
+    ) AS streak
+),
+streaks AS MATERIALIZED (
+    SELECT given.event_id, given.user_id, streak.expired, streak.last_at
+    FROM unnest(:guest_events::uuid[], :guests::text[], :guest_outcomes::integer[]) AS given (event_id, user_id, outcomes)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS expired, max(outcome.expires_at) AS last_at
+        FROM (
+            SELECT booking.expires_at, bool_and(booking.status = 'expired') OVER (ORDER BY booking.version DESC) AS in_a_row
+            FROM (
+                SELECT booking.expires_at, booking.status, booking.version FROM booking
+                WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
+                  AND booking.client IS NOT NULL AND booking.status IN ({{outcomes}})
+                ORDER BY booking.event_id DESC, booking.user_id DESC, booking.version DESC LIMIT given.outcomes
+            ) AS booking
+        ) AS outcome WHERE outcome.in_a_row
+    ) AS streak
+)
+SELECT json_build_object(
+    'clients', (
+        SELECT coalesce(json_agg(json_build_array(
+            holdfast_base64(event_id), encode(client, 'base64'), units, expired, last_at
+        )), '[]')
+        FROM clients
+    ),
+    'streaks', (
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), user_id, expired, last_at)), '[]')
+        FROM streaks
+    )
+)
+
 -- name: load_events
-SELECT id, org_id, status, revision, currency, tax_bps, policy FROM event WHERE id = ANY ($1::uuid[])
+SELECT id, org_id, status, revision, seats_revision, currency, tax_bps, policy FROM event WHERE id = ANY ($1::uuid[])
 
 -- name: load_layout_seats
 SELECT event_id, number, label, pool, row, number_in_row, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
@@ -257,15 +365,15 @@ WITH new AS MATERIALIZED (
         id text, event text, org text, "user" text, status text, lines json, subtotal bigint, tax bigint, total bigint,
         currency text, created_at timestamptz, expires_at timestamptz, max_expires_at timestamptz, request_key text,
         fingerprint text, cart_hash text, details text, email text, language text, reason text, generation integer,
-        version bigint
+        client text, version bigint
     )
 ), bookings AS (
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
                          max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason,
-                         generation, version)
+                         generation, client, version)
     SELECT event_id, booking_id, holdfast_uuid(org), "user", status, subtotal, tax, total, currency, created_at, expires_at,
            max_expires_at, decode(request_key, 'base64'), decode(fingerprint, 'base64'), decode(cart_hash, 'base64'),
-           details::json, email, language, reason, coalesce(generation, 0), version
+           details::json, email, language, reason, coalesce(generation, 0), decode(client, 'base64'), version
     FROM new
     RETURNING 1
 ), lines AS (
@@ -308,18 +416,21 @@ WITH changed AS MATERIALIZED (
         event text, org text, booking text, was text, due_at timestamptz, payment json
     ) CROSS JOIN LATERAL json_to_record(document.payment) AS payment (
         id text, provider text, status text, amount bigint, currency text, request_key text, fingerprint text,
-        created_at timestamptz, outcome text, return_url text, captured_at timestamptz, reason text
+        created_at timestamptz, outcome text, return_url text, captured_at timestamptz, capture_assumed boolean,
+        reason text
     )
 ), inserted AS (
     INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, outcome, amount, currency, request_key,
-                         fingerprint, return_url, reason, created_at, captured_at, due_at)
+                         fingerprint, return_url, reason, created_at, captured_at, capture_assumed, due_at)
     SELECT event_id, payment_id, holdfast_uuid(org), holdfast_uuid(booking), provider, status, outcome, amount, currency,
-           decode(request_key, 'base64'), decode(fingerprint, 'base64'), return_url, reason, created_at, captured_at, due_at
+           decode(request_key, 'base64'), decode(fingerprint, 'base64'), return_url, reason, created_at, captured_at,
+           coalesce(capture_assumed, false), due_at
     FROM changed WHERE was IS NULL
     RETURNING 1
 ), updated AS (
     UPDATE payment SET status = changed.status, outcome = changed.outcome, reason = changed.reason,
-                       captured_at = changed.captured_at, due_at = changed.due_at, attempts = 0
+                       captured_at = changed.captured_at,
+                       capture_assumed = coalesce(changed.capture_assumed, false), due_at = changed.due_at, attempts = 0
     FROM changed
     WHERE payment.event_id = changed.event_id AND payment.id = changed.payment_id AND payment.status = changed.was
     RETURNING 1
@@ -339,9 +450,11 @@ SELECT (SELECT count(*) FROM inserted) AS new_payments, (SELECT count(*) FROM up
 
 -- name: insert_deliveries
 -- The notifications that the batch's journal entries cause. They are due at once.
-INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
+INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, recipient_hash, buyer_hash,
+                      created_at, due_at)
 SELECT holdfast_uuid(event), number, target, channel, holdfast_uuid(org), holdfast_uuid(booking), kind, body,
-       $2::timestamptz, $2::timestamptz
+       decode(recipient_hash, 'base64'), decode(buyer_hash, 'base64'), $2::timestamptz, $2::timestamptz
 FROM json_to_recordset($1::json) AS delivery (
-    event text, number bigint, target text, channel text, org text, booking text, kind text, body json
+    event text, number bigint, target text, channel text, org text, booking text, kind text, body json,
+    recipient_hash text, buyer_hash text
 )

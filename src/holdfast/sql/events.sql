@@ -2,8 +2,14 @@
 
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
-                   policy, details)
-VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details)
+                   policy, details, seat_count)
+VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details,
+        :seat_count)
+
+-- name: org_usage
+-- The usage that the quotas of an org limit.
+SELECT count(*) AS events, coalesce(sum(seat_count), 0)::bigint AS seats
+FROM event WHERE org_id = $1 AND status IN ('draft', 'active')
 
 -- name: insert_pools
 INSERT INTO pool (event_id, number, code, name, seated, capacity)
@@ -38,7 +44,9 @@ WHERE id = $1
 -- Records a change to the event: a new revision, a journal entry, and a delivery to each webhook endpoint that subscribes
 -- to this kind of entry. Webhooks know the event as :public_id and the kind as :webhook_kind.
 WITH changed AS (
-    UPDATE event SET revision = revision + 1, version = version + 1 WHERE id = :event
+    UPDATE event SET revision = revision + 1, version = version + 1,
+                     seats_revision = CASE WHEN :changes_seats THEN revision + 1 ELSE seats_revision END
+    WHERE id = :event
     RETURNING id, org_id, version, status, title, holdfast_now() AS at
 ), deliveries AS (
     INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
@@ -69,7 +77,13 @@ UPDATE pool SET name = $3, capacity = $4 WHERE event_id = $1 AND number = $2
 UPDATE tariff SET name = :name, price = :price WHERE event_id = :event AND pool = :pool AND number = :number
 
 -- name: count_seats
-SELECT count(*) FROM seat WHERE event_id = $1
+SELECT seat_count FROM event WHERE id = $1
+
+-- name: add_seats
+UPDATE event SET seat_count = seat_count + $2 WHERE id = $1
+
+-- name: count_tariffs
+SELECT count(*) FROM tariff WHERE event_id = $1
 
 -- name: seats_by_label
 -- The seats with these labels, and whether a booking has them.

@@ -95,3 +95,32 @@ WHERE delivery.event_id = waiting.event_id AND delivery.number = waiting.number 
 SELECT url, secret, CASE WHEN old_secret_until > holdfast_now() THEN old_secret END AS old_secret
 FROM webhook_endpoint
 WHERE id = CASE WHEN $1 ~ '^[0-9a-f]{32}$' THEN $1::text::uuid END AND org_id = $2 AND enabled
+
+-- name: earlier_emails
+-- How many emails were written before this one, with the same hash of the recipient or of the buyer. It counts at most
+-- :counted_max of each, the newest first.
+WITH own AS MATERIALIZED (
+    SELECT event_id, number, kind, created_at, recipient_hash, buyer_hash FROM delivery
+    WHERE event_id = :event AND number = :number AND target || '' = :target
+)
+SELECT to_recipient.in_hour, to_recipient.in_day, to_recipient.of_kind_and_event_in_hour,
+       of_buyer.in_hour AS of_buyer_in_hour
+FROM own CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE created_at > own.created_at - interval '1 hour') AS in_hour, count(*) AS in_day,
+           count(*) FILTER (WHERE created_at > own.created_at - interval '1 hour'
+                            AND event_id = own.event_id AND kind = own.kind) AS of_kind_and_event_in_hour
+    FROM (
+        SELECT event_id, kind, created_at FROM delivery
+        WHERE recipient_hash = own.recipient_hash AND created_at > own.created_at - interval '1 day'
+          AND (created_at, event_id, number) < (own.created_at, own.event_id, own.number)
+        ORDER BY created_at DESC LIMIT :counted_max
+    ) AS earlier
+) AS to_recipient CROSS JOIN LATERAL (
+    SELECT count(*) AS in_hour
+    FROM (
+        SELECT FROM delivery
+        WHERE buyer_hash = own.buyer_hash AND created_at > own.created_at - interval '1 hour'
+          AND (created_at, event_id, number) < (own.created_at, own.event_id, own.number)
+        ORDER BY created_at DESC LIMIT :counted_max
+    ) AS earlier
+) AS of_buyer

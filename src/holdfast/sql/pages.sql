@@ -1,13 +1,10 @@
 -- Reads for the pages. One statement brings everything that a page shows of an event, so that a page stays cheap.
 
--- name: create_secret
-INSERT INTO secret (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
-
--- name: secret
-SELECT value FROM secret WHERE name = $1
-
 -- name: org
 SELECT id, slug, name, colour, logo_hash, frame_origins FROM org WHERE slug = $1
+
+-- name: org_by_id
+SELECT id, slug, name, colour, logo_hash, frame_origins FROM org WHERE id = $1
 
 -- name: org_of_event
 -- The org of a published event.
@@ -21,10 +18,34 @@ WHERE EXISTS (SELECT FROM event WHERE event.org_id = org.id AND event.status = '
 ORDER BY slug LIMIT 2
 
 -- name: events_on_sale
--- $1 org (null: all), $2 limit; newest first.
-SELECT id FROM event
-WHERE ($1::uuid IS NULL OR org_id = $1) AND status = 'active' AND published_at IS NOT NULL
-ORDER BY id DESC LIMIT $2
+-- $1 org (null: all), $2 limit; newest first. Pools and tariffs are added up here, because an event may have a thousand.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+found AS MATERIALIZED (
+    SELECT * FROM event
+    WHERE ($1::uuid IS NULL OR org_id = $1) AND status = 'active' AND published_at IS NOT NULL
+    ORDER BY id DESC LIMIT $2
+)
+SELECT found.id, found.title, found.preset, found.starts_at, found.timezone, found.currency, found.details -> 'address' AS address,
+       stock.capacity, stock.seats, stock.remaining + due.units AS remaining, tariff.lowest_price
+FROM clock CROSS JOIN found CROSS JOIN LATERAL (
+    SELECT sum(capacity) AS capacity, coalesce(sum(capacity) FILTER (WHERE seated), 0) AS seats,
+           sum(capacity - held - sold) AS remaining
+    FROM pool WHERE pool.event_id = found.id
+) AS stock CROSS JOIN LATERAL (
+    SELECT min(price) AS lowest_price FROM tariff WHERE tariff.event_id = found.id
+) AS tariff CROSS JOIN LATERAL (
+    SELECT coalesce(sum(line.quantity), 0) AS units
+    FROM booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
+    WHERE booking.event_id = found.id AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+) AS due
+ORDER BY found.starts_at, found.id
+
+-- name: seat_positions
+-- The seats of the first $2 pools of an event, as the document that the seat map reads.
+SELECT '{"seats":[' || coalesce(string_agg(
+    json_build_array(label, pool, row, number_in_row, x, y)::text, ',' ORDER BY number
+), '') || ']}'
+FROM seat WHERE event_id = $1 AND pool < $2
 
 -- name: listings
 -- Published events with their org, their pools, and what is left of each pool. A hold past its deadline counts as free at

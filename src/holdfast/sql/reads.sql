@@ -5,12 +5,26 @@ SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currenc
 FROM event WHERE id = $1
 
 -- name: events
--- Newest first, after the event :after. Null means any.
-SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
-FROM event
-WHERE (:org::uuid IS NULL OR org_id = :org) AND (NOT :only_published OR published_at IS NOT NULL)
-  AND (:status::text IS NULL OR status = :status) AND (:after::uuid IS NULL OR id < :after)
-ORDER BY id DESC LIMIT :limit
+-- Newest first, after the event :after: up to :limit events, and no more than fit into :bytes_max, but at least one. An event
+-- counts with its details and a hundred bytes for each tariff, of which every pool has one. `found` is how many :limit
+-- alone allows. Null means any.
+SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at, found
+FROM (
+    SELECT *, sum(bytes) OVER (ORDER BY id DESC) - bytes AS bytes_before
+    FROM (
+        SELECT *, count(*) OVER () AS found, octet_length(details::text) + 100 * (
+            SELECT count(*) FROM tariff WHERE tariff.event_id = page.id
+        ) AS bytes
+        FROM (
+            SELECT * FROM event
+            WHERE (:org::uuid IS NULL OR org_id = :org) AND (NOT :only_published OR published_at IS NOT NULL)
+              AND (:status::text IS NULL OR status = :status) AND (:after::uuid IS NULL OR id < :after)
+            ORDER BY id DESC LIMIT :limit
+        ) AS page
+    ) AS page
+) AS page
+WHERE bytes_before < :bytes_max
+ORDER BY id DESC
 
 -- name: pools_of
 SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
@@ -19,8 +33,8 @@ SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id =
 SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
 
 -- name: event_version
--- Shows whether a read model is current: the version, the number of due holds, and up to $3 journal entries after $2.
--- Between two journal entries the number of due holds only grows.
+-- Shows whether a read model is current: the version, the number of due holds, and the journal entries after $2: up to $3
+-- of them, and no more than fit into $4 bytes. Between two journal entries the number of due holds only grows.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.org_id, event.published_at IS NOT NULL AS is_published, clock.at, event.version, due.count AS due, recent.entries
 FROM clock CROSS JOIN event CROSS JOIN LATERAL (
@@ -29,9 +43,19 @@ FROM clock CROSS JOIN event CROSS JOIN LATERAL (
 ) AS due CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]') AS entries
     FROM (
-        SELECT number, kind, booking_id, data FROM journal
-        WHERE journal.event_id = event.id AND journal.number > $2 ORDER BY number LIMIT $3
+        SELECT number, kind, booking_id, data,
+               sum(octet_length(data::text)) OVER (ORDER BY number) - octet_length(data::text) AS bytes_before
+        FROM (
+            SELECT number, kind, booking_id, data,
+                   sum(pg_column_size(data)) OVER (ORDER BY number) - pg_column_size(data) AS stored_before
+            FROM (
+                SELECT number, kind, booking_id, data FROM journal
+                WHERE journal.event_id = event.id AND journal.number > $2 ORDER BY number LIMIT $3
+            ) AS entry
+        ) AS entry
+        WHERE stored_before < $4
     ) AS entry
+    WHERE bytes_before < $4
 ) AS recent
 WHERE event.id = $1
 
@@ -39,9 +63,21 @@ WHERE event.id = $1
 SELECT holdfast_now() AS at, id, version FROM event WHERE id = ANY ($1::uuid[])
 
 -- name: entries_until
--- The journal entries after $2 and up to $3, in the form of `event_version`.
-SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]')
-FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
+-- The journal entries after $2 and up to $3, in the form of `event_version`. Null if they have more than $4 bytes: first
+-- on disk, which is known without unpacking them, then as text.
+SELECT CASE
+    WHEN size.stored > $4 THEN NULL
+    WHEN (
+        SELECT sum(octet_length(data::text)) FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
+    ) > $4 THEN NULL
+    ELSE (
+        SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]')
+        FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
+    )
+END
+FROM (
+    SELECT sum(pg_column_size(data)) AS stored FROM journal WHERE event_id = $1 AND number > $2 AND number <= $3
+) AS size
 
 -- name: due
 -- The seats of due holds, and the pools without their units. One statement, because all of it must be of one moment.
@@ -94,14 +130,18 @@ FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
 WHERE seat.event_id = $1 ORDER BY seat.number
 
 -- name: booking
-SELECT holdfast_now() AS now, event.revision, to_json(fields) AS booking
-FROM event JOIN booking ON booking.event_id = event.id CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
-WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
+SELECT holdfast_now() AS now, to_json(fields) AS booking, {{booking_items}} AS items, 1 AS found
+FROM booking CROSS JOIN LATERAL (SELECT {{booking_fields}}, booking.details::text AS details) AS fields
+WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
   AND ($4::text IS NULL OR booking.user_id = $4)
 
+-- name: booking_details
+SELECT details::text FROM booking WHERE event_id = $1 AND id = $2
+
 -- name: bookings
--- Newest first, after the booking :after. Null means any; :status is the status as it reads now, and :reference the last ten
--- digits of the id.
+-- Newest first, after the booking :after: up to :limit bookings, and no more than have :lines_max lines, but at least one.
+-- `found` is how many :limit alone allows. Null means any; :status is the status as it reads now, and :reference the last
+-- ten digits of the id.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page AS MATERIALIZED (
     SELECT booking.*
@@ -115,14 +155,55 @@ page AS MATERIALIZED (
       AND (:after::uuid IS NULL OR booking.id < :after)
       AND (:reference::text IS NULL OR right(booking.id::text, 10) = :reference)
     ORDER BY booking.id DESC LIMIT :limit
+),
+counted AS MATERIALIZED (
+    SELECT page.*, count(*) OVER () AS found, sum(line.count) OVER (ORDER BY page.id DESC) - line.count AS lines_before
+    FROM page CROSS JOIN LATERAL (
+        SELECT count(*) FROM line WHERE line.event_id = page.event_id AND line.booking_id = page.id
+    ) AS line
 )
-SELECT clock.at AS now, event.revision, to_json(fields) AS booking
-FROM clock CROSS JOIN page AS booking JOIN event ON event.id = booking.event_id
-     CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
+SELECT clock.at AS now, to_json(fields) AS booking, {{booking_items}} AS items, booking.found
+FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}, booking.details::text AS details) AS fields
+WHERE booking.lines_before < :lines_max
 ORDER BY booking.id DESC
 
+-- name: unpaid_units_elsewhere
+-- The unpaid units of an address in all events of the org but :event, and how many it may have. `load_clients` counts the
+-- same in one event.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+unpaid AS MATERIALIZED (
+    SELECT booking.event_id, booking.id FROM clock CROSS JOIN booking
+    WHERE booking.client = :client AND booking.client IS NOT NULL AND booking.event_id <> :event
+      AND booking.status IN ({{holding}}) AND booking.expires_at > clock.at
+    UNION ALL
+    SELECT booking.event_id, booking.id FROM clock CROSS JOIN booking
+    WHERE booking.client = :client AND booking.client IS NOT NULL AND booking.event_id <> :event
+      AND booking.status IN ({{sold}}) AND (booking.total = 0 OR booking.expires_at IS NULL)
+      AND booking.created_at > clock.at - make_interval(secs => :free_seconds)
+)
+SELECT org.max_unpaid_units_per_address AS max_in_org, coalesce(sum(line.quantity), 0)::integer AS units
+FROM org LEFT JOIN unpaid ON true LEFT JOIN line ON line.event_id = unpaid.event_id AND line.booking_id = unpaid.id
+WHERE org.id = :org
+GROUP BY org.id
+
 -- name: entries
-SELECT number, at, kind, booking_id, actor, data FROM journal WHERE event_id = $1 AND number > $2 ORDER BY number LIMIT $3
+-- The journal entries after :after: up to :limit of them, and no more than fit into :bytes_max, but at least one. The size
+-- on disk comes first, because it is known without unpacking what is stored. `found` is how many :limit alone allows.
+SELECT number, at, kind, booking_id, actor, data, found
+FROM (
+    SELECT *, sum(octet_length(data::text)) OVER (ORDER BY number) - octet_length(data::text) AS bytes_before
+    FROM (
+        SELECT *, sum(pg_column_size(data)) OVER (ORDER BY number) - pg_column_size(data) AS stored_before,
+               count(*) OVER () AS found
+        FROM (
+            SELECT number, at, kind, booking_id, actor, data FROM journal
+            WHERE event_id = :event AND number > :after ORDER BY number LIMIT :limit
+        ) AS entry
+    ) AS entry
+    WHERE stored_before < :bytes_max
+) AS entry
+WHERE bytes_before < :bytes_max
+ORDER BY number
 
 -- name: event_owner
 SELECT org_id, published_at FROM event WHERE id = $1

@@ -17,9 +17,10 @@ SELECT coalesce(max(number), 0) FROM ticket_key WHERE event_id = $1
 -- name: revoke_keys
 UPDATE ticket_key SET revoked_at = holdfast_now() WHERE event_id = $1 AND number < $2 AND revoked_at IS NULL
 
--- name: public_key
--- The key that signed a ticket, if the event belongs to the org and the key is not revoked.
-SELECT ticket_key.public FROM ticket_key JOIN event ON event.id = ticket_key.event_id
+-- name: verification
+-- The key that signed a ticket, and the event that the ticket is for, if the event belongs to the org and the key is not
+-- revoked.
+SELECT ticket_key.public, event.title, event.starts_at, event.timezone FROM ticket_key JOIN event ON event.id = ticket_key.event_id
 WHERE ticket_key.event_id = $1 AND ticket_key.number = $2 AND ticket_key.revoked_at IS NULL AND event.org_id = $3
 
 -- name: check_in
@@ -39,14 +40,14 @@ WITH found AS MATERIALIZED (
 SELECT found.status, found.generation, found.is_event_cancelled, admitted.at FROM found LEFT JOIN admitted ON true
 
 -- name: checkin
-SELECT at, gate, nonce FROM checkin WHERE event_id = $1 AND booking_id = $2 AND line = $3 AND unit = $4
+SELECT at, gate, nonce, actor FROM checkin WHERE event_id = $1 AND booking_id = $2 AND line = $3 AND unit = $4
 
 -- name: checkins
 SELECT line, unit FROM checkin WHERE event_id = $1 AND booking_id = $2
 
 -- name: booking_details
--- What tickets and emails say about a booking.
-SELECT event.title, event.starts_at, event.ends_at, event.timezone, event.details ->> 'address' AS address,
+-- The text about a booking on tickets and in emails. They have room for $3 characters of the address.
+SELECT event.title, event.starts_at, event.ends_at, event.timezone, left(event.details ->> 'address', $3) AS address,
        event.revision, org.name AS org_name, to_json(fields) AS booking
 FROM event JOIN org ON org.id = event.org_id JOIN booking ON booking.event_id = event.id
      CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields

@@ -1,10 +1,10 @@
 -- The statements of the background workers.
 
 -- name: events_to_sweep
--- Up to $1 events after $2 that have due holds, or that have ended and still have bookings to end.
+-- Up to $1 events after $2, except $3, that have due holds, or that have ended and still have bookings to end.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.id FROM clock CROSS JOIN event
-WHERE event.id > $2 AND (EXISTS (
+WHERE event.id > $2 AND event.id <> ALL ($3::uuid[]) AND (EXISTS (
     SELECT FROM booking WHERE booking.event_id = event.id
       AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
 ) OR event.status IN ({{ended}}) AND EXISTS (
@@ -27,8 +27,13 @@ SELECT id FROM event ORDER BY id
 INSERT INTO audit (event_id, at, version, findings) VALUES ($1, holdfast_now(), $2, $3)
 ON CONFLICT (event_id) DO UPDATE SET at = excluded.at, version = excluded.version, findings = excluded.findings
 
+-- name: postpone_audit
+-- An event whose audit failed waits behind the others. Its version is -1 until an audit succeeds.
+INSERT INTO audit (event_id, at, version, findings) VALUES ($1, holdfast_now(), -1, '[]')
+ON CONFLICT (event_id) DO UPDATE SET at = excluded.at
+
 -- name: audit_summary
-SELECT count(*) AS events, max(at) AS last_at, coalesce(sum(json_array_length(findings)), 0)::bigint AS findings FROM audit
+SELECT count(*) FILTER (WHERE version >= 0) AS events, max(at) AS last_at, coalesce(sum(json_array_length(findings)), 0)::bigint AS findings FROM audit
 
 -- name: audit_version
 SELECT version FROM event WHERE id = $1
@@ -84,7 +89,8 @@ WHERE journal.event_id = $1 AND journal.booking_id IS NOT NULL AND NOT EXISTS (
 
 -- name: audit_money
 -- Payments that contradict their booking or themselves: no booking; another amount than the booking's; captured in a
--- status that does not allow it, or the other way round; succeeded although the booking is not confirmed, or twice.
+-- status that does not allow it, or the other way round; kept although nobody but staff reported the capture; succeeded
+-- although the booking is not confirmed, or twice.
 SELECT payment.id, payment.status, payment.outcome, booking.status AS booking
 FROM payment LEFT JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
 WHERE payment.event_id = $1 AND (
@@ -92,6 +98,8 @@ WHERE payment.event_id = $1 AND (
     OR payment.amount <> booking.total OR payment.currency <> booking.currency
     OR payment.captured_at IS NOT NULL AND payment.status NOT IN ('succeeded', 'refund_due', 'refunded', 'review')
     OR payment.captured_at IS NULL AND payment.status IN ('succeeded', 'refund_due')
+    OR payment.capture_assumed
+       AND (payment.captured_at IS NULL OR payment.status NOT IN ('refund_due', 'refunded', 'review'))
     OR payment.status = 'succeeded' AND booking.status NOT IN ({{sold}})
     OR payment.status = 'succeeded' AND EXISTS (
         SELECT FROM payment AS other WHERE other.booking_id = payment.booking_id AND other.event_id = payment.event_id
@@ -127,5 +135,8 @@ SELECT booking.id, latest.kind, booking.status FROM booking LEFT JOIN (
 WHERE booking.event_id = $1 AND latest.kind IS DISTINCT FROM booking.status
 
 -- name: events_to_complete
+-- Up to $1 events, except $2.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
-SELECT id, org_id FROM event WHERE status = 'active' AND ends_at <= (SELECT at FROM clock) ORDER BY ends_at LIMIT $1
+SELECT id, org_id FROM event
+WHERE status = 'active' AND ends_at <= (SELECT at FROM clock) AND id <> ALL ($2::uuid[])
+ORDER BY ends_at LIMIT $1

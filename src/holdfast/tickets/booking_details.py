@@ -8,6 +8,7 @@ from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
 from holdfast.engine.engine import Engine
+from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, shorten
 from holdfast.runtime.db import Database
 
 
@@ -36,7 +37,9 @@ class _DetailsRow(Struct, frozen=True):
 async def load_booking_details(
     database: Database, engine: Engine, event: bytes, booking: bytes
 ) -> BookingDetails | None:
-    row = await database.event(event).row(_DetailsRow, sql.tickets.booking_details, event, booking)
+    row = await database.event(event).row(
+        _DetailsRow, sql.tickets.booking_details, event, booking, VENUE_ADDRESS_MAX + 1
+    )
     if row is None:
         return None
     layouts = await engine.layouts(database, {event: row.revision})
@@ -47,6 +50,6 @@ async def load_booking_details(
         starts_at=row.starts_at,
         ends_at=row.ends_at,
         timezone=row.timezone,
-        address=row.address,
+        address=None if row.address is None else shorten(row.address, VENUE_ADDRESS_MAX),
         org_name=row.org_name,
     )

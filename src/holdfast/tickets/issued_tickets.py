@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
+from typing import Final
 
 from msgspec import Struct
 
@@ -15,6 +17,12 @@ from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, sign_code
 from holdfast.tickets.keys import SigningKey, get_signing_key
 from holdfast.tickets.printed_ticket import PrintedTicket
+from holdfast.tickets.printer import Printer
+
+# A signature takes a twentieth of a millisecond. A thread signs more codes than this.
+SIGNED_AT_ONCE_MAX: Final = 50
+
+_printer: Final = Printer()
 
 
 class IssuedTicket(Struct, frozen=True):
@@ -28,16 +36,24 @@ async def issue_tickets(
     """Sign the tickets for the booking's present holder, or for the holder of an earlier generation."""
     key = await get_signing_key(database, booking.event)
     signed_generation = booking.generation if generation is None else generation
-    return [IssuedTicket(ticket, _sign_code(key, booking, ticket, signed_generation)) for ticket in tickets]
+
+    def sign() -> list[IssuedTicket]:
+        return [IssuedTicket(ticket, _sign_code(key, booking, ticket, signed_generation)) for ticket in tickets]
+
+    return sign() if len(tickets) <= SIGNED_AT_ONCE_MAX else await asyncio.to_thread(sign)
 
 
 async def print_tickets(details: BookingDetails, issued: Sequence[IssuedTicket], language: str) -> bytes:
-    """Draw the tickets as a PDF, in a thread because it takes a while."""
-    # The PDF library is large, and most processes never need it.
+    """Draw the tickets as a PDF, in a thread because it takes a while. Refuse if too many PDFs are waiting."""
+    printed = [_printed_ticket(details, ticket, len(issued), number) for number, ticket in enumerate(issued, 1)]
+    return await _printer.run(partial(_draw_tickets, printed, language))
+
+
+def _draw_tickets(printed: Sequence[PrintedTicket], language: str) -> bytes:
+    # The PDF library is large, and most processes never need it. It takes long to import, so that is work for a thread.
     from holdfast.tickets.pdf import tickets_pdf
 
-    printed = [_printed_ticket(details, ticket, len(issued), number) for number, ticket in enumerate(issued, 1)]
-    return await asyncio.to_thread(tickets_pdf, printed, language)
+    return tickets_pdf(printed, language)
 
 
 def event_calendar(details: BookingDetails, language: str, now: datetime) -> bytes:

@@ -1,10 +1,16 @@
 """The keys that sign the tickets of an event. Each event has its own, and gets the first one on first use."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.db import Database
 from holdfast.tickets.codes import new_key
+
+# Every reader of the keys gets all of them.
+KEYS_MAX: Final = 1_000
 
 
 class SigningKey(Struct, frozen=True):
@@ -25,7 +31,9 @@ async def get_signing_key(database: Database, event: bytes) -> SigningKey:
 
 async def rotate_key(database: Database, event: bytes, *, revoke: bool) -> None:
     """Sign with a new key from now on. Tickets signed by earlier keys stay valid unless `revoke` is set."""
-    await get_signing_key(database, event)
+    current = await get_signing_key(database, event)
+    if current.number >= KEYS_MAX:
+        raise RefusedError(Refusal.LIMIT_REACHED, f"An event may have at most {KEYS_MAX} ticket keys in its lifetime.")
     number = await _add_key(database, event)
     if revoke:
         await database.event(event).execute(sql.tickets.revoke_keys, event, number)

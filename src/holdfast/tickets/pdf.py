@@ -17,7 +17,7 @@ from fpdf.drawing import PaintedPath
 from fpdf.enums import Align, PathPaintRule, XPos, YPos
 from fpdf.fonts import TTFFont
 
-from holdfast.i18n.formatting import in_zone
+from holdfast.i18n.formatting import in_zone, shorten
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.texts import Section, section
 from holdfast.tickets.printed_ticket import PrintedTicket
@@ -51,6 +51,8 @@ _WHITE: Final = (255, 255, 255)
 
 _TITLE_PTS: Final = (28, 24, 20, 16)
 _VALUE_PTS: Final = (13, 11, 9)
+# More than fits into any field. The time to measure a text grows faster than its length.
+_TEXT_MAX: Final = 400
 # Replaces characters that the fonts lack.
 _MISSING: Final = "□"
 
@@ -60,8 +62,8 @@ def tickets_pdf(tickets: Sequence[PrintedTicket], language: str) -> bytes:
     locale = _locale(language)
     document = _PdfDocument()
     document.set_lang(str(locale).replace("_", "-"))
-    document.set_title(_tidy(tickets[0].event_title))
-    document.set_author(_tidy(tickets[0].org_name))
+    document.set_title(_tidy(tickets[0].event_title[:_TEXT_MAX]))
+    document.set_author(_tidy(tickets[0].org_name[:_TEXT_MAX]))
     document.set_creator("Holdfast")
     for ticket in tickets:
         document.add_page()
@@ -105,7 +107,8 @@ class _PdfDocument(FPDF):
         align: Align = Align.L,
     ) -> None:
         """Write in the first of these sizes that fits the text into the lines, and move below it."""
-        text = "".join(char if ord(char) in self._known else _MISSING for char in _tidy(text))
+        text = shorten(_tidy(text[: 2 * _TEXT_MAX]), _TEXT_MAX)
+        text = "".join(char if ord(char) in self._known else _MISSING for char in text)
         for pt in pts:
             self.set_font(_FONT, "B" if bold else "", pt)
             lines = self._lines(text, width_mm)
@@ -173,7 +176,8 @@ def _draw_when_and_where(document: _PdfDocument, ticket: PrintedTicket, labels: 
     if ticket.address:
         document.set_y(document.get_y() + 6)
         document.write_label(labels["where"], _LEFT_MM, _TEXT_MM)
-        address = ", ".join(line.strip(" ,") for line in ticket.address.splitlines())
+        lines = ticket.address[: 2 * _TEXT_MAX].splitlines()
+        address = ", ".join(line.strip(" ,") for line in lines)
         document.write_text(address, _LEFT_MM, _TEXT_MM, _VALUE_PTS, lines_max=2)
 
 

@@ -60,7 +60,7 @@ def api_docs_route(site: Site, operations: Sequence[Operation]) -> Route:
         response.headers.update(headers)
         return response
 
-    return Route("/docs", show, methods=["GET"])
+    return Route("/docs", site.file(show), methods=["GET"])
 
 
 def render_api_docs(operations: Sequence[Operation]) -> bytes:

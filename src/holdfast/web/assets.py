@@ -3,12 +3,15 @@
 import gzip
 import hashlib
 from importlib import resources
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from holdfast.web.site import Site
 
 FOREVER: Final = "public, max-age=31536000, immutable"
 # The highest level takes five times as long for the seats of an arena, and saves 3 % of their bytes.
@@ -78,5 +81,5 @@ async def _serve(request: Request) -> Response:
     return asset_response(request, asset, FOREVER if is_current else "no-cache")
 
 
-def asset_routes() -> list[Route]:
-    return [Route("/static/{version}/{name}", _serve, methods=["GET"])]
+def asset_routes(site: "Site") -> list[Route]:
+    return [Route("/static/{version}/{name}", site.file(_serve), methods=["GET"])]

@@ -18,7 +18,7 @@ from holdfast.core.states import SOLD
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
-from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment
+from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment, unit_count
 from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing, load_listings
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of, refusal_text
@@ -98,6 +98,11 @@ async def pay(page: PageRequest) -> Response:
 
 async def submit_receipt(page: PageRequest) -> Response:
     listing = await _load_event(page)
+    page.check_sender()
+    try:
+        await page.customer.check_receipt(_booking_id(page))
+    except RefusedError as error:
+        return await _refused_page(page, listing, problem_of(error))
     form = await page.read_upload(UPLOAD_BYTES_MAX)
     try:
         token, file = form.get("form_token"), form.get("file")
@@ -194,8 +199,9 @@ async def _booking_page(
 ) -> Response:
     event = listing.event
     has_tickets = booking.status in SOLD
-    return page.render(
+    return await page.render_rows(
         "booking.html",
+        unit_count(booking),
         problem.status if problem else 200,
         booking=booking,
         listing=listing,
@@ -203,10 +209,10 @@ async def _booking_page(
         tickets=await page.customer.list_tickets(booking.id) if has_tickets else [],
         names={(pool.code, tariff.code): (pool.name, tariff.name) for pool in event.pools for tariff in pool.tariffs},
         providers=page.site.providers,
-        takes_receipts=event.policy.review == "manual" and booking.total > 0,
+        takes_receipts=event.policy.review == "manual" and bool(booking.total),
         can_extend=can_extend(booking, event),
         extend_minutes=math.ceil(event.policy.extend_seconds / 60),
-        can_cancel=can_cancel(booking),
+        can_cancel=can_cancel(booking, event),
         is_back="payment" in page.request.query_params,
         problem=refusal_text(page.language, problem) if problem else None,
         key=str(booking.version),

@@ -8,7 +8,6 @@ from typing import Final, Literal, TypeVar
 from msgspec import Struct, json
 
 from holdfast.api import booking_handlers as bookings
-from holdfast.api import event_handlers as events
 from holdfast.api import payment_handlers as payments
 from holdfast.api import receipt_handlers as receipts
 from holdfast.api import ticket_handlers as tickets
@@ -17,7 +16,7 @@ from holdfast.api.booking_schemas import BookingView, HoldNew
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.requests import BookingsQuery, PaymentNew
-from holdfast.api.responses import PaymentView, SeatMap, TicketView
+from holdfast.api.responses import PaymentView, TicketView
 from holdfast.core.event_schemas import RequestModel
 
 Content = TypeVar("Content")
@@ -30,12 +29,10 @@ _TICKET_FILES: Final[dict[TicketFile, Callable[[Call], Awaitable[ApiResponse[byt
 
 
 class CustomerApi:
-    """Every call counts against the rate limit of the browser's address."""
-
-    def __init__(self, api: InProcessApi, address: str, org: bytes, user: str) -> None:
+    def __init__(self, api: InProcessApi, address: str, org: bytes, user: str, *, is_guest: bool) -> None:
         self._api = api
         self._address = address
-        self._caller = customer_caller(org, user)
+        self._caller = customer_caller(org, user, is_guest=is_guest)
 
     async def list_bookings(self, query: BookingsQuery) -> list[BookingView]:
         return (await self._call(bookings.list_bookings, query=query)).content.items
@@ -54,6 +51,10 @@ class CustomerApi:
 
     async def start_payment(self, booking: str, payment: PaymentNew, key: str) -> PaymentView:
         return (await self._call(payments.start_payment, booking, body=payment, headers=_key_header(key))).content
+
+    async def check_receipt(self, booking: str) -> None:
+        """Refuse a receipt before the server reads it."""
+        await self._api.check(receipts.submit_receipt, self._caller, id=booking)
 
     async def submit_receipt(self, booking: str, file: bytes) -> None:
         boundary = secrets.token_hex(16).encode()
@@ -78,14 +79,8 @@ class CustomerApi:
         headers: Mapping[bytes, bytes] | None = None,
     ) -> ApiResponse[Content]:
         return await self._api.call(
-            handler, self._caller, self._address, id=id, query=query, body=body, headers=headers
+            handler, self._caller, address=self._address, id=id, query=query, body=body, headers=headers
         )
-
-
-async def get_seats(api: InProcessApi, address: str, event: str) -> SeatMap:
-    response = await api.call(events.get_seats, None, address, id=event)
-    assert isinstance(response.body, bytes)
-    return json.decode(response.body, type=SeatMap)
 
 
 def idempotency_key(form: Mapping[str, str], body: Struct) -> str:

@@ -1,12 +1,14 @@
 """Events as pages show them: with their org, and with what is left of each pool."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from holdfast import sql
 from holdfast.api.event_handlers import EventRow, event_view
 from holdfast.api.responses import EventView, PoolView
+from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, shorten
 from holdfast.live.snapshot import PoolAvailability
 from holdfast.runtime import ids
 from holdfast.runtime.db import DatabaseScope
@@ -55,8 +57,41 @@ class EventListing(Struct, frozen=True):
 
     @property
     def address(self) -> str | None:
-        address = self.event.details.get("address")
-        return address if isinstance(address, str) else None
+        return _printable_address(self.event.details.get("address"))
+
+
+class EventSummary(Struct, frozen=True):
+    """An event on sale as lists show it. `seats` is how many of its units are seats."""
+
+    id: bytes
+    title: str
+    preset: str | None
+    starts_at: datetime
+    timezone: str
+    currency: str
+    # As JSON: the org may store anything under this name.
+    address: str | None
+    capacity: int
+    seats: int
+    remaining: int
+    lowest_price: int
+
+    @property
+    def public_id(self) -> str:
+        return ids.format_event_id(self.id)
+
+    @property
+    def place(self) -> str | None:
+        return _printable_address(json.decode(self.address)) if self.address is not None else None
+
+
+async def load_events_on_sale(scope: DatabaseScope, org: bytes | None, limit: int) -> list[EventSummary]:
+    """The newest events, soonest first."""
+    return await scope.rows(EventSummary, sql.pages.events_on_sale, org, limit)
+
+
+def _printable_address(address: object) -> str | None:
+    return shorten(address, VENUE_ADDRESS_MAX) if isinstance(address, str) else None
 
 
 class _ListingRow(EventRow, frozen=True):

@@ -13,15 +13,16 @@ from holdfast import sql
 from holdfast.api.booking_schemas import BestAvailable, BookingView, HoldNew, Item
 from holdfast.api.requests import BookingsQuery
 from holdfast.api.responses import EventView, PoolView
-from holdfast.core.refusals import RefusedError
+from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.web.assets import FOREVER, Asset, asset_response, make_asset
 from holdfast.web.booking_summary import is_live, seat_labels
-from holdfast.web.customer_api import get_seats, idempotency_key
-from holdfast.web.event_listing import EventListing, Org, load_listings
+from holdfast.web.customer_api import idempotency_key
+from holdfast.web.event_listing import EventListing, Org, load_events_on_sale
+from holdfast.web.guest_check import CHALLENGE_SECONDS, CHECK_EXPIRED, Challenge, new_challenge, verify_solution
 from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
 from holdfast.web.rendering import page_money
@@ -45,25 +46,33 @@ class SeatLayouts:
 
     def __init__(self) -> None:
         self._by_revision: OrderedDict[tuple[str, int], Asset] = OrderedDict()
+        self._loading: dict[tuple[str, int], asyncio.Task[Asset]] = {}
 
     async def get(self, page: PageRequest, listing: EventListing) -> Asset:
         key = (listing.event.id, listing.revision)
-        if key not in self._by_revision:
-            self._by_revision[key] = await _load_layout(page, listing.event)
+        asset = self._by_revision.get(key)
+        if asset is None:
+            asset = await self._load(key, page.site, listing)
+            self._by_revision[key] = asset
             if len(self._by_revision) > LAYOUTS_MAX:
                 self._by_revision.popitem(last=False)
         self._by_revision.move_to_end(key)
-        return self._by_revision[key]
+        return asset
+
+    async def _load(self, key: tuple[str, int], site: Site, listing: EventListing) -> Asset:
+        """Everyone who opens a page at the same time shares one read."""
+        if key not in self._loading:
+            task = self._loading[key] = asyncio.create_task(_load_layout(site, listing))
+            task.add_done_callback(lambda _: self._loading.pop(key))
+        return await asyncio.shield(self._loading[key])
 
 
-async def _load_layout(page: PageRequest, event: EventView) -> Asset:
-    pools = {pool.code: number for number, pool in enumerate(event.pools)}
-    seats = (await get_seats(page.site.api, page.client_address, event.id)).seats
-    # A pool that was added since the event was read belongs to the next revision.
-    known = [seat for seat in seats if seat.pool in pools]
-    rows = [(seat.label, pools[seat.pool], seat.row, seat.number, seat.x, seat.y) for seat in known]
-    content = json.encode({"seats": rows})
-    return await asyncio.to_thread(make_asset, content, "application/json")
+async def _load_layout(site: Site, listing: EventListing) -> Asset:
+    """A pool that was added since the event was read belongs to the next revision."""
+    document: str = await site.database.event(listing.id).fetchval(
+        sql.pages.seat_positions, listing.id, len(listing.event.pools)
+    )
+    return await asyncio.to_thread(make_asset, document.encode(), "application/json")
 
 
 def event_routes(site: Site) -> list[Route]:
@@ -80,6 +89,7 @@ def event_routes(site: Site) -> list[Route]:
         Route("/o/{slug}", site.page(show_org), methods=["GET"]),
         Route("/e/{event}", site.page(show_event), methods=["GET"]),
         Route("/e/{event}/layout.json", site.page(send_layout), methods=["GET"]),
+        Route("/e/{event}/challenge", site.page(send_challenge), methods=["GET"]),
         Route("/e/{event}/hold", site.page(place_hold), methods=["POST"]),
         Route("/e/{event}/hold", site.page(redirect_to_parent), methods=["GET"]),
     ]
@@ -100,11 +110,9 @@ async def show_org(page: PageRequest) -> Response:
 
 async def _events_page(page: PageRequest) -> Response:
     """What is on sale, soonest first."""
-    page.site.api.spend(page.client_address)
     scope = page.site.database.all_events
-    rows = await scope.fetch(sql.pages.events_on_sale, page.org.id if page.org else None, EVENTS_MAX)
-    listings = await load_listings(scope, [row["id"] for row in rows]) if rows else {}
-    return page.render("events.html", listings=sorted(listings.values(), key=lambda listing: listing.event.starts_at))
+    events = await load_events_on_sale(scope, page.org.id if page.org else None, EVENTS_MAX)
+    return page.render("events.html", events=events)
 
 
 async def show_event(page: PageRequest) -> Response:
@@ -121,8 +129,9 @@ async def _event_page(
     event = listing.event
     bookings = await _live_bookings(page, event)
     held = next((booking for booking in bookings if booking.status is Status.HELD), None)
-    return page.render(
+    return await page.render_rows(
         "event.html",
+        len(event.pools),
         status,
         listing=listing,
         event=event,
@@ -132,8 +141,10 @@ async def _event_page(
         problem=problem,
         best_max=min(event.policy.max_units_per_user or BEST_MAX, BEST_MAX),
         key=secrets.token_hex(8),
+        needs_check=_needs_check(page, event),
         script_data={
             **event_data(page, listing),
+            "check": _check_data(page, event) if _needs_check(page, event) else None,
             "hold": f"/e/{event.id}/hold",
             "mine": [label for booking in bookings for label in seat_labels(booking)],
             "secondsLeft": held.expires_in_seconds if held else None,
@@ -178,18 +189,54 @@ def _pool_data(page: PageRequest, event: EventView, pool: PoolView) -> dict[str,
     }
 
 
+def _needs_check(page: PageRequest, event: EventView) -> bool:
+    return event.policy.guest_check == "work" and page.is_guest
+
+
+def _check_data(page: PageRequest, event: EventView) -> dict[str, Any]:
+    return {
+        "url": f"/e/{event.id}/challenge",
+        "seconds": CHALLENGE_SECONDS,
+        "challenge": _new_challenge(page, event),
+    }
+
+
+def _new_challenge(page: PageRequest, event: EventView) -> Challenge:
+    return new_challenge(page.keyring, event.id, page.session.guest, event.policy.guest_check_bits)
+
+
+async def send_challenge(page: PageRequest) -> Response:
+    """A new challenge, for a page that stayed open until the first one expired."""
+    listing = await load_event(page)
+    return json_response(_new_challenge(page, listing.event))
+
+
 async def place_hold(page: PageRequest) -> Response:
     """The same form sent twice is one hold; another choice on it is another hold."""
     listing = await load_event(page)
     fields = await page.read_fields()
     try:
         hold = _hold(page, fields, listing.event)
-        booking = await page.customer.place_hold(listing.event.id, hold, idempotency_key(fields, hold))
+        booking = await _place_hold(page, listing.event, hold, fields)
     except (RefusedError, PageError) as error:
         return await _refused_page(page, listing, problem_of(error), is_best="best_pool" in fields)
+    page.session = page.session.keep_until(listing.event.ends_at or listing.event.starts_at)
     if page.wants_json:
         return json_response({"booking": f"/b/{booking.id}"}, 201)
     return page.redirect(f"/b/{booking.id}")
+
+
+async def _place_hold(page: PageRequest, event: EventView, hold: HoldNew, fields: dict[str, str]) -> BookingView:
+    if not _needs_check(page, event):
+        return await page.customer.place_hold(event.id, hold, idempotency_key(fields, hold))
+    # The solution is the idempotency key, so it is valid for one hold, however often the browser sends the form.
+    seed = verify_solution(page.keyring, event.id, page.session.guest, event.policy.guest_check_bits, fields)
+    try:
+        return await page.customer.place_hold(event.id, hold, seed)
+    except RefusedError as error:
+        if error.refused.refusal is Refusal.IDEMPOTENCY_KEY_REUSED:
+            raise PageError(CHECK_EXPIRED) from None
+        raise
 
 
 async def _refused_page(page: PageRequest, listing: EventListing, problem: PageProblem, *, is_best: bool) -> Response:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from holdfast.web.page_problems import PageError, PageProblem
 
 FORM_BYTES_MAX: Final = 64 * 1024
-READ_SECONDS: Final = 60
+READ_SECONDS: Final = 30
 FIELDS_MAX: Final = 500
 URLENCODED: Final = "application/x-www-form-urlencoded"
 

@@ -1,5 +1,6 @@
 """Why a page cannot do what its reader asked, and what the reader sees then."""
 
+import math
 from typing import Final
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ class PageProblem(Struct, frozen=True):
     status: int
     code: str
     conflicts: tuple[str, ...] = ()
+    retry_after: int | None = None
 
 
 class PageError(Exception):
@@ -32,7 +34,7 @@ def problem_of(error: RefusedError | PageError) -> PageProblem:
     if isinstance(error, PageError):
         return error.problem
     refused = error.refused
-    return PageProblem(HTTP_STATUS[refused.refusal], refused.refusal.code, refused.conflicts)
+    return PageProblem(HTTP_STATUS[refused.refusal], refused.refusal.code, refused.conflicts, refused.retry_after)
 
 
 def refusal_text(language: str, problem: PageProblem, *, limit: int | None = None, of_best: bool = False) -> str:
@@ -43,4 +45,6 @@ def refusal_text(language: str, problem: PageProblem, *, limit: int | None = Non
     # Limits of payments and receipts share the code and have no `limit`.
     if key not in known or (key == "limit_reached" and limit is None):
         key = "other"
-    return translate(language, f"refusal.{key}", conflicts=", ".join(problem.conflicts), limit=limit)
+    minutes = math.ceil((problem.retry_after or 60) / 60)
+    conflicts = ", ".join(problem.conflicts)
+    return translate(language, f"refusal.{key}", conflicts=conflicts, limit=limit, minutes=minutes)

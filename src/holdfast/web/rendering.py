@@ -19,7 +19,7 @@ from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
 from holdfast.web.assets import ASSETS
-from holdfast.web.booking_summary import last_payment, seat_labels, unit_count
+from holdfast.web.booking_summary import is_received, last_payment, seat_labels, unit_count
 
 if TYPE_CHECKING:
     from holdfast.web.page_request import PageRequest
@@ -88,6 +88,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         sandbox_text=lambda key, **values: translate(language, f"sandbox.{key}", **values),
         description=lambda key, **values: translate(language, f"description.{key}", **values),
         to_json=_to_json,
+        is_received=is_received,
         last_payment=last_payment,
         seat_labels=seat_labels,
         unit_count=unit_count,

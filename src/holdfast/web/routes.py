@@ -32,7 +32,7 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
         *sign_in_routes(site),
         *branding_routes(site),
         *stampede_routes(site),
-        *asset_routes(),
+        *asset_routes(site),
         api_docs_route(site, operations),
         paid_route(site),
         *(sandbox_routes(site, sandbox) if sandbox is not None else ()),

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from holdfast.runtime.shared_secrets import Keyring, SecretValue
 from holdfast.web.session import Session
 
 CSP_NONE: Final = "'none'"
@@ -33,7 +34,7 @@ def content_security_policy(form_targets: str, frame_ancestors: Sequence[str] = 
     )
 
 
-def form_token(session: Session, secret: bytes) -> str:
+def form_token(session: Session, secret: SecretValue) -> str:
     """A CSRF token, which proves that we gave this form to this browser.
 
     Pages are compressed and can repeat a query from their address, so an attacker who sees response sizes could guess
@@ -43,17 +44,20 @@ def form_token(session: Session, secret: bytes) -> str:
     return (mask + _xor(mask, _token(session, secret))).hex()
 
 
-def is_form_token(text: str, session: Session, secret: bytes) -> bool:
+def is_form_token(text: str, session: Session, keyring: Keyring) -> bool:
+    """Forms outlive a change of the secret, as the session does."""
     try:
         sent = bytes.fromhex(text)
     except ValueError:
         return False
-    mask, masked = sent[:_TOKEN_BYTES], sent[_TOKEN_BYTES:]
-    return len(sent) == 2 * _TOKEN_BYTES and hmac.compare_digest(_xor(mask, masked), _token(session, secret))
+    if len(sent) != 2 * _TOKEN_BYTES:
+        return False
+    token = _xor(sent[:_TOKEN_BYTES], sent[_TOKEN_BYTES:])
+    return any(hmac.compare_digest(token, _token(session, secret)) for secret in keyring.values)
 
 
-def _token(session: Session, secret: bytes) -> bytes:
-    return hmac.new(secret, b"form\0" + session.guest.encode(), hashlib.sha256).digest()[:_TOKEN_BYTES]
+def _token(session: Session, secret: SecretValue) -> bytes:
+    return hmac.new(secret.value, b"form\0" + session.guest.encode(), hashlib.sha256).digest()[:_TOKEN_BYTES]
 
 
 def _xor(left: bytes, right: bytes) -> bytes:

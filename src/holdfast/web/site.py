@@ -1,6 +1,5 @@
 """The pages of one API process, and how they fail."""
 
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,15 +14,18 @@ from holdfast.api.in_process import InProcessApi
 from holdfast.core.refusals import RefusedError
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
 from holdfast.runtime.settings import Settings
+from holdfast.runtime.shared_secrets import SecretName, SharedSecret
 from holdfast.web.event_listing import Org
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of
 from holdfast.web.page_request import PageRequest
+from holdfast.web.session import cookie_name
 
 log = structlog.get_logger()
 
-SECRET_NAME: Final = "sessions"  # noqa: S105
+RETRY_SECONDS: Final = {429: "1", 503: "1"}
 
 Respond = Callable[[PageRequest], Awaitable[Response]]
+SendFile = Callable[[Request], Awaitable[Response]]
 
 
 class Site:
@@ -35,16 +37,8 @@ class Site:
         public = urlsplit(settings.public_url)
         self.origin = f"{public.scheme}://{public.netloc}"
         self.is_https = public.scheme == "https"
-        self._session_secret: bytes | None = None
-
-    async def session_secret(self) -> bytes:
-        """The key that signs sessions, the same in all processes."""
-        if self._session_secret is None:
-            scope = self.database.shared
-            await scope.execute(sql.pages.create_secret, SECRET_NAME, secrets.token_bytes(32))
-            self._session_secret = await scope.fetchval(sql.pages.secret, SECRET_NAME)
-        assert self._session_secret
-        return self._session_secret
+        self.cookie_name = cookie_name(is_https=self.is_https)
+        self.session_secret = SharedSecret(database, SecretName.SESSIONS)
 
     async def load_org(self, slug: str) -> Org:
         org = await self.database.shared.row(Org, sql.pages.org, slug) if is_plain_text(slug) else None
@@ -52,12 +46,31 @@ class Site:
             raise PageError(NOT_FOUND)
         return org
 
-    def page(self, respond: Respond) -> Callable[[Request], Awaitable[Response]]:
+    def spend(self, request: Request) -> None:
+        """Count a request against the client's address, and refuse it if there were too many. Every route of the pages
+        calls this first."""
+        self.api.spend(self.api.address(request.scope))
+
+    def file(self, send: SendFile) -> SendFile:
+        """A function that needs no session, as an endpoint."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                self.spend(request)
+            except RefusedError as error:
+                status = problem_of(error).status
+                return Response(status_code=status, headers={"retry-after": RETRY_SECONDS[status]})
+            return await send(request)
+
+        return endpoint
+
+    def page(self, respond: Respond) -> SendFile:
         """The function as an endpoint. Errors become error pages."""
 
         async def endpoint(request: Request) -> Response:
             page = PageRequest(self, request)
             try:
+                self.spend(request)
                 await page.load_session()
                 response = await respond(page)
             except (RefusedError, PageError) as error:
@@ -76,8 +89,12 @@ class Site:
 
 def error_page(page: PageRequest, problem: PageProblem) -> Response:
     if page.wants_json:
-        return json_response({"code": problem.code}, problem.status)
-    return page.render("error.html", problem.status, problem=problem)
+        response = json_response({"code": problem.code}, problem.status)
+    else:
+        response = page.render("error.html", problem.status, problem=problem)
+    if problem.status in RETRY_SECONDS:
+        response.headers["retry-after"] = RETRY_SECONDS[problem.status]
+    return response
 
 
 async def redirect_to_parent(page: PageRequest) -> Response:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -21,9 +21,12 @@ from holdfast.payments.refunds import Refunder
 from holdfast.payments.registry import make_providers
 from holdfast.payments.sandbox import Sandbox
 from holdfast.runtime import db
+from holdfast.runtime.db import Row
+from holdfast.runtime.fair_queue import FairQueue
+from holdfast.runtime.loop_lag import LoopLag
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
-from holdfast.worker import completer
+from holdfast.worker.completer import Completer
 from holdfast.worker.job import Job, JobDiedError, JobLoop
 from holdfast.worker.reaper import Reaper
 
@@ -33,9 +36,11 @@ AUDITOR_SECONDS: Final = 15.0
 RELAY_SECONDS: Final = 0.25
 PAYMENTS_SECONDS: Final = 0.5
 SANDBOX_SECONDS: Final = 0.25
+# The audit of a very large event takes minutes.
+AUDIT_SECONDS: Final = 600.0
 
 CONNECTIONS: Final = 10
-LANES: Final = 1
+LANES: Final = 4
 
 
 async def run_worker(settings: Settings, *, child: bool = False) -> None:
@@ -47,6 +52,9 @@ async def run_worker(settings: Settings, *, child: bool = False) -> None:
     if child:
         end_with_parent()
     async with AsyncExitStack() as resources:
+        loop_lag = LoopLag()
+        loop_lag.start()
+        resources.callback(loop_lag.stop)
         loop = JobLoop(await _make_jobs(settings, settings.database_url, resources))
         try:
             await loop.run(stopping)
@@ -65,7 +73,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     relay = Relay(database, _make_channels(settings, database, engine, resources))
     resources.push_async_callback(relay.close)
     return [
-        *_make_connected_jobs(url, resources),
+        *await _make_event_jobs(url, database, resources),
         # A pass only starts deliveries, so repeating it at once would find the same targets.
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
         *_make_payment_jobs(settings, database, engine, resources),
@@ -83,19 +91,21 @@ def _make_channels(
     return channels
 
 
-def _make_connected_jobs(url: str, resources: AsyncExitStack) -> list[Job]:
-    lane, plain = partial(db.connect_lane, url), partial(db.connect, url)
-    reap = ConnectedRun(lane, Reaper().run_once)
-    complete = ConnectedRun(plain, lambda connection: completer.run_once(db.Database(connection)))
-    audit = ConnectedRun(plain, _audit)
-    for run in (reap, complete, audit):
-        resources.push_async_callback(run.close)
+async def _make_event_jobs(url: str, database: db.Database, resources: AsyncExitStack) -> list[Job]:
+    reaper = Reaper(partial(db.connect_lane, url))
+    resources.push_async_callback(reaper.close)
+    audits = await db.create_pool(url, 1, command_seconds=AUDIT_SECONDS)
+    resources.push_async_callback(db.close_pool, audits)
     return [
-        Job(name="reaper", run=reap, interval_seconds=REAPER_SECONDS),
-        Job(name="completer", run=complete, interval_seconds=COMPLETER_SECONDS),
+        Job(name="reaper", run=reaper.run_once, interval_seconds=REAPER_SECONDS),
+        Job(name="completer", run=Completer(database).run_once, interval_seconds=COMPLETER_SECONDS),
         # Its items are findings, which another run would not put right.
-        Job(name="auditor", run=audit, interval_seconds=AUDITOR_SECONDS, drains=False),
+        Job(name="auditor", run=partial(_audit, audits), interval_seconds=AUDITOR_SECONDS, drains=False),
     ]
+
+
+async def _audit(pool: db.Pool) -> int:
+    return len(await auditor.run_once(db.Database(pool)))
 
 
 def _make_payment_jobs(
@@ -104,42 +114,18 @@ def _make_payment_jobs(
     providers = make_providers(settings, database)
     for provider in providers.values():
         resources.push_async_callback(provider.aclose)
-    runs = {
-        "inbox": Inbox(database, engine, providers).run_once,
-        "refunds": Refunder(database, engine, providers).run_once,
-        "reconciler": Reconciler(database, engine, providers).run_once,
-    }
-    jobs = [Job(name=name, run=run, interval_seconds=PAYMENTS_SECONDS) for name, run in runs.items()]
+    jobs = [
+        _make_queue_job("inbox", Inbox(database, engine, providers).queue, resources),
+        _make_queue_job("refunds", Refunder(database, engine, providers).queue, resources),
+        _make_queue_job("reconciler", Reconciler(database, engine, providers).queue, resources),
+    ]
     sandbox = providers.get("sandbox")
     if isinstance(sandbox, Sandbox):
         jobs.append(Job(name="sandbox_notices", run=sandbox.send_due, interval_seconds=SANDBOX_SECONDS))
     return jobs
 
 
-class ConnectedRun:
-    """Runs a job on a connection of its own, and on a new one after an error."""
-
-    def __init__(
-        self, connect: Callable[[], Awaitable[db.Connection]], run: Callable[[db.Connection], Awaitable[int]]
-    ) -> None:
-        self._connect = connect
-        self._run = run
-        self._connection: db.Connection | None = None
-
-    async def __call__(self) -> int:
-        self._connection = self._connection or await self._connect()
-        try:
-            return await self._run(self._connection)
-        except BaseException:
-            # The connection may be in the middle of something.
-            self._connection.terminate()
-            self._connection = None
-            raise
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-
-
-async def _audit(connection: db.Connection) -> int:
-    return len(await auditor.run_once(db.Database(connection)))
+def _make_queue_job(name: str, queue: FairQueue[Row], resources: AsyncExitStack) -> Job:
+    resources.push_async_callback(queue.close)
+    # A pass only starts work, so repeating it at once would find the same orgs.
+    return Job(name=name, run=queue.run_once, interval_seconds=PAYMENTS_SECONDS, drains=False)

@@ -3,12 +3,14 @@
 import { Countdown, formatMinutes } from "./clock.js";
 import { make } from "./dom.js";
 import { followMap, loadLayout } from "./event_map.js";
+import { GuestCheck } from "./guest_check.js";
 import { Order } from "./order.js";
 import { number, page, reloadWhenRestored, say } from "./page.js";
 
 const NEARBY = 4;
 
 const problem = document.getElementById("problem");
+const check = page?.check ? new GuestCheck(page.check) : null;
 let map = null;
 let isSending = false;
 
@@ -122,16 +124,25 @@ async function hold(event) {
 }
 
 async function send(form) {
-  const body = new URLSearchParams(new FormData(form));
-  const response = await fetch(page.hold, { method: "POST", body, headers: { accept: "application/json" } });
-  const result = await response.json();
-  if (response.ok) {
+  let result = await post(form);
+  if (result.code === "check_expired") {
+    await check.renew();
+    result = await post(form);
+  }
+  if (result.booking) {
     location.assign(result.booking);
     // Stay busy until the browser leaves this page.
     await new Promise(() => {});
   } else {
     showRefusal(result);
   }
+}
+
+async function post(form) {
+  const body = new URLSearchParams(new FormData(form));
+  Object.entries((await check?.fields()) ?? {}).forEach(([name, value]) => body.set(name, value));
+  const response = await fetch(page.hold, { method: "POST", body, headers: { accept: "application/json" } });
+  return response.json();
 }
 
 function showRefusal({ text, conflicts = [] }) {

@@ -1,0 +1,97 @@
+"""Secrets that all processes share, such as the one that signs sessions, and their rotation.
+
+A new value signs only once every process has read it. So no process ever sees a signature that it cannot
+verify, and none has to ask the database about a forged one.
+"""
+
+import asyncio
+import secrets
+import time
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from holdfast import sql
+from holdfast.core.states import FastStrEnum
+from holdfast.runtime.db import Database
+
+# A process notices a new value within this time.
+CACHE_SECONDS: Final = 5.0
+# Longer than that, with time for the query.
+SIGNS_AFTER_SECONDS: Final = 10.0
+SECRET_BYTES: Final = 32
+
+
+class SecretName(FastStrEnum):
+    SESSIONS = "sessions"
+    CLIENT_ADDRESSES = "client-addresses"
+
+
+class SecretValue(Struct, frozen=True):
+    number: int
+    value: bytes
+    signs: bool
+
+
+class Keyring(Struct, frozen=True):
+    """All valid values of a secret, the newest first."""
+
+    values: tuple[SecretValue, ...]
+
+    @property
+    def signing(self) -> SecretValue:
+        return next((each for each in self.values if each.signs), self.values[-1])
+
+    def find(self, number: int) -> SecretValue | None:
+        return next((each for each in self.values if each.number == number), None)
+
+
+class SharedSecret:
+    """A secret as one process uses it. The first use creates it."""
+
+    def __init__(self, database: Database, name: SecretName) -> None:
+        self._database = database
+        self._name = name
+        self._keyring = Keyring(())
+        self._read_again_at = 0.0
+        self._reading = asyncio.Lock()
+
+    async def keyring(self) -> Keyring:
+        """The values as the database had them at most `CACHE_SECONDS` ago, whatever the number of requests."""
+        if self._is_stale:
+            async with self._reading:
+                if self._is_stale:
+                    await self._read()
+        return self._keyring
+
+    @property
+    def _is_stale(self) -> bool:
+        return time.monotonic() >= self._read_again_at
+
+    async def _read(self) -> None:
+        now = time.monotonic()
+        rows = await self._database.shared.rows(SecretValue, sql.credentials.secret, self._name)
+        if not rows:
+            await self._database.shared.execute(
+                sql.credentials.create_secret, self._name, secrets.token_bytes(SECRET_BYTES)
+            )
+            rows = await self._database.shared.rows(SecretValue, sql.credentials.secret, self._name)
+        self._keyring, self._read_again_at = Keyring(tuple(rows)), now + CACHE_SECONDS
+
+
+async def rotate_secret(database: Database, name: SecretName, overlap_seconds: float) -> datetime:
+    """Add a new value, and return until when the others verify."""
+    async with database.shared.transaction() as scope:
+        await scope.execute(sql.credentials.create_secret, name, secrets.token_bytes(SECRET_BYTES))
+        await scope.execute(sql.credentials.lock_secret, name)
+        await scope.execute(sql.credentials.delete_expired_secrets, name)
+        until: datetime = await scope.fetchval(
+            *sql.credentials.rotate_secret(
+                name=name,
+                value=secrets.token_bytes(SECRET_BYTES),
+                signs_after_seconds=SIGNS_AFTER_SECONDS,
+                overlap_seconds=overlap_seconds,
+            )
+        )
+    return until

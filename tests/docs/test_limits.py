@@ -1,0 +1,81 @@
+"""The table of limits has the numbers of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.api import (
+    app,
+    body_reader,
+    booking_schemas,
+    call,
+    connection_guard,
+    endpoint,
+    requests,
+    webhook_endpoint_handlers,
+)
+from holdfast.api.booking_handlers import PAGE_LINES_MAX
+from holdfast.core import event_schemas, quotas, seat_ranking, settlement
+from holdfast.engine import lane
+from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
+from holdfast.runtime import server
+from holdfast.runtime.settings import Settings
+from holdfast.tickets import keys, printer
+from holdfast.web import event_pages
+
+LIMITS = Path(__file__).parents[2] / "docs" / "limits.md"
+
+NUMBERS = {
+    "events that have not ended": Settings().events_per_org,
+    "seats in those events together": Settings().seats_per_org,
+    "valid secret keys": quotas.KEYS_MAX,
+    "webhook endpoints": webhook_endpoint_handlers.ENDPOINTS_MAX,
+    "origins that may embed its pages": requests.ORIGINS_MAX,
+    "seats": event_schemas.SEATS_MAX,
+    "pools": event_schemas.POOLS_MAX,
+    "tariffs in all pools together": event_schemas.TARIFFS_MAX,
+    "ticket keys in its lifetime": keys.KEYS_MAX,
+    "units": booking_schemas.UNITS_MAX,
+    "seats in one request for the best available seats": seat_ranking.BEST_SEATS_MAX,
+    "payments": settlement.PAYMENTS_MAX,
+    "receipts": settlement.RECEIPTS_MAX,
+    "size of a body": call.BODY_BYTES_MAX // 1024**2,
+    "time for sending a body": int(body_reader.BODY_SECONDS),
+    "size of `details` as JSON": event_schemas.DETAILS_BYTES_MAX // 1024,
+    "depth of `details`": event_schemas.DETAILS_LEVELS_MAX,
+    "size of a query string": endpoint.QUERY_BYTES_MAX // 1024,
+    "size of all headers together": server.HEADER_BYTES_MAX // 1024,
+    "size of a token": endpoint.TOKEN_BYTES_MAX // 1024,
+    "query parameters": endpoint.QUERY_PARAMETERS_MAX,
+    "requests per second and secret key": Settings().rate_per_key,
+    "requests per second and address without one": Settings().rate_per_address,
+    "refused webhook events per second and address": endpoint.REFUSED_PER_SECOND,
+    "open connections per address": Settings().connections_per_address,
+    "seconds without a request on a connection": int(Settings().idle_seconds),
+    "live sockets per address": Settings().live_sockets_per_address,
+    "live sockets": Settings().live_sockets,
+    "data that a watcher may send": connection_guard.LIVE_RECEIVED_BYTES_MAX // 1024,
+    "seconds that an answer may stay unread": int(connection_guard.UNREAD_SECONDS),
+    "size of one header of a page": app.PAGE_HEADER_BYTES_MAX // 1024,
+    "commands that wait for one event": lane.EVENT_QUEUE_MAX,
+    "commands that wait for one lane": lane.QUEUE_MAX,
+    "more of either, for commands about money": lane.RESERVE,
+    "seconds that a command waits for a locked event": int(lane.LOCKED_SECONDS),
+    "lines on a page of bookings": PAGE_LINES_MAX,
+    "events on a list for buyers": event_pages.EVENTS_MAX,
+    "characters of an address on tickets, in emails and on pages": VENUE_ADDRESS_MAX,
+    "PDFs that are being drawn or wait for it, per process": printer.QUEUE_MAX,
+    "threads that draw PDFs, per process": printer.THREADS,
+}
+
+
+@pytest.mark.parametrize("limit", NUMBERS)
+def test_the_table_has_the_number_of_the_code(limit: str) -> None:
+    rows = re.findall(rf"^\| {re.escape(limit)} \| (.+?) \|", LIMITS.read_text(), re.MULTILINE)
+    assert len(rows) == 1
+    assert re.search(rf"(?<![\d,]){NUMBERS[limit]:,}(?![\d,])", rows[0])
+
+
+def test_the_quotas_of_the_settings_are_those_of_the_engine() -> None:
+    assert quotas.Quotas() == quotas.Quotas(Settings().events_per_org, Settings().seats_per_org)

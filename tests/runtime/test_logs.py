@@ -1,0 +1,91 @@
+"""Logging never breaks the code that logs, and never makes it wait."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from holdfast.runtime.logs import BackgroundStream
+
+LOG_THEN_PRINT = textwrap.dedent(
+    """
+    import structlog
+    from holdfast.runtime.logs import configure_logs
+
+    class Unprintable:
+        def __repr__(self):
+            raise RuntimeError
+
+    configure_logs()
+    log = structlog.get_logger()
+    for number in range(20_000):
+        log.error("still_here", number=number)
+    log.error("unprintable", value=Unprintable())
+    print("done", flush=True)
+    """
+)
+
+
+def _run(stderr: int) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", LOG_THEN_PRINT],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ended.stdout
+
+
+def test_a_full_disk_stops_nobody() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        assert _run(full) == "done\n"
+    finally:
+        os.close(full)
+
+
+def test_a_log_collector_that_does_not_read_stops_nobody() -> None:
+    unread, written = os.pipe()
+    try:
+        assert _run(written) == "done\n"
+    finally:
+        os.close(unread)
+        os.close(written)
+
+
+def test_a_closed_log_stops_nobody() -> None:
+    unread, written = os.pipe()
+    os.close(unread)
+    try:
+        assert _run(written) == "done\n"
+    finally:
+        os.close(written)
+
+
+def test_a_value_that_cannot_be_rendered_leaves_a_line() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LOG_THEN_PRINT.replace("20_000", "1")], capture_output=True, text=True, check=True
+    )
+    lines = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert lines == ["still_here", "log_line_failed"]
+
+
+def test_lines_that_were_dropped_are_counted_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    stream = BackgroundStream(descriptor)
+    for _ in range(3):
+        stream.write("lost\n")
+    stream.drain(10)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), descriptor)
+    stream.write("written\n")
+    stream.drain(10)
+    dropped, written = path.read_text().splitlines()
+    assert json.loads(dropped)["lines"] == 3
+    assert written == "written"
+    os.close(descriptor)
