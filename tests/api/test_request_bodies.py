@@ -2,18 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
 from starlette.types import Message
 
 from holdfast.api.body_reader import BodyReader, UnreadBodyError
-from holdfast.api.call import Services
-from holdfast.api.endpoint import Limits
 from holdfast.core.refusals import Refusal
-from holdfast.runtime.settings import Settings
 from tests.support.engine_harness import async_test
 from tests.support.harness import Org, Server, example_event
 from tests.support.raw_http import request_head, send_bytes
@@ -143,23 +139,3 @@ async def test_many_slow_bodies_share_one_timer(monkeypatch: pytest.MonkeyPatch)
     for reading in readings:
         reading.cancel()
     await asyncio.gather(*readings, return_exceptions=True)
-
-
-@async_test
-async def test_other_work_gets_a_turn_between_two_large_answers() -> None:
-    limits = Limits(cast(Services, SimpleNamespace(settings=Settings())))
-    turns, answered_in = [0], list[int]()
-
-    async def count_turns() -> None:
-        while True:
-            turns[0] += 1
-            await asyncio.sleep(0)
-
-    async def answer() -> None:
-        await limits.take_turn()
-        answered_in.append(turns[0])
-
-    counting = asyncio.create_task(count_turns())
-    await asyncio.gather(*(answer() for _ in range(20)))
-    counting.cancel()
-    assert len(set(answered_in)) == 20

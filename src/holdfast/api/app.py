@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.auth import Authenticator
+from holdfast.api.body_sender import PacedSend
 from holdfast.api.call import ApiResponse, Operation, Services
 from holdfast.api.client_hash import ClientHasher
 from holdfast.api.connection_guard import ConnectionGuard
@@ -83,6 +84,8 @@ class App:
                 return
             if scope["type"] == "http" and not await self._admit_page(scope, send):
                 return
+            if scope["type"] == "http" and self._limits is not None:
+                send = PacedSend(self._limits.body_sender, receive, send)
         await self._router(scope, receive, send)
 
     async def _admit_page(self, scope: Scope, send: Send) -> bool:

@@ -107,9 +107,9 @@ class Call(Struct, frozen=True):
 
 
 class ApiResponse(Struct, Generic[Content], frozen=True):
-    """`body` is the content itself, or its encoded bytes."""
+    """`body` is the content itself or its encoded bytes, in one or several parts."""
 
-    body: Content | bytes
+    body: Content | bytes | tuple[bytes, ...]
     status: int = 200
     headers: tuple[Header, ...] = ()
     content_type: bytes = b"application/json"
@@ -117,7 +117,7 @@ class ApiResponse(Struct, Generic[Content], frozen=True):
     @property
     def content(self) -> Content:
         """The content of a response that is not encoded yet."""
-        assert not isinstance(self.body, bytes)
+        assert not isinstance(self.body, bytes | tuple)
         return self.body
 
 

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.api.access import Access
 from holdfast.api.auth import Caller
 from holdfast.api.body_reader import BodyReader, UnreadBodyError, content_length
+from holdfast.api.body_sender import PIECE_BYTES, BodySender
 from holdfast.api.call import ApiResponse, Call, Handler, Header, Operation, Services
 from holdfast.api.client_address import client_address
 from holdfast.api.problems import problem
@@ -38,8 +39,6 @@ QUERY_PARAMETERS_MAX: Final = 50
 # After this many refusals per second, an operation without a rate limit limits the address.
 REFUSED_PER_SECOND: Final = 50
 
-LARGE_BODY_BYTES: Final = 1024 * 1024
-
 # The server drops a connection after a body that it has not read, so the client must not send another request there.
 CLOSE: Final = (b"connection", b"close")
 
@@ -60,15 +59,9 @@ class Limits:
         self.per_address = RateLimit(services.settings.rate_per_address)
         # For operations that have no rate limit unless someone misuses them.
         self.refused_per_address = RateLimit(REFUSED_PER_SECOND)
-        self.bodies = BodyReader()
-        self._turn = asyncio.Lock()
+        self.body_reader = BodyReader()
+        self.body_sender = BodySender()
         self._proxies = services.settings.proxies
-
-    async def take_turn(self) -> None:
-        """Return to one caller after the other, with a turn for everything else between them. The server copies an
-        answer when it gets it: many large ones at once would keep all other requests waiting."""
-        async with self._turn:
-            await asyncio.sleep(0)
 
     def address(self, scope: Scope) -> str:
         """The client address that the limits count."""
@@ -105,14 +98,18 @@ class Endpoint:
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
             response = problem(Refused(Refusal.INTERNAL))
-        if isinstance(response.body, bytes) and len(response.body) > LARGE_BODY_BYTES:
-            await self._limits.take_turn()
-        if not self._is_public:
-            await send_response(send, response, NO_STORE)
-        elif any(name == b"authorization" for name, _ in scope["headers"]):
-            await send_response(send, response, NO_CACHE)
+        body = encode_body(response)
+        if len(body) == 1 and len(body[0]) <= PIECE_BYTES:
+            await send_start(send, response, len(body[0]), self._cache_headers(scope))
+            await send({"type": "http.response.body", "body": body[0]})
         else:
-            await send_response(send, response)
+            await send_start(send, response, sum(map(len, body)), self._cache_headers(scope))
+            await self._limits.body_sender.send(body, receive, send)
+
+    def _cache_headers(self, scope: Scope) -> tuple[Header, ...]:
+        if not self._is_public:
+            return (NO_STORE,)
+        return (NO_CACHE,) if any(name == b"authorization" for name, _ in scope["headers"]) else ()
 
     async def _respond(self, scope: Scope, receive: Receive) -> ApiResponse[object]:
         """Identify the caller first, so that a stranger causes no work."""
@@ -162,7 +159,7 @@ class Endpoint:
             raise
 
     async def _read_body(self, headers: Headers, receive: Receive) -> RequestModel | bytes:
-        raw = await self._limits.bodies.read(headers, receive, self._operation.body_bytes_max)
+        raw = await self._limits.body_reader.read(headers, receive, self._operation.body_bytes_max)
         if self._decoder is None:
             return raw
         if len(raw) > DECODED_AT_ONCE_MAX:
@@ -192,16 +189,28 @@ class Endpoint:
             raise invalid_query(error, self._query_type) from None
 
 
-async def send_response(send: Send, response: ApiResponse[object], *headers_more: Header) -> None:
-    body = response.body if isinstance(response.body, bytes) else _encode(response.body)
-    headers = [
+async def send_response(send: Send, response: ApiResponse[object], *headers: Header) -> None:
+    """Send a response that is not large."""
+    (body,) = encode_body(response)
+    await send_start(send, response, len(body), headers)
+    await send({"type": "http.response.body", "body": body})
+
+
+def encode_body(response: ApiResponse[object]) -> tuple[bytes, ...]:
+    body = response.body
+    if isinstance(body, tuple):
+        return body
+    return (body if isinstance(body, bytes) else _encode(body),)
+
+
+async def send_start(send: Send, response: ApiResponse[object], length: int, headers: tuple[Header, ...]) -> None:
+    all_headers = [
         (b"content-type", response.content_type),
-        (b"content-length", str(len(body)).encode()),
-        *headers_more,
+        (b"content-length", str(length).encode()),
+        *headers,
         *response.headers,
     ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.start", "status": response.status, "headers": all_headers})
 
 
 def check_access(operation: Operation, caller: Caller | None) -> None:

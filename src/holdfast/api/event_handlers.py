@@ -177,8 +177,8 @@ async def get_seats(call: Call) -> ApiResponse[SeatMap]:
 
 
 async def _encode_snapshot(
-    call: Call, encode: Callable[[SeatSnapshot], bytes]
-) -> tuple[bytes, int, tuple[tuple[bytes, bytes]]]:
+    call: Call, encode: Callable[[SeatSnapshot], bytes | tuple[bytes, ...]]
+) -> tuple[bytes | tuple[bytes, ...], int, tuple[tuple[bytes, bytes]]]:
     """Body, status and headers: the encoded snapshot, or 304 if the caller has it."""
     live_event, snapshot = await require_live_event(call)
     etag = f'"{live_event.event_version.version}.{live_event.event_version.due}"'.encode()

@@ -8,6 +8,8 @@ from msgspec import Struct, json
 from holdfast.core.journal import PoolState, SeatState
 
 _STATE: Final = b'"state":"%b"}'
+# How many seats a part of the seat map has.
+PART_SEATS: Final = 2_000
 
 
 class PoolAvailability(Struct, frozen=True, kw_only=True):
@@ -36,14 +38,18 @@ class SeatView(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SeatSnapshot:
-    """Each seat is encoded once and patched when its state changes, so a change in a hall of 20,000 seats costs one
-    seat. Whole documents are encoded on request and cached until the next change."""
+    """Each seat is encoded once and patched when its state changes. The seat map consists of parts with some of the
+    seats, so a change in a hall of 100,000 seats costs a read one part. Other documents are encoded as a whole. All are
+    cached until the next change."""
 
     def __init__(self, event: str, version: int, seats: Sequence[SeatView], pools: Mapping[str, PoolState]) -> None:
         self._event = event
         self.version = version
         self._index = {seat.label: index for index, seat in enumerate(seats)}
         self._encoded_seats = [json.encode(seat) for seat in seats]
+        self._parts = [self._join_part(number) for number in range(-(-len(seats) // PART_SEATS))]
+        self._changed_parts: set[int] = set()
+        self._seats_json: tuple[bytes, ...] | None = None
         self._documents: dict[str, bytes] = {}
         self.taken: dict[str, SeatState] = {seat.label: seat.state for seat in seats if seat.state != "free"}
         self.pools = dict(pools)
@@ -57,6 +63,7 @@ class SeatSnapshot:
             self._set_seat(label, state)
         self.pools.update(pools)
         self.version = version
+        self._seats_json = None
         self._documents.clear()
 
     def _set_seat(self, label: str, state: SeatState) -> None:
@@ -65,13 +72,24 @@ class SeatSnapshot:
         encoded = self._encoded_seats[index]
         assert encoded.endswith(before)
         self._encoded_seats[index] = encoded[: -len(before)] + _STATE % state.encode()
+        self._changed_parts.add(index // PART_SEATS)
         if state == "free":
             self.taken.pop(label, None)
         else:
             self.taken[label] = state
 
-    def seats_json(self) -> bytes:
-        return self._cached("seats", self._encode_seats)
+    def seats_json(self) -> tuple[bytes, ...]:
+        """The seat map, in one or several parts."""
+        if self._seats_json is None:
+            for number in self._changed_parts:
+                self._parts[number] = self._join_part(number)
+            self._changed_parts.clear()
+            head = f'{{"event":"{self._event}","version":{self.version},"seats":['.encode()
+            parts = list(self._parts) or [b""]
+            parts[0] = head + parts[0]
+            parts[-1] += b"]}"
+            self._seats_json = tuple(parts)
+        return self._seats_json
 
     def availability_json(self) -> bytes:
         return self._cached("availability", self._encode_availability)
@@ -85,9 +103,10 @@ class SeatSnapshot:
             self._documents[name] = encode()
         return self._documents[name]
 
-    def _encode_seats(self) -> bytes:
-        head = f'{{"event":"{self._event}","version":{self.version},"seats":['.encode()
-        return b"%b%b]}" % (head, b",".join(self._encoded_seats))
+    def _join_part(self, number: int) -> bytes:
+        start = number * PART_SEATS
+        part = b",".join(self._encoded_seats[start : start + PART_SEATS])
+        return b"," + part if number else part
 
     def _encode_availability(self) -> bytes:
         return json.encode(Availability(event=self._event, version=self.version, pools=self._pool_list()))

@@ -67,6 +67,7 @@ class CustomerApi:
     async def get_ticket_file(self, ticket: str, file: TicketFile) -> tuple[bytes, str]:
         """The file and its content type."""
         response = await self._call(_TICKET_FILES[file], ticket)
+        assert isinstance(response.body, bytes)
         return response.body, response.content_type.decode()
 
     async def _call(

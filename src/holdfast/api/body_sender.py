@@ -1,0 +1,66 @@
+"""Sends large response bodies in pieces.
+
+The server copies whatever it is given and keeps the copy until the client has read it. If it got a seat map of many
+megabytes at once, all other requests would wait for the copy, and clients that do not read would fill the memory.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from starlette.types import Message, Receive, Send
+
+PIECE_BYTES: Final = 256 * 1024
+
+
+class BodySender:
+    """Sends the large bodies of one process. They take turns: the event loop does everything else between two pieces,
+    whether they belong to one body or to a thousand."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def send(self, body: Iterable[bytes], receive: Receive, send: Send) -> None:
+        """Send the body, at the pace of its client. Stop if the client disconnects, because the server would accept the
+        other pieces and log an error for each."""
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+        try:
+            for piece in _cut(body):
+                await self._take_turn()
+                if disconnect.done():
+                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            disconnect.cancel()
+
+    async def _take_turn(self) -> None:
+        async with self._turn:
+            await asyncio.sleep(0)
+
+
+class PacedSend:
+    """Sends the messages of one response, and a large body in pieces."""
+
+    def __init__(self, sender: BodySender, receive: Receive, send: Send) -> None:
+        self._sender = sender
+        self._receive = receive
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        body = message.get("body", b"")
+        if len(body) <= PIECE_BYTES:
+            await self._send(message)
+        else:
+            await self._sender.send((body,), self._receive, self._send)
+
+
+def _cut(body: Iterable[bytes]) -> Iterator[bytes]:
+    for part in body:
+        for start in range(0, len(part), PIECE_BYTES):
+            yield part[start : start + PIECE_BYTES]
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
