@@ -247,7 +247,8 @@ class Hall(Struct, frozen=True):
     neighbours: dict[int, tuple[int | None, int | None]]
 
     def chooser(self, free: Collection[int]) -> SeatChooser:
-        return SeatChooser(self.layout, self.layout.pools[1], free.__contains__)
+        taken = {seat.number for seat in self.layout.seats if seat.number not in free}
+        return SeatChooser(self.layout, self.layout.pools[1], taken)
 
     def with_free(self, free: Iterable[int]) -> "Hall":
         return structs.replace(self, free=frozenset(free))
@@ -385,7 +386,7 @@ def test_the_best_seats_stay_best_while_others_book_and_cancel(hall: Hall, steps
         changed = on_sale[other % len(on_sale) :][:1] if other is not None and on_sale else chosen or []
         for seat in changed:
             free ^= {seat}
-            chooser.invalidate(seat)
+            chooser.mark(seat, free=seat in free)
 
 
 @settings(max_examples=300 if IS_LONG else 100)

@@ -79,8 +79,9 @@ async def _first_of_two_locked(
     """One session has the lock of the event that sorts first, and another one is about to lock both."""
     async with lane_connection(url) as one, lane_connection(url) as two:
         first, second = sorted([await new_event(one) for _ in range(2)], key=lambda event: event.id)
-        await two.execute("SET deadlock_timeout = '50ms'")
-        await one.execute("SET deadlock_timeout = '10s'")
+        # A session looks for a deadlock once. The one that waits last finds it.
+        await one.execute("SET deadlock_timeout = '50ms'; SET lock_timeout = 0")
+        await two.execute("SET deadlock_timeout = '60s'; SET lock_timeout = 0")
         await one.execute("BEGIN")
         await one.fetch(sql.engine.lock, [first.id])
         yield one, two, first, second
@@ -104,12 +105,11 @@ async def test_locks_in_the_order_of_the_request_deadlock(database: str) -> None
         await two.execute("BEGIN")
         both = asyncio.create_task(two.fetch(UNSORTED, [second.id, first.id]))
         await poll_until(lambda: is_waiting_for_lock(observer, two.get_server_pid()))
-        crossing = asyncio.create_task(one.fetch(sql.engine.lock, [second.id]))
         with pytest.raises(asyncpg.DeadlockDetectedError):
-            await both
-        await two.execute("ROLLBACK")
-        await crossing
-        await one.execute("COMMIT")
+            await one.fetch(sql.engine.lock, [second.id])
+        await one.execute("ROLLBACK")
+        assert len(await both) == 2
+        await two.execute("COMMIT")
 
 
 @async_test

@@ -115,13 +115,13 @@ def make_event_state(layout: Layout | None = None, bookings: Iterable[Booking] =
     layout = layout or example_layout()
     bookings = list(bookings)
     counters = {pool.number: PoolCounter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
-    taken: dict[int, bytes] = {}
+    taken: set[int] = set()
     for booking in bookings:
         for line in booking.lines:
             counters[line.pool].held += line.quantity if booking.status in COUNTED_AS_HELD else 0
             counters[line.pool].sold += line.quantity if booking.status in COUNTED_AS_SOLD else 0
             if line.seat is not None and booking.status in COUNTED_AS_HELD + COUNTED_AS_SOLD:
-                taken[line.seat] = booking.id
+                taken.add(line.seat)
     return EventState(layout, now, VERSION, counters, {booking.id: booking for booking in bookings}, taken)
 
 

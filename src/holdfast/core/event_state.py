@@ -70,7 +70,7 @@ class EventState:
         version: int,
         counters: dict[int, PoolCounter],
         bookings: dict[bytes, Booking],
-        taken: dict[int, bytes],
+        taken: set[int],
         clients: ClientRecords | None = None,
         checked_in: Set[bytes] = frozenset(),
     ) -> None:
@@ -113,7 +113,7 @@ class EventState:
 
     def seat_chooser(self, pool: Pool) -> SeatChooser:
         if pool.number not in self._choosers:
-            self._choosers[pool.number] = SeatChooser(self.layout, pool, self.is_free)
+            self._choosers[pool.number] = SeatChooser(self.layout, pool, self.taken)
         return self._choosers[pool.number]
 
     def live_bookings_of(self, user: str) -> list[Booking]:
@@ -221,7 +221,10 @@ class EventState:
                 self._shift_counter(line.pool, old, -line.quantity)
                 self._shift_counter(line.pool, new, line.quantity)
             if line.seat is not None:
-                self._assign_seat(line.seat, after.id if new is not Claim.NONE else None)
+                if new is Claim.NONE:
+                    self._release_seat(line.seat)
+                elif old is Claim.NONE:
+                    self._take_seat(line.seat)
                 seats[self.layout.seats[line.seat].label] = state
         for line in after.lines:
             pools[self.layout.pools[line.pool].code] = self._pool_state(line.pool)
@@ -239,15 +242,16 @@ class EventState:
             counter.sold += quantity
             shift.sold += quantity
 
-    def _assign_seat(self, seat: int, booking: bytes | None) -> None:
-        if booking is None:
-            self.taken.pop(seat, None)
-        else:
-            assert self.taken.get(seat, booking) == booking, "another booking already has this seat"
-            self.taken[seat] = booking
-        chooser = self._choosers.get(self.layout.seats[seat].pool)
-        if chooser:
-            chooser.invalidate(seat)
+    def _take_seat(self, seat: int) -> None:
+        assert seat not in self.taken, "another booking already has this seat"
+        self.taken.add(seat)
+        if chooser := self._choosers.get(self.layout.seats[seat].pool):
+            chooser.mark(seat, free=False)
+
+    def _release_seat(self, seat: int) -> None:
+        self.taken.discard(seat)
+        if chooser := self._choosers.get(self.layout.seats[seat].pool):
+            chooser.mark(seat, free=self.is_free(seat))
 
     def _pool_state(self, pool: int) -> PoolState:
         counter = self.counters[pool]

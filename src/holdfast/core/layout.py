@@ -64,6 +64,11 @@ class SeatPlan:
         self.rankings: dict[int, PoolRanking] = {}
 
     @cached_property
+    def on_sale(self) -> bytes:
+        """One byte per seat: 1 unless it is blocked."""
+        return bytes(not seat.blocked for seat in self.seats)
+
+    @cached_property
     def runs(self) -> tuple[range, ...]:
         """The seats grouped into runs of neighbours: same pool, same row, consecutive places."""
         runs: list[range] = []
@@ -129,7 +134,7 @@ class Layout:
 
     def prepare_seating(self) -> None:
         """Compute everything that the first request for the best seats would otherwise wait for."""
-        _ = self.seat_plan.run_by_seat
+        _ = self.seat_plan.on_sale, self.seat_plan.run_by_seat
         for pool in self.pools:
             if pool.seats is not None:
                 self.ranking(pool)

@@ -34,12 +34,13 @@ class SeatQueue:
                 heappop(self._returned)
             if self._is_available(self._ranking.nearest[rank]):
                 return rank
-        nearest = self._ranking.nearest
-        while self._passed < len(nearest):
-            rank = self._passed
-            self._passed += 1
-            if self._is_available(nearest[rank]):
+        free, nearest = self._free, self._ranking.nearest
+        # Most seats of a hall may be taken, so this loop stays lean.
+        for rank in range(self._passed, len(nearest)):
+            if free[nearest[rank]] and self._is_available(nearest[rank]):
+                self._passed = rank + 1
                 return rank
+        self._passed = len(nearest)
         return None
 
     def put_back(self, ranks: Iterable[int]) -> None:

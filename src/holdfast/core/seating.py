@@ -7,7 +7,7 @@ All commands of a batch share one chooser per pool. A choice looks only at seats
 changed since the last choice, so a full batch in the largest hall costs little more than reading the hall once.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from heapq import heappop, heappush
 from operator import sub
 
@@ -23,26 +23,27 @@ Window = tuple[int, int]
 class SeatChooser:
     """Finds the best free seats of a pool."""
 
-    def __init__(self, layout: Layout, pool: Pool, is_free: IsFree) -> None:
+    def __init__(self, layout: Layout, pool: Pool, taken: Set[int]) -> None:
         assert pool.seats is not None
         first, last = pool.seats
         self._ranking = layout.ranking(pool)
         self._avoids_orphans = layout.policy.avoid_orphans
-        self._is_free = is_free
         # One byte per seat: 1 if it is free. Searching bytes is fast.
-        self._free = bytearray(map(is_free, range(first, last + 1)))
-        self._free_count = sum(self._free)
+        self._free = bytearray(layout.seat_plan.on_sale[first : last + 1])
+        for seat in taken:
+            if first <= seat <= last:
+                self._free[seat - first] = 0
+        self._free_count = self._free.count(1)
         self._queue = SeatQueue(self._ranking, self._free, avoids_orphans=self._avoids_orphans)
         self._searches: dict[int, _WindowSearch] = {}
         # The sections that changed, in order.
         self._changed: list[int] = []
 
-    def invalidate(self, seat: int) -> None:
+    def mark(self, seat: int, *, free: bool) -> None:
         """Call this after the seat was taken or released."""
         position = seat - self._ranking.first_seat
-        is_free = self._is_free(seat)
-        self._free_count += is_free - self._free[position]
-        self._free[position] = is_free
+        self._free_count += free - self._free[position]
+        self._free[position] = free
         self._queue.reconsider(position)
         self._changed += self._ranking.sections_near(position)
 

@@ -45,7 +45,7 @@ class _Loaded(Struct):
     now: datetime
     bookings: list[Booking]
     pools: list[tuple[bytes, int, int, int, int]]
-    taken: list[tuple[bytes, int, bytes]]
+    taken: list[tuple[bytes, set[int]]]
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
 
 
@@ -190,15 +190,13 @@ def _build_batch(
 ) -> LoadedBatch:
     bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
     counters: dict[bytes, dict[int, PoolCounter]] = defaultdict(dict)
-    taken: dict[bytes, dict[int, bytes]] = defaultdict(dict)
+    taken = dict(loaded.taken)
     due: dict[bytes, int] = defaultdict(int)
     for booking in loaded.bookings:
         bookings[booking.event][booking.id] = booking
         due[booking.event] += booking.is_due(loaded.now)
     for event, number, capacity, held, sold in loaded.pools:
         counters[event][number] = PoolCounter(capacity, held, sold)
-    for event, seat, owner in loaded.taken:
-        taken[event][seat] = owner
     by_client: dict[bytes, dict[bytes, ClientRecord]] = defaultdict(dict)
     streaks: dict[bytes, dict[str, ExpiryStreak]] = defaultdict(dict)
     for event, client, unpaid, expired, last_at in clients.clients:
@@ -212,7 +210,7 @@ def _build_batch(
             version,
             counters[event],
             bookings[event],
-            taken[event],
+            taken.get(event, set()),
             ClientRecords(by_client[event], streaks[event]),
             checked_in,
         )

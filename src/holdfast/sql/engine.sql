@@ -196,20 +196,20 @@ pools AS MATERIALIZED (
     ) AS pool
 ),
 taken AS MATERIALIZED (
-    SELECT line.event_id, line.seat, line.booking_id
+    SELECT line.event_id, line.seat
     FROM unnest(:seat_events::uuid[], :first_seats::integer[], :last_seats::integer[]) AS given (event_id, first, last) CROSS JOIN LATERAL (
-        SELECT line.event_id, line.seat, line.booking_id FROM line
+        SELECT line.event_id, line.seat FROM line
         WHERE line.event_id = given.event_id AND line.live AND line.seat IS NOT NULL
           AND line.seat BETWEEN given.first AND given.last
         ORDER BY line.event_id, line.seat LIMIT 100000
     ) AS line
-    UNION
-    SELECT other.event_id, other.seat, other.booking_id
+    UNION ALL
+    SELECT other.event_id, other.seat
     FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
         SELECT line.seat FROM line
         WHERE line.event_id = given.event_id AND line.booking_id = given.id AND line.seat IS NOT NULL LIMIT 10000
     ) AS own CROSS JOIN LATERAL (
-        SELECT line.event_id, line.seat, line.booking_id FROM line
+        SELECT line.event_id, line.seat FROM line
         WHERE line.event_id = given.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = own.seat
         ORDER BY line.event_id, line.seat LIMIT 1
     ) AS other
@@ -229,8 +229,8 @@ SELECT json_build_object(
         FROM pools
     ),
     'taken', (
-        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), seat, holdfast_base64(booking_id))), '[]')
-        FROM taken
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), seats)), '[]')
+        FROM (SELECT event_id, json_agg(seat) AS seats FROM taken GROUP BY event_id) AS taken_in_event
     ),
     'endpoints', (
         SELECT coalesce(json_agg(json_build_array(holdfast_base64(org_id), holdfast_base64(id), kinds)), '[]')
