@@ -16,7 +16,7 @@ from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import Verb
-from holdfast.engine import batch_runner, layout_cache, slow_event
+from holdfast.engine import batch_runner, layout_cache, load, slow_event
 from holdfast.engine import lane as lanes
 from holdfast.engine.auditor import audit_all
 from holdfast.engine.batch import run_batch
@@ -318,6 +318,28 @@ async def test_an_event_with_many_due_holds_leaves_the_shared_batch(database: st
         outcomes = await submit_all(lane, [new_hold_command(event) for event in (crowded, other) for _ in range(9)])
         assert refusals_of(outcomes) == []
         assert await connection.fetchval(EXPIRED) == DUE_MAX + 10
+
+
+@async_test
+async def test_due_holds_with_many_lines_expire_in_several_batches(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of a hold cost time, so a batch counts them. An event leaves the batch if its holds do not all fit."""
+    monkeypatch.setattr(load, "SWEPT_LINES_MAX", 25)
+    seats = [{"code": "hall", "seats": {"rows": ["A", "B", "C"], "numbers": 20}}]
+    async with lane_connection(database) as connection, running_lane(lambda: db.connect_lane(database)) as lane:
+        events = [await new_event(connection, pools=seats) for _ in range(2)]
+        held = [f"{row}-{number}" for row in "ABC" for number in range(1, 21)]
+        for event in events:
+            holds = [new_hold_command(event, *held[at : at + 10]) for at in range(0, 60, 10)]
+            assert refusals_of(await submit_all(lane, holds)) == []
+        await connection.execute("UPDATE booking SET expires_at = clock_timestamp()")
+        outcomes = await run_batch(connection, LayoutCache(), [new_hold_command(event, "A-1") for event in events])
+        assert outcomes == [None, None]
+        assert await connection.fetchval(EXPIRED) == 3
+        holds = [new_hold_command(event, "C-20") for event in events]
+        assert refusals_of(await submit_all(lane, holds)) == []
+        assert await connection.fetchval(EXPIRED) == 12
 
 
 @async_test

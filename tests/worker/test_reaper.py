@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from holdfast import sql
 from holdfast.core.commands import Accepted, PoolItem
 from holdfast.core.states import EventStatus
+from holdfast.engine import load
 from holdfast.engine.auditor import audit_all
 from holdfast.engine.batch import SWEEP_MAX
 from holdfast.engine.engine import Engine
@@ -158,6 +159,20 @@ async def test_an_ended_event_is_wound_up_in_bounded_batches(
         assert passes == [SWEEP_MAX, SWEEP_MAX, 100, 0]
         assert await _statuses(connection, event) == {ended: count}
         assert await _held_and_sold(connection, event) == (0, count if status is EventStatus.COMPLETED else 0)
+        await _check_audit(connection)
+
+
+@async_test
+async def test_bookings_with_many_lines_end_a_few_at_a_time(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SWEPT_LINES_MAX", 25)
+    hall = [{"code": "hall", "seats": {"rows": ["A"], "numbers": 60}}]
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=hall, policy={"confirm_at_once": True})
+        labels = [f"A-{number}" for number in range(1, 61)]
+        await run_commands(connection, [new_hold_command(event, *labels[at : at + 10]) for at in range(0, 60, 10)])
+        await set_status(db.Database(connection), event.org, event.id, EventStatus.CANCELLED, ACTOR)
+        reaper = reaper_on(connection)
+        assert [await reaper.run_once() for _ in range(3)] == [3, 3, 0]
         await _check_audit(connection)
 
 

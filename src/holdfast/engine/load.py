@@ -28,10 +28,12 @@ from holdfast.runtime.db import Connection, Record
 
 # How many due holds one batch expires in each event. The rest waits for the next batch.
 DUE_MAX: Final = 500
+# How many lines the due holds of all events in a batch may have. The hold that reaches this number is the last.
+SWEPT_LINES_MAX: Final = 5_000
 
 
 class LoadedBatch(Struct):
-    """The loaded state of each event. `unfinished`: the events with more due holds than one batch expires.
+    """The loaded state of each event. `unfinished`: the events that may have more due holds than one batch expires.
     `endpoints`: the webhook subscriptions of each org. `left_out`: events that exist and have no state here."""
 
     now: datetime
@@ -43,6 +45,7 @@ class LoadedBatch(Struct):
 
 class _Loaded(Struct):
     now: datetime
+    unfinished: set[bytes]
     bookings: list[Booking]
     pools: list[tuple[bytes, int, int, int, int]]
     taken: list[tuple[bytes, set[int]]]
@@ -136,6 +139,7 @@ async def _load(
         *sql.engine.load(
             events=list(layouts),
             due_max=due_max,
+            lines_max=SWEPT_LINES_MAX,
             request_events=request_events,
             request_keys=request_keys,
             booking_events=booking_events,
@@ -191,10 +195,8 @@ def _build_batch(
     bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
     counters: dict[bytes, dict[int, PoolCounter]] = defaultdict(dict)
     taken = dict(loaded.taken)
-    due: dict[bytes, int] = defaultdict(int)
     for booking in loaded.bookings:
         bookings[booking.event][booking.id] = booking
-        due[booking.event] += booking.is_due(loaded.now)
     for event, number, capacity, held, sold in loaded.pools:
         counters[event][number] = PoolCounter(capacity, held, sold)
     by_client: dict[bytes, dict[bytes, ClientRecord]] = defaultdict(dict)
@@ -219,8 +221,7 @@ def _build_batch(
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
         endpoints[org].append(WebhookSubscription(endpoint, kinds))
-    unfinished = {event for event, count in due.items() if count >= DUE_MAX}
-    return LoadedBatch(loaded.now, states, unfinished, endpoints, set())
+    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, set())
 
 
 def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:

@@ -59,6 +59,18 @@ booking.version,
     WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
 )
 
+-- fragment: with_line_count
+-- Joins the number of lines to each row of `booking`.
+CROSS JOIN LATERAL (
+    SELECT count(*) AS lines FROM (
+        SELECT FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id LIMIT 10000
+    ) AS counted
+) AS size
+
+-- fragment: lines_before
+-- The lines of all rows before this one, in an arbitrary order.
+sum(size.lines) OVER (ROWS UNBOUNDED PRECEDING) - size.lines
+
 -- fragment: payment_fields
 -- The row `payment` as core.payment.Payment.
 holdfast_base64(payment.id) AS id,
@@ -121,21 +133,27 @@ FROM unnest($1::uuid[], $2::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
 -- name: load
 -- Everything a batch needs, as one JSON document. It reads the clock after the lock was granted. It loads:
 -- - bookings: due holds of `:events` (up to `:due_max` each), bookings made under the request keys, bookings named by id,
---   live bookings of the users, bookings that must end with their event (up to `:ending_max` each), and all live
---   bookings of a user whose expired booking may be revived;
+--   live bookings of the users, bookings that must end with their event (up to `:ending_max` each), and live bookings of
+--   a user whose expired booking may be revived. A user can be limited to 1,000 units at most, so 1,001 bookings of one
+--   tell enough. Of due and ending bookings it takes as many as have `:lines_max` lines together, because a few of them
+--   may have more lines than the process can handle at once;
+-- - `unfinished`: the events that may have more due holds than these;
 -- - the counters of the given pools and of every pool that these bookings have lines in;
 -- - the taken seats within the given ranges, and those of bookings that may be revived;
 -- - the webhook endpoints of the orgs.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
-wanted AS MATERIALIZED (
-    SELECT due.event_id, due.id
+due AS MATERIALIZED (
+    SELECT booking.event_id, booking.id, {{lines_before}} < :lines_max AS is_wanted
     FROM clock CROSS JOIN unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = given.event_id
           AND booking.status IN ({{timed}})
           AND booking.expires_at <= clock.at
         ORDER BY booking.event_id, booking.expires_at LIMIT :due_max
-    ) AS due
+    ) AS booking {{with_line_count}}
+),
+wanted AS MATERIALIZED (
+    SELECT due.event_id, due.id FROM due WHERE due.is_wanted
     UNION
     SELECT made.event_id, made.id
     FROM unnest(:request_events::uuid[], :request_keys::bytea[]) AS given (event_id, request_key) CROSS JOIN LATERAL (
@@ -152,17 +170,21 @@ wanted AS MATERIALIZED (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
           AND booking.status IN ({{live}})
-        LIMIT 10000
+        LIMIT 1001
     ) AS live
     UNION
     SELECT ending.event_id, ending.id
-    FROM unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
-        SELECT booking.event_id, booking.id FROM event JOIN booking ON booking.event_id = event.id
-        WHERE event.id = given.event_id AND event.status IN ({{ended}})
-          AND booking.status IN ({{live}})
-          AND (event.status, booking.status) IN ({{endings}})
-        LIMIT :ending_max
+    FROM (
+        SELECT booking.event_id, booking.id, {{lines_before}} < :lines_max AS is_wanted
+        FROM unnest(:events::uuid[]) AS given (event_id) CROSS JOIN LATERAL (
+            SELECT booking.event_id, booking.id FROM event JOIN booking ON booking.event_id = event.id
+            WHERE event.id = given.event_id AND event.status IN ({{ended}})
+              AND booking.status IN ({{live}})
+              AND (event.status, booking.status) IN ({{endings}})
+            LIMIT :ending_max
+        ) AS booking {{with_line_count}}
     ) AS ending
+    WHERE ending.is_wanted
     UNION
     SELECT live.event_id, live.id
     FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
@@ -172,7 +194,7 @@ wanted AS MATERIALIZED (
         SELECT booking.event_id, booking.id FROM booking
         WHERE booking.event_id = given.event_id AND booking.user_id = named.user_id
           AND booking.status IN ({{live}})
-        LIMIT 10000
+        LIMIT 1001
     ) AS live
 ),
 bookings AS MATERIALIZED (
@@ -223,6 +245,10 @@ endpoints AS MATERIALIZED (
 )
 SELECT json_build_object(
     'now', clock.at,
+    'unfinished', (
+        SELECT coalesce(json_agg(holdfast_base64(event_id)), '[]')
+        FROM (SELECT event_id FROM due GROUP BY event_id HAVING count(*) >= :due_max OR NOT bool_and(is_wanted)) AS unfinished
+    ),
     'bookings', (SELECT coalesce(json_agg(booking), '[]') FROM bookings),
     'pools', (
         SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), number, capacity, held, sold)), '[]')
