@@ -12,6 +12,7 @@ from holdfast.api import (
     call,
     connection_guard,
     endpoint,
+    event_handlers,
     requests,
     webhook_endpoint_handlers,
 )
@@ -34,6 +35,7 @@ NUMBERS = {
     "origins that may embed its pages": requests.ORIGINS_MAX,
     "seats": event_schemas.SEATS_MAX,
     "pools": event_schemas.POOLS_MAX,
+    "seats to block, or to put back on sale, in one request": event_schemas.BLOCKED_AT_ONCE_MAX,
     "tariffs in all pools together": event_schemas.TARIFFS_MAX,
     "ticket keys in its lifetime": keys.KEYS_MAX,
     "units": booking_schemas.UNITS_MAX,
@@ -46,6 +48,7 @@ NUMBERS = {
     "depth of `details`": event_schemas.DETAILS_LEVELS_MAX,
     "size of a query string": endpoint.QUERY_BYTES_MAX // 1024,
     "size of all headers together": server.HEADER_BYTES_MAX // 1024,
+    "size of a page of the journal or of changes": event_handlers.JOURNAL_PAGE_BYTES // 1024,
     "size of a token": endpoint.TOKEN_BYTES_MAX // 1024,
     "query parameters": endpoint.QUERY_PARAMETERS_MAX,
     "requests per second and secret key": Settings().rate_per_key,

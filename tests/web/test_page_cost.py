@@ -18,7 +18,9 @@ from holdfast.engine.event_editor import change_event
 from holdfast.runtime import db, ids
 from holdfast.runtime.credentials import Role
 from holdfast.runtime.shared_secrets import SecretName, SharedSecret
-from holdfast.web import event_pages, page_request
+from holdfast.web import event_pages, page_request, site
+from holdfast.web.assets import make_asset
+from holdfast.web.rendering import compile_templates, templates
 from holdfast.web.session import COOKIE, read_cookie
 from tests.support.engine_harness import (
     EventHandle,
@@ -84,6 +86,21 @@ async def test_everyone_who_opens_a_seat_map_at_once_shares_one_read(database: s
         event = await new_event(connection)
         await asyncio.gather(*(pages.get(f"/e/{event.text}/layout.json") for _ in range(8)))
         assert pages.statements.count(sql.pages.seat_positions) == 1
+
+
+@async_test
+async def test_seat_maps_above_the_memory_limit_leave_the_cache_oldest_first(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        paths = [f"/e/{(await new_event(connection)).text}/layout.json" for _ in range(3)]
+        size = make_asset((await pages.get(paths[0])).encode(), "").size
+        monkeypatch.setattr(event_pages, "LAYOUTS_BYTES_MAX", 2 * size)
+        for path in (paths[1], paths[0], paths[2], paths[0], paths[2]):
+            await pages.get(path)
+        assert pages.statements.count(sql.pages.seat_positions) == 3
+        await pages.get(paths[1])
+        assert pages.statements.count(sql.pages.seat_positions) == 4
 
 
 @async_test
@@ -200,6 +217,27 @@ async def test_many_customers_do_not_evict_a_busy_key_from_the_cache(database: s
 
 
 @async_test
+async def test_a_thread_compiles_all_templates_for_the_first_page(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def compile_all() -> None:
+        threads.append(threading.current_thread().name)
+        compile_templates()
+
+    assert templates.cache is not None
+    templates.cache.clear()
+    monkeypatch.setattr(site, "compile_templates", compile_all)
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        event = await new_event(connection)
+        await asyncio.gather(*(pages.get(f"/e/{event.text}") for _ in range(3)))
+    assert len(threads) == 1
+    assert threads[0] != threading.main_thread().name
+    assert len(templates.cache) == len(templates.list_templates())
+
+
+@async_test
 async def test_a_thread_renders_a_page_with_many_rows(database: str) -> None:
     threads: dict[str, str] = {}
 
@@ -216,3 +254,6 @@ async def test_a_thread_renders_a_page_with_many_rows(database: str) -> None:
             assert threads.pop("event.html") == threading.main_thread().name
             await pages.get(f"/e/{large.text}")
             assert threads.pop("event.html") != threading.main_thread().name
+            patch.setattr(page_request, "ROWS_AT_ONCE_MAX", 1)
+            await pages.get("/")
+            assert threads.pop("events.html") != threading.main_thread().name

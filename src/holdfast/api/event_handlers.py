@@ -43,7 +43,7 @@ SWEEPS_AT_END_MAX: Final = 2
 # A page of events ends with the event that reaches this size, roughly.
 EVENTS_PAGE_BYTES: Final = 1024 * 1024
 # A page of the journal ends with the entry that reaches this size.
-JOURNAL_PAGE_BYTES: Final = 1024 * 1024
+JOURNAL_PAGE_BYTES: Final = 512 * 1024
 
 
 class EventRow(Struct, frozen=True):

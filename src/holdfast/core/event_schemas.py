@@ -14,6 +14,8 @@ from holdfast.core.refusals import FieldError, Refusal, RefusedError
 DAY_SECONDS = 86_400
 # The most seats that one event can have.
 SEATS_MAX = 100_000
+# One journal entry names all of them, and every reader of the journal has to decode it.
+BLOCKED_AT_ONCE_MAX = 20_000
 DETAILS_BYTES_MAX = 16 * 1024
 DETAILS_LEVELS_MAX = 64
 POOLS_MAX = 1_000
@@ -144,8 +146,8 @@ class EventChange(RequestModel, frozen=True):
     ends_at: Time | UnsetType | None = UNSET
     timezone: TimeZone | UnsetType = UNSET
     pools: Annotated[list[PoolChange], Meta(max_length=POOLS_MAX)] = []
-    block_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
-    unblock_seats: Annotated[list[Label], Meta(max_length=50_000)] = []
+    block_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []
+    unblock_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []
 
     def __post_init__(self) -> None:
         if self.starts_at is not UNSET:

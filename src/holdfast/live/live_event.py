@@ -24,7 +24,7 @@ EVENTS_MAX: Final = 1_000
 CACHED_SEATS_MAX: Final = 500_000
 # An event that is further behind is loaded from scratch.
 ENTRIES_MAX: Final = 10_000
-ENTRIES_BYTES_MAX: Final = 1024 * 1024
+ENTRIES_BYTES_MAX: Final = 512 * 1024
 DUE_SEATS_MAX: Final = 20_000
 
 

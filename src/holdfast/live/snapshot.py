@@ -1,13 +1,14 @@
 """The seats and pools of one event at one version, and the JSON that shows them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, get_args
 
 from msgspec import Struct, json
 
 from holdfast.core.journal import PoolState, SeatState
 
-_STATE: Final = b'"state":"%b"}'
+# How an encoded seat ends in each state.
+_ENDS: Final[dict[SeatState, bytes]] = {state: b'"state":"%b"}' % state.encode() for state in get_args(SeatState)}
 # How many seats a part of the seat map has.
 PART_SEATS: Final = 2_000
 
@@ -68,10 +69,10 @@ class SeatSnapshot:
 
     def _set_seat(self, label: str, state: SeatState) -> None:
         index = self._index[label]
-        before = _STATE % self.taken.get(label, "free").encode()
+        end = _ENDS[self.taken.get(label, "free")]
         encoded = self._encoded_seats[index]
-        assert encoded.endswith(before)
-        self._encoded_seats[index] = encoded[: -len(before)] + _STATE % state.encode()
+        assert encoded.endswith(end)
+        self._encoded_seats[index] = encoded[: -len(end)] + _ENDS[state]
         self._changed_parts.add(index // PART_SEATS)
         if state == "free":
             self.taken.pop(label, None)

@@ -41,10 +41,11 @@ FROM clock CROSS JOIN found CROSS JOIN LATERAL (
 ORDER BY found.starts_at, found.id
 
 -- name: seat_positions
--- The seats of the first $2 pools of an event, as the document that the seat map reads.
-SELECT '{"seats":[' || coalesce(string_agg(
+-- The seats of the first $2 pools of an event, as the document that the seat map reads. It may be large, and bytes need no
+-- decoding.
+SELECT convert_to('{"seats":[' || coalesce(string_agg(
     json_build_array(label, pool, row, number_in_row, x, y)::text, ',' ORDER BY number
-), '') || ']}'
+), '') || ']}', 'UTF8')
 FROM seat WHERE event_id = $1 AND pool < $2
 
 -- name: listings

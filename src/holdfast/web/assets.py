@@ -28,6 +28,10 @@ class Asset(Struct, frozen=True):
     zipped: bytes
     content_type: str
 
+    @property
+    def size(self) -> int:
+        return len(self.content) + len(self.zipped)
+
 
 def make_asset(content: bytes, content_type: str) -> Asset:
     return Asset(content, gzip.compress(content, GZIP_LEVEL, mtime=0), content_type)

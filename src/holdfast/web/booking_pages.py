@@ -151,7 +151,7 @@ async def list_bookings(page: PageRequest) -> Response:
     entries = await _load_entries(page) if page.has_session else []
     current = [entry for entry in entries if is_live(entry.booking)]
     past = [entry for entry in entries if not is_live(entry.booking)]
-    return page.render("bookings.html", current=current, past=past)
+    return await page.render_rows("bookings.html", len(entries), current=current, past=past)
 
 
 async def _load_entries(page: PageRequest) -> list[BookingEntry]:

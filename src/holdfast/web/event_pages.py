@@ -28,7 +28,8 @@ from holdfast.web.page_request import PageRequest
 from holdfast.web.rendering import page_money
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
-LAYOUTS_MAX: Final = 32
+# How much memory the layouts may take. The latest one always stays.
+LAYOUTS_BYTES_MAX: Final = 64 * 1024 * 1024
 BOOKINGS_MAX: Final = 50
 EVENTS_MAX: Final = 200
 BEST_MAX: Final = 10
@@ -46,6 +47,7 @@ class SeatLayouts:
 
     def __init__(self) -> None:
         self._by_revision: OrderedDict[tuple[str, int], Asset] = OrderedDict()
+        self._bytes = 0
         self._loading: dict[tuple[str, int], asyncio.Task[Asset]] = {}
 
     async def get(self, page: PageRequest, listing: EventListing) -> Asset:
@@ -53,11 +55,19 @@ class SeatLayouts:
         asset = self._by_revision.get(key)
         if asset is None:
             asset = await self._load(key, page.site, listing)
-            self._by_revision[key] = asset
-            if len(self._by_revision) > LAYOUTS_MAX:
-                self._by_revision.popitem(last=False)
+            self._keep(key, asset)
         self._by_revision.move_to_end(key)
         return asset
+
+    def _keep(self, key: tuple[str, int], asset: Asset) -> None:
+        if key in self._by_revision:
+            # Someone else who waited for the same read was faster.
+            return
+        self._by_revision[key] = asset
+        self._bytes += asset.size
+        while self._bytes > LAYOUTS_BYTES_MAX and len(self._by_revision) > 1:
+            _, oldest = self._by_revision.popitem(last=False)
+            self._bytes -= oldest.size
 
     async def _load(self, key: tuple[str, int], site: Site, listing: EventListing) -> Asset:
         """Everyone who opens a page at the same time shares one read."""
@@ -69,10 +79,10 @@ class SeatLayouts:
 
 async def _load_layout(site: Site, listing: EventListing) -> Asset:
     """A pool that was added since the event was read belongs to the next revision."""
-    document: str = await site.database.event(listing.id).fetchval(
+    document: bytes = await site.database.event(listing.id).fetchval(
         sql.pages.seat_positions, listing.id, len(listing.event.pools)
     )
-    return await asyncio.to_thread(make_asset, document.encode(), "application/json")
+    return await asyncio.to_thread(make_asset, document, "application/json")
 
 
 def event_routes(site: Site) -> list[Route]:
@@ -112,7 +122,7 @@ async def _events_page(page: PageRequest) -> Response:
     """What is on sale, soonest first."""
     scope = page.site.database.all_events
     events = await load_events_on_sale(scope, page.org.id if page.org else None, EVENTS_MAX)
-    return page.render("events.html", events=events)
+    return await page.render_rows("events.html", len(events), events=events)
 
 
 async def show_event(page: PageRequest) -> Response:

@@ -50,6 +50,12 @@ templates: Final = Environment(
 )
 
 
+def compile_templates() -> None:
+    """Compile every template. Otherwise its first use does that, which takes up to 30 ms."""
+    for name in templates.list_templates():
+        templates.get_template(name)
+
+
 # Babel takes most of the time of a page that lists events, and the same prices and dates occur again and again.
 page_money: Final = lru_cache(FORMATTED_MAX)(format_money)
 _moment: Final = lru_cache(FORMATTED_MAX)(format_moment)

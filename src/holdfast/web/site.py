@@ -1,5 +1,6 @@
 """The pages of one API process, and how they fail."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from holdfast.runtime.shared_secrets import SecretName, SharedSecret
 from holdfast.web.event_listing import Org
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of
 from holdfast.web.page_request import PageRequest
+from holdfast.web.rendering import compile_templates
 from holdfast.web.session import cookie_name
 
 log = structlog.get_logger()
@@ -39,6 +41,7 @@ class Site:
         self.is_https = public.scheme == "https"
         self.cookie_name = cookie_name(is_https=self.is_https)
         self.session_secret = SharedSecret(database, SecretName.SESSIONS)
+        self._templates: asyncio.Task[None] | None = None
 
     async def load_org(self, slug: str) -> Org:
         org = await self.database.shared.row(Org, sql.pages.org, slug) if is_plain_text(slug) else None
@@ -64,6 +67,12 @@ class Site:
 
         return endpoint
 
+    async def _load_templates(self) -> None:
+        """A thread does this once, for the first page, so that no page blocks the event loop."""
+        if self._templates is None:
+            self._templates = asyncio.create_task(asyncio.to_thread(compile_templates))
+        await asyncio.shield(self._templates)
+
     def page(self, respond: Respond) -> SendFile:
         """The function as an endpoint. Errors become error pages."""
 
@@ -71,6 +80,7 @@ class Site:
             page = PageRequest(self, request)
             try:
                 self.spend(request)
+                await self._load_templates()
                 await page.load_session()
                 response = await respond(page)
             except (RefusedError, PageError) as error:
