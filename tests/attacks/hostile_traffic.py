@@ -23,6 +23,7 @@ from tests.support.harness import connection_to
 GRID = {"rows": ["R"] * 1 + [f"R{n}" for n in range(99)], "numbers": 1000}
 BRACKETS = b'{"details":{"a":[' + b"[]," * 340_000 + b"[]]}}"
 IDLE_CONNECTIONS = 300
+UNREAD_CONNECTIONS = 50
 LIVE_SOCKETS = 100
 # How long an attacker may take to come to an end.
 END_SECONDS = 10.0
@@ -110,6 +111,12 @@ async def never_send_the_body(target: Target, seconds: float) -> None:
 
 async def keep_connections_open(target: Target, seconds: float) -> None:
     await _keep_connections(target, seconds, "127.0.0.6", IDLE_CONNECTIONS, b"")
+
+
+async def leave_seat_maps_unread(target: Target, seconds: float) -> None:
+    """Ask for megabytes again and again, and read nothing."""
+    head = f"GET /v1/events/{target.edited}/seats HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+    await _keep_connections(target, seconds, "127.0.0.7", UNREAD_CONNECTIONS, 5 * head)
 
 
 async def ask_for_scattered_seats(target: Target, seconds: float) -> None:
@@ -207,6 +214,7 @@ ATTACKS: tuple[Attack, ...] = (
     send_brackets,
     never_send_the_body,
     keep_connections_open,
+    leave_seat_maps_unread,
     ask_for_scattered_seats,
     lock_events,
     edit_a_large_event,
