@@ -1,9 +1,7 @@
 """The fast search for seats chooses exactly what a simple one chooses, and looks at few seats to do so."""
 
-import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from random import Random
-from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +23,7 @@ from tests.support.builders import (
     seat_grid,
     seated_layout,
 )
+from tests.support.call_counter import count_calls
 from tests.support.harness import IS_LONG
 
 # A row that is searched in several sections.
@@ -174,22 +173,6 @@ def large_hall(rows: int, numbers: int, taken_every: int = 0) -> tuple[Layout, s
     names = [chr(0x4E00 + row) for row in range(rows)]
     layout = seated_layout(seat_grid("".join(names), numbers), policy=Policy(avoid_orphans=True))
     return layout, {seat.number for seat in layout.seats if not taken_every or seat.number % taken_every}
-
-
-def count_calls(work: Callable[[], object]) -> int:
-    """How many functions were called: a measure of work that does not depend on the machine."""
-    calls = 0
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 def calls_per_choice(rows: int, numbers: int, taken_every: int, choose: str) -> int:

@@ -1,11 +1,8 @@
 """No text makes a ticket slow to print, and no rush for tickets takes the threads of everything else."""
 
 import asyncio
-import sys
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
-from types import FrameType
 
 import pytest
 from msgspec import structs
@@ -15,6 +12,7 @@ from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, shorten
 from holdfast.tickets.pdf import tickets_pdf
 from holdfast.tickets.printed_ticket import PrintedTicket
 from holdfast.tickets.printer import Printer
+from tests.support.call_counter import count_calls
 from tests.support.engine_harness import async_test
 from tests.support.harness import Org, Server, example_event, publish_event
 from tests.support.ticket_reader import texts_in_pdf
@@ -22,22 +20,6 @@ from tests.support.ticket_sales import buy_booking
 from tests.tickets.test_ticket_formats import TICKET
 
 HUGE = 40_000
-
-
-def count_calls(work: Callable[[], object]) -> int:
-    """How many functions were called: a measure of work that does not depend on the machine."""
-    calls = 0
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("text", ["x" * HUGE, "word " * (HUGE // 5), "a\n" * (HUGE // 2)], ids=["x", "words", "lines"])

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 
 from msgspec import Struct
 
@@ -27,6 +29,18 @@ class Waiting(Struct, frozen=True):
     def resolve(self, outcome: Outcome) -> None:
         if not self.answer.done():
             self.answer.set_result(outcome)
+
+
+def first_commands(commands: Iterable[Waiting], count: int, lines_max: int) -> list[Waiting]:
+    """Up to `count` of the first commands. The one that reaches `lines_max` lines is the last."""
+    first: list[Waiting] = []
+    lines = 0
+    for waiting in islice(commands, count):
+        if lines >= lines_max:
+            break
+        first.append(waiting)
+        lines += waiting.line_count
+    return first
 
 
 class CommandQueue:
@@ -76,10 +90,10 @@ class CommandQueue:
     def _take_first(self, event: bytes, count: int, lines: int, lines_max: int) -> tuple[list[Waiting], int]:
         """Up to `count` commands to the event, and how many lines the batch has with them."""
         queue = self._by_event.pop(event)
-        taken: list[Waiting] = []
-        while queue and len(taken) < count and lines < lines_max:
-            taken.append(queue.popleft())
-            lines += taken[-1].line_count
+        taken = first_commands(queue, count, lines_max - lines)
+        lines += sum(waiting.line_count for waiting in taken)
+        for _ in taken:
+            queue.popleft()
         if queue:
             self._by_event[event] = queue
         return taken, lines

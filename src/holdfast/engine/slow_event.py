@@ -6,15 +6,14 @@ event of the lane wait.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import islice
 from typing import Final
 
 import structlog
 
 from holdfast.engine.batch_runner import BATCH_MAX, BUSY, LINES_MAX, BatchRunner, UnreachableError, refuse
-from holdfast.engine.command_queue import Waiting
+from holdfast.engine.command_queue import Waiting, first_commands
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import ids
 from holdfast.runtime.db import Connect
@@ -106,7 +105,7 @@ class SlowEvent:
         self._refuse_overdue()
 
     async def _serve_batch(self, runner: BatchRunner) -> None:
-        batch = _first_batch(self._waiting)
+        batch = first_commands(self._waiting, BATCH_MAX, LINES_MAX)
         left = batch[0].deadline - self._clock()
         try:
             unserved = await runner.serve(batch, max(min(left, ATTEMPT_SECONDS), ATTEMPT_SECONDS_MIN))
@@ -129,15 +128,3 @@ class SlowEvent:
             overdue += 1
         if overdue:
             log.warning("event_blocked", subject=ids.format_event_id(self._event), refused=overdue)
-
-
-def _first_batch(commands: Iterable[Waiting]) -> list[Waiting]:
-    """As many of the first commands as one batch may have."""
-    batch: list[Waiting] = []
-    lines = 0
-    for waiting in islice(commands, BATCH_MAX):
-        batch.append(waiting)
-        lines += waiting.line_count
-        if lines >= LINES_MAX:
-            break
-    return batch
