@@ -24,9 +24,11 @@ from tests.support.http_assertions import expect_ok
 
 STANDING: Final = {"quantity__1__0": "2"}
 CROSS_SITE: Final = {"Sec-Fetch-Site": "cross-site"}
-# What browsers say about a link of another site, a typed address, and what older browsers and plain HTTP say.
-FOREIGN: Final = [CROSS_SITE, {"Sec-Fetch-Site": "none"}, {}]
-OWN: Final = [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "same-site"}]
+SAME_ORIGIN: Final = {"Sec-Fetch-Site": "same-origin"}
+SAME_SITE: Final = {"Sec-Fetch-Site": "same-site"}
+# What browsers say about a link of another site, a link or redirect of a Holdfast page, and a typed address, and what
+# older browsers and plain HTTP say.
+FOREIGN: Final = [CROSS_SITE, SAME_ORIGIN, {"Sec-Fetch-Site": "none"}, {}]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def _question(answer: httpx.Response) -> Page:
     return page
 
 
-@pytest.mark.parametrize("headers", FOREIGN + OWN, ids=str)
+@pytest.mark.parametrize("headers", [*FOREIGN, SAME_SITE], ids=str)
 def test_a_new_browser_and_a_guest_without_bookings_sign_in_at_once(
     admin: httpx.Client, buyer: httpx.Client, other_browser: httpx.Client, event: str, headers: dict[str, str]
 ) -> None:
@@ -81,7 +83,8 @@ def test_a_guest_with_bookings_is_asked(
     assert "Continue as ada?" in page.text
     assert "You've already booked" in page.text
     assert _user(admin, buyer, event) == guest, "the question changes nothing"
-    assert "/paid" in page.links("/paid"), "the buyer can stay who they are"
+    assert page.links("/o/"), "the buyer can stay who they are"
+    assert not page.links("/paid"), "the address comes from whoever made the link"
     assert redirect_target(submit_form(buyer, page.form("/enter"))) == "/paid"
     assert _user(admin, buyer, event) == "ada"
 
@@ -101,12 +104,25 @@ def test_the_same_customer_is_not_asked(admin: httpx.Client, buyer: httpx.Client
     assert redirect_target(_follow(buyer, _token(admin))) == "/paid"
 
 
-@pytest.mark.parametrize("headers", OWN, ids=str)
-def test_a_link_of_our_own_site_is_followed_without_a_question(
-    admin: httpx.Client, buyer: httpx.Client, event: str, headers: dict[str, str]
+def test_a_link_of_the_merchants_own_site_is_followed_without_a_question(
+    admin: httpx.Client, buyer: httpx.Client, event: str
 ) -> None:
     redirect_target(_follow(buyer, _token(admin, "bob")))
-    assert redirect_target(_follow(buyer, _token(admin), headers)) == "/paid"
+    assert redirect_target(_follow(buyer, _token(admin), SAME_SITE)) == "/paid"
+    assert _user(admin, buyer, event) == "ada"
+
+
+def test_an_answer_cannot_lead_to_another_sign_in(
+    server: Server, admin: httpx.Client, buyer: httpx.Client, event: str
+) -> None:
+    """The link chooses the page that follows. If that is another sign-in link, Holdfast asks again."""
+    redirect_target(_follow(buyer, _token(admin, "bob")))
+    mallory = _token(admin, "mallory")
+    link = {"token": _token(admin), "next": f"/enter?token={mallory}"}
+    form = _question(buyer.get("/enter", params=link, headers=CROSS_SITE)).form("/enter")
+    then = redirect_target(submit_form(buyer, form))
+    assert then == f"/enter?token={mallory}"
+    assert "Continue as mallory?" in _question(buyer.get(then, headers=SAME_ORIGIN)).text
     assert _user(admin, buyer, event) == "ada"
 
 

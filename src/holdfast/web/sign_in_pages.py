@@ -2,7 +2,7 @@
 
 A link can come from anybody. An attacker could send a buyer a link with the attacker's own token, so that the buyer
 books and pays in that account. So Holdfast asks first if the browser is already known to the org, unless the link is on
-this site.
+a page of the merchant's own site.
 """
 
 from typing import Final
@@ -25,8 +25,10 @@ from holdfast.web.page_request import PageRequest
 from holdfast.web.site import Site
 
 PATH: Final = "/enter"
-# Browsers send this header only over TLS and to the machine itself. Without it, a link may come from anywhere.
-TRUSTED_LINKS: Final = ("same-origin", "same-site")
+# What the header Sec-Fetch-Site says about a link on the merchant's own site. Browsers send the header only over TLS and
+# to localhost; without it, a link may come from anywhere. Our own pages do not count: they link to `next`, which
+# whoever made the link has chosen.
+TRUSTED_LINK: Final = "same-site"
 # The merchant chooses the ids of users. Buyers would not recognise a long one.
 NAME_CHARS_MAX: Final = 40
 
@@ -66,7 +68,7 @@ async def _needs_answer(page: PageRequest, customer: Customer) -> bool:
     """Whether a link on another site would switch the browser's account. A HEAD request must change nothing."""
     if page.request.method == "HEAD":
         return True
-    if page.request.headers.get("sec-fetch-site") in TRUSTED_LINKS:
+    if page.request.headers.get("sec-fetch-site") == TRUSTED_LINK:
         return False
     current = page.session.customer(customer.org)
     if current is not None:
