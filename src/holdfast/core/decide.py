@@ -30,10 +30,17 @@ from holdfast.core.transitions import act_on_booking, apply_verb, end_with_event
 Outcome = Accepted | Refused
 
 
-def decide(state: EventState, commands: Sequence[Command]) -> list[Outcome]:
-    """One outcome per command, in order. Due holds expire first, so that their units are free for these commands."""
+def decide(state: EventState, commands: Sequence[Command], lines_max: int | None = None) -> list[Outcome]:
+    """One outcome per command, in order. Due holds expire first, so that their units are free for these commands. The
+    command that changes the last of `lines_max` lines is the last one decided; the others have no outcome."""
     expire_due(state)
-    return [_decide_one(state, command) for command in commands]
+    first_line = state.line_count
+    outcomes = []
+    for command in commands:
+        outcomes.append(_decide_one(state, command))
+        if lines_max is not None and state.line_count - first_line >= lines_max:
+            break
+    return outcomes
 
 
 def expire_due(state: EventState) -> int:

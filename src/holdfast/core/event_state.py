@@ -91,6 +91,8 @@ class EventState:
         self.new_receipts: list[tuple[bytes, Receipt]] = []
         self.counter_shifts: dict[int, CounterShift] = {}
         self.entries: list[JournalEntry] = []
+        # How many lines the bookings in these entries have: the cost of saving and reporting them.
+        self.line_count = 0
         self._choosers: dict[int, SeatChooser] = {}
         self._live_bookings_by_user: dict[str, dict[bytes, Booking]] = {}
         self._indexes_users = layout.policy.limits_users or layout.policy.max_unpaid_units_per_user is not None
@@ -207,6 +209,7 @@ class EventState:
         if after.client is not None:
             self.clients.follow(before, after, self.now)
         was = before.status if before is not None else None
+        self.line_count += len(after.lines)
         self.entries.append(JournalEntry(self.version, kind, after, actor, data, is_unexpected, was))
         return after
 
@@ -226,8 +229,8 @@ class EventState:
                 elif old is Claim.NONE:
                     self._take_seat(line.seat)
                 seats[self.layout.seats[line.seat].label] = state
-        for line in after.lines:
-            pools[self.layout.pools[line.pool].code] = self._pool_state(line.pool)
+        for pool in dict.fromkeys(line.pool for line in after.lines):
+            pools[self.layout.pools[pool].code] = self._pool_state(pool)
         return EntryData(seats, pools, after.reason)
 
     def _shift_counter(self, pool: int, claim: Claim, quantity: int) -> None:

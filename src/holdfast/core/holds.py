@@ -1,5 +1,7 @@
 """Placing a hold. Checks run in the order of `refusals.py`, so that the first reason to refuse is the one reported."""
 
+from typing import Final
+
 from holdfast.core.booking import Booking, BuyerInput, Line
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.event_state import EventState
@@ -9,6 +11,9 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.seat_ranking import BEST_SEATS_MAX
 from holdfast.core.seating import find_orphans
 from holdfast.core.states import EventStatus, Status
+
+# How many tariffs a refusal names.
+TARIFFS_NAMED_MAX: Final = 20
 
 
 def place_hold(state: EventState, command: PlaceHold) -> Accepted:
@@ -109,7 +114,9 @@ def _find_tariff(pool: Pool, code: str | None) -> Tariff:
     for tariff in pool.tariffs:
         if tariff.code == code:
             return tariff
-    codes = ", ".join(tariff.code for tariff in pool.tariffs)
+    codes = ", ".join(tariff.code for tariff in pool.tariffs[:TARIFFS_NAMED_MAX])
+    if len(pool.tariffs) > TARIFFS_NAMED_MAX:
+        codes += " …"
     raise RefusedError(Refusal.UNKNOWN_TARIFF, f"The tariffs of {pool.code} are: {codes}.", conflicts=(pool.code,))
 
 

@@ -5,6 +5,7 @@ Positions count the seats of the pool from 0. A window is a group of adjacent se
 """
 
 from collections.abc import Sequence
+from heapq import merge
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ BEST_SEATS_MAX: Final = 100
 # A search looks at a long run section by section. A window is shorter than a section, so it ends in the next one at
 # the latest.
 SECTION_SEATS: Final = 128
+SORTED_AT_ONCE: Final = 10_000
 # Distances are whole multiples of this fraction of a unit. Their sums are exact, so a choice never depends on rounding.
 _DISTANCE_STEPS: Final = 2**30
 
@@ -35,7 +37,7 @@ class PoolRanking:
         self.first_seat = first_seat
         self.costs = [round(distance * _DISTANCE_STEPS) for distance in distances]
         self.cost_sums = list(accumulate(self.costs, initial=0))
-        self.nearest = sorted(range(len(self.costs)), key=self.costs.__getitem__)
+        self.nearest = self._sort_by_cost()
         self.ranks = [0] * len(self.nearest)
         for rank, position in enumerate(self.nearest):
             self.ranks[position] = rank
@@ -47,6 +49,13 @@ class PoolRanking:
             self._section_at[section.start : section.stop] = [index] * (section.stop - section.start)
             for quantity in range(1, min(section.run.stop - section.start, BEST_SEATS_MAX) + 1):
                 self._with_room[quantity].append(index)
+
+    def _sort_by_cost(self) -> list[int]:
+        """All positions, the best one first. One large sort would keep all other threads from running."""
+        cost_of = self.costs.__getitem__
+        starts = range(0, len(self.costs), SORTED_AT_ONCE)
+        parts = [sorted(range(start, min(start + SORTED_AT_ONCE, len(self.costs))), key=cost_of) for start in starts]
+        return parts[0] if len(parts) == 1 else list(merge(*parts, key=cost_of))
 
     def _split(self, run: range) -> list[Section]:
         starts = range(run.start, run.stop, SECTION_SEATS)

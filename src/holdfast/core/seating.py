@@ -7,7 +7,7 @@ All commands of a batch share one chooser per pool. A choice looks only at seats
 changed since the last choice, so a full batch in the largest hall costs little more than reading the hall once.
 """
 
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from operator import sub
 
@@ -23,15 +23,17 @@ Window = tuple[int, int]
 class SeatChooser:
     """Finds the best free seats of a pool."""
 
-    def __init__(self, layout: Layout, pool: Pool, taken: Set[int]) -> None:
+    def __init__(self, layout: Layout, pool: Pool, taken: set[int]) -> None:
         assert pool.seats is not None
         first, last = pool.seats
         self._ranking = layout.ranking(pool)
         self._avoids_orphans = layout.policy.avoid_orphans
         # One byte per seat: 1 if it is free. Searching bytes is fast.
         self._free = bytearray(layout.seat_plan.on_sale[first : last + 1])
-        for seat in taken:
-            if first <= seat <= last:
+        seats = range(first, last + 1)
+        # Go through the smaller of the two: a batch may choose seats in each of many pools.
+        for seat in taken.intersection(seats) if len(seats) < len(taken) else taken:
+            if seat in seats:
                 self._free[seat - first] = 0
         self._free_count = self._free.count(1)
         self._queue = SeatQueue(self._ranking, self._free, avoids_orphans=self._avoids_orphans)

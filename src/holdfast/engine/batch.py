@@ -1,6 +1,7 @@
 """One batch: commands to any number of events, decided and saved in one transaction."""
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -16,6 +17,8 @@ from holdfast.runtime.db import Connection
 
 # How many bookings one sweep expires, and how many it ends.
 SWEEP_MAX: Final = 500
+# How many lines the commands of a batch may change. Each counts once more per webhook endpoint, up to a limit.
+DECIDED_LINES_MAX: Final = 5_000
 NOT_FOUND: Final = Refused(Refusal.NOT_FOUND)
 
 
@@ -24,8 +27,9 @@ async def run_batch(
 ) -> list[Outcome | None]:
     """One outcome per command, in order. When this returns, the transaction is committed.
 
-    With `lock_seconds`, the batch waits that long for locks. Without it, the batch waits for nothing: the outcome is
-    None for events that are locked, that have a large layout to load, or that have many due holds."""
+    With `lock_seconds`, the batch waits that long for locks and for due holds to expire. Without it, the batch waits
+    for nothing: the outcome is None for events that are locked, that have a large layout to load, or that have many due
+    holds. The outcome is also None for commands that would make the batch too large."""
     by_event: dict[bytes, list[Command]] = defaultdict(list)
     for command in commands:
         by_event[command.event].append(command)
@@ -36,37 +40,45 @@ async def run_batch(
             await transaction.commit(loaded)
         left_out = loaded.left_out | loaded.unfinished
     else:
-        outcomes = await _run_until_finished(connection, layouts, by_event, lock_seconds)
-        left_out = set()
+        outcomes, left_out = await _run_until_finished(connection, layouts, by_event, lock_seconds)
     return [
-        next(outcomes[c.event]) if c.event in outcomes else None if c.event in left_out else NOT_FOUND for c in commands
+        next(outcomes[c.event], None) if c.event in outcomes else None if c.event in left_out else NOT_FOUND
+        for c in commands
     ]
 
 
 async def _run_until_finished(
     connection: Connection, layouts: LayoutCache, by_event: Mapping[bytes, list[Command]], lock_seconds: float
-) -> dict[bytes, Iterator[Outcome]]:
-    """Expire the due holds of each event before its commands, in as many transactions as that takes."""
+) -> tuple[dict[bytes, Iterator[Outcome]], set[bytes]]:
+    """Expire the due holds of each event before its commands, in as many transactions as that takes. Returns the
+    outcomes by event, and the events that have more due holds than expire in this time."""
     await layouts.reload_large(connection, by_event)
     outcomes: dict[bytes, Iterator[Outcome]] = {}
     left = by_event
-    while left:
+    give_up_at = time.monotonic() + lock_seconds
+    while left and (left is by_event or time.monotonic() < give_up_at):
         async with _Transaction(connection, lock_seconds) as transaction:
             loaded = await load_batch(connection, layouts, left)
             outcomes |= _decide(loaded, left)
             await transaction.commit(loaded)
         left = {event: by_event[event] for event in loaded.unfinished}
-    return outcomes
+    return outcomes, set(left)
 
 
 def _decide(loaded: LoadedBatch, by_event: Mapping[bytes, list[Command]]) -> dict[bytes, Iterator[Outcome]]:
     """The outcomes of each event. An unfinished one has none: it only expires what was loaded of its due holds."""
-    outcomes = {}
+    outcomes: dict[bytes, Iterator[Outcome]] = {}
+    lines_left = DECIDED_LINES_MAX
     for event, state in loaded.states.items():
         if event in loaded.unfinished:
             expire_due(state)
+        elif lines_left <= 0:
+            outcomes[event] = iter(())
         else:
-            outcomes[event] = iter(decide(state, by_event[event]))
+            copies = 1 + len(loaded.endpoints.get(state.layout.org, ()))
+            decided = decide(state, by_event[event], math.ceil(lines_left / copies))
+            lines_left -= state.line_count * copies
+            outcomes[event] = iter(decided)
     return outcomes
 
 

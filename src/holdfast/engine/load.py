@@ -30,6 +30,8 @@ from holdfast.runtime.db import Connection, Record
 DUE_MAX: Final = 500
 # How many lines the due holds of all events in a batch may have. The hold that reaches this number is the last.
 SWEPT_LINES_MAX: Final = 5_000
+# How many seats a batch may look at to place its holds.
+SEATS_LOADED_MAX: Final = 100_000
 
 
 class LoadedBatch(Struct):
@@ -79,15 +81,33 @@ async def load_batch(
 async def load_free_events(
     connection: Connection, cache: LayoutCache, commands: Mapping[bytes, Sequence[Command]]
 ) -> LoadedBatch:
-    """Load the events that nobody has locked, except those that have a large layout to load first."""
+    """Load the events that nobody has locked, except those that have a large layout to load first or do not fit."""
     locked = await connection.fetch(sql.engine.lock_if_free, list(commands))
     layouts, large = await cache.get_small(connection, locked)
+    crowded = _events_above_seats_max(layouts, commands)
+    layouts = {event: layout for event, layout in layouts.items() if event not in crowded}
     loaded = await _load_batch(connection, layouts, commands, locked)
     missing = commands.keys() - {row["id"] for row in locked}
     if missing:
         large |= {row["id"] for row in await connection.fetch(sql.engine.revisions, list(missing))}
-    loaded.left_out = large
+    loaded.left_out = large | crowded
     return loaded
+
+
+def _events_above_seats_max(layouts: Mapping[bytes, Layout], commands: Mapping[bytes, Sequence[Command]]) -> set[bytes]:
+    """The events that do not fit into a batch, because their holds look at too many seats. One event always fits."""
+    above: set[bytes] = set()
+    if len(layouts) == 1:
+        return above
+    seats = 0
+    for event in layouts:
+        holds = [command for command in commands[event] if isinstance(command, PlaceHold)]
+        wanted = sum(last - first + 1 for _, first, last in _seats_to_load(layouts, holds))
+        if seats and seats + wanted > SEATS_LOADED_MAX:
+            above.add(event)
+        else:
+            seats += wanted
+    return above
 
 
 async def _load_batch(

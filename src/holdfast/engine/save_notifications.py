@@ -1,5 +1,7 @@
 """Saves the notifications of a batch, in the same transaction as the changes they report."""
 
+from msgspec import Raw, json
+
 from holdfast import sql
 from holdfast.core.event_state import EventState
 from holdfast.core.journal import JournalEntry
@@ -28,7 +30,7 @@ class NewDeliveryRow(RowDocument):
     org: bytes
     booking: bytes
     kind: str
-    body: EmailBody | BookingWebhookData
+    body: EmailBody | Raw
     recipient_hash: bytes | None = None
     buyer_hash: bytes | None = None
 
@@ -47,13 +49,14 @@ async def save_notifications(connection: Connection, loaded: LoadedBatch) -> Non
 def _delivery_rows(
     state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]
 ) -> list[NewDeliveryRow]:
-    return [
-        _email_row(entry, n) if n.channel == EMAIL else _new_row(entry, n, _webhook_data(state, entry))
-        for n in notifications_for(entry, endpoints)
-    ]
+    notifications = notifications_for(entry, endpoints)
+    has_webhooks = any(n.channel != EMAIL for n in notifications)
+    # All endpoints get the same document.
+    webhook = Raw(json.encode(_webhook_data(state, entry))) if has_webhooks else Raw()
+    return [_email_row(entry, n) if n.channel == EMAIL else _new_row(entry, n, webhook) for n in notifications]
 
 
-def _new_row(entry: JournalEntry, n: Notification, body: EmailBody | BookingWebhookData) -> NewDeliveryRow:
+def _new_row(entry: JournalEntry, n: Notification, body: EmailBody | Raw) -> NewDeliveryRow:
     booking = entry.booking
     return NewDeliveryRow(booking.event, entry.number, n.target, n.channel, booking.org, booking.id, n.kind, body)
 

@@ -60,11 +60,20 @@ booking.version,
 )
 
 -- fragment: with_line_count
--- Joins the number of lines to each row of `booking`.
+-- Joins the number of lines to each row of `booking`. A payment counts as twenty lines: it may end with its booking, and
+-- then has a journal entry of its own.
 CROSS JOIN LATERAL (
-    SELECT count(*) AS lines FROM (
-        SELECT FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id LIMIT 10000
-    ) AS counted
+    SELECT lines.count + 20 * payments.count AS lines
+    FROM (
+        SELECT count(*) FROM (
+            SELECT FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id LIMIT 10000
+        ) AS counted
+    ) AS lines CROSS JOIN (
+        SELECT count(*) FROM (
+            SELECT FROM payment
+            WHERE payment.booking_id = booking.id AND payment.event_id IS NOT DISTINCT FROM booking.event_id LIMIT 10000
+        ) AS counted
+    ) AS payments
 ) AS size
 
 -- fragment: lines_before

@@ -25,9 +25,9 @@ from holdfast.web.page_request import PageRequest
 from holdfast.web.site import Site
 
 PATH: Final = "/enter"
-# What the header Sec-Fetch-Site says about a link on the merchant's own site. Browsers send the header only over TLS and
-# to localhost; without it, a link may come from anywhere. Our own pages do not count: they link to `next`, which
-# whoever made the link has chosen.
+# What the header Sec-Fetch-Site says about a link on the merchant's own site. Browsers send it only over TLS and to
+# localhost; without it, a link may come from anywhere. Our own pages do not count: they lead to `next`, which whoever
+# made the link has chosen.
 TRUSTED_LINK: Final = "same-site"
 # The merchant chooses the ids of users. Buyers would not recognise a long one.
 NAME_CHARS_MAX: Final = 40
