@@ -17,8 +17,10 @@ from holdfast.runtime.db import Connection
 
 # How many bookings one sweep expires, and how many it ends.
 SWEEP_MAX: Final = 500
-# How many lines the commands of a batch may change. Each counts once more per webhook endpoint, up to a limit.
+# How many lines the commands of a batch may change.
 DECIDED_LINES_MAX: Final = 5_000
+# As many webhook endpoints of an org make each line count twice, because every endpoint gets all of them.
+ENDPOINTS_PER_COPY: Final = 10
 NOT_FOUND: Final = Refused(Refusal.NOT_FOUND)
 
 
@@ -68,14 +70,14 @@ async def _run_until_finished(
 def _decide(loaded: LoadedBatch, by_event: Mapping[bytes, list[Command]]) -> dict[bytes, Iterator[Outcome]]:
     """The outcomes of each event. An unfinished one has none: it only expires what was loaded of its due holds."""
     outcomes: dict[bytes, Iterator[Outcome]] = {}
-    lines_left = DECIDED_LINES_MAX
+    lines_left: float = DECIDED_LINES_MAX
     for event, state in loaded.states.items():
         if event in loaded.unfinished:
             expire_due(state)
         elif lines_left <= 0:
             outcomes[event] = iter(())
         else:
-            copies = 1 + len(loaded.endpoints.get(state.layout.org, ()))
+            copies = 1 + len(loaded.endpoints.get(state.layout.org, ())) / ENDPOINTS_PER_COPY
             decided = decide(state, by_event[event], math.ceil(lines_left / copies))
             lines_left -= state.line_count * copies
             outcomes[event] = iter(decided)
