@@ -1,5 +1,7 @@
 """All addresses of one subscriber are one client."""
 
+import tracemalloc
+
 import pytest
 from starlette.types import Scope
 
@@ -55,7 +57,20 @@ def _scope(*forwarded_for: str) -> Scope:
         (2, ["203.0.113.1, 203.0.113.2"], "203.0.113.1"),
         (2, ["203.0.113.1", "203.0.113.2"], "203.0.113.1"),
         (2, ["203.0.113.2"], "192.0.2.1"),
+        (2, [" 198.51.100.1 , 203.0.113.1 ,203.0.113.2"], "203.0.113.1"),
     ],
 )
 def test_the_address_is_what_the_outermost_proxy_saw(proxies: int, lines: list[str], address: str) -> None:
     assert client_address(_scope(*lines), proxies) == address
+
+
+def test_a_long_list_of_hops_is_not_taken_apart() -> None:
+    """This happens before any rate limit, and a list of 64 KB would take milliseconds."""
+    scope = _scope("," * 64_000 + "203.0.113.1, 203.0.113.2")
+    tracemalloc.start()
+    try:
+        assert client_address(scope, 2) == "203.0.113.1"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * 64_000

@@ -14,18 +14,18 @@ IPV6_PREFIX: Final = 64
 def client_address(scope: Scope, proxies: int) -> str:
     """The client's address, as the outermost of our own proxies saw it. An IPv6 address stands for its network."""
     if proxies:
-        hops = _forwarded_for(scope)
+        hops = _last_hops(scope, proxies)
         if len(hops) >= proxies:
-            return normalize(hops[-proxies])
+            return normalize(hops[-proxies].strip())
     client = scope.get("client")
     return normalize(client[0]) if client else ""
 
 
-def _forwarded_for(scope: Scope) -> list[str]:
-    """All hops in order. Several lines of the header form one list, so the client cannot hide our proxies' part behind
-    a line of its own."""
+def _last_hops(scope: Scope, proxies: int) -> list[str]:
+    """The hops that our proxies added, in order, after the rest of the list, which the client may have made long.
+    Several lines of the header form one list, so the client cannot hide our proxies' part behind a line of its own."""
     lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    return [hop.strip() for hop in b",".join(lines).decode("latin-1").split(",")] if lines else []
+    return b",".join(lines).decode("latin-1").rsplit(",", proxies) if lines else []
 
 
 @lru_cache(10_000)
