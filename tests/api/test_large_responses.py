@@ -115,6 +115,16 @@ async def test_a_large_page_goes_out_in_pieces_too() -> None:
     assert [len(message["body"]) for message in browser.messages] == [PIECE_BYTES, 1, 0]
 
 
+@async_test
+async def test_a_large_part_of_a_stream_does_not_end_the_response() -> None:
+    browser = Browser()
+    send = PacedSend(BodySender(), browser.receive, browser.send)
+    await send({"type": "http.response.body", "body": bytes(PIECE_BYTES + 1), "more_body": True})
+    assert [message.get("more_body", False) for message in browser.messages] == [True, True]
+    await send({"type": "http.response.body", "body": bytes(PIECE_BYTES + 1)})
+    assert [message.get("more_body", False) for message in browser.messages] == [True] * 4 + [False]
+
+
 @pytest.fixture(scope="module")
 def arena(postgres: str) -> Iterator[tuple[Server, str]]:
     """A server with one API process, and an event with as many seats as there can be."""

@@ -20,9 +20,9 @@ class BodySender:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def send(self, body: Iterable[bytes], receive: Receive, send: Send) -> None:
-        """Send the body, at the pace of its client. Stop if the client disconnects, because the server would accept the
-        other pieces and log an error for each."""
+    async def send(self, body: Iterable[bytes], receive: Receive, send: Send, *, more_body: bool = False) -> None:
+        """Send the body, or a part of it if there is more, at the pace of its client. Stop if the client disconnects,
+        because the server would accept the other pieces and log an error for each."""
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             for piece in _cut(body):
@@ -30,7 +30,8 @@ class BodySender:
                 if disconnect.done():
                     return
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            if not more_body:
+                await send({"type": "http.response.body", "body": b""})
         finally:
             disconnect.cancel()
 
@@ -52,7 +53,8 @@ class PacedSend:
         if len(body) <= PIECE_BYTES:
             await self._send(message)
         else:
-            await self._sender.send((body,), self._receive, self._send)
+            more_body = message.get("more_body", False)
+            await self._sender.send((body,), self._receive, self._send, more_body=more_body)
 
 
 def _cut(body: Iterable[bytes]) -> Iterator[bytes]:
