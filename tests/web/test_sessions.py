@@ -12,6 +12,7 @@ import jwt
 import pytest
 
 from holdfast.runtime import db, ids, shared_secrets
+from holdfast.runtime.cli_secrets import OVERLAP_HOURS_MAX
 from holdfast.runtime.shared_secrets import SecretName, SharedSecret, rotate_secret
 from holdfast.web.session import RENEWAL_SECONDS, SESSION_SECONDS, SESSION_SECONDS_MAX, new_session
 from tests.support.command_line import call_holdfast
@@ -167,6 +168,13 @@ def test_the_command_line_rotates_the_secret_of_sessions(database: str) -> None:
     assert timedelta(hours=1.9) < rows[0]["left"] < timedelta(hours=2.1)
     assert rows[1]["left"] is None
     assert call_holdfast(database, "secrets", "rotate", "cookies").returncode == 2
+
+
+def test_by_default_an_old_secret_stays_valid_as_long_as_any_session(database: str) -> None:
+    assert OVERLAP_HOURS_MAX * 3600 == SESSION_SECONDS_MAX
+    assert call_holdfast(database, "secrets", "rotate", "sessions").returncode == 0
+    (row,) = query(database, "SELECT valid_until - holdfast_now() AS left FROM secret WHERE number = 1")
+    assert row["left"] > timedelta(seconds=SESSION_SECONDS_MAX - 60)
 
 
 def test_a_customer_is_signed_in_for_twelve_hours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from holdfast.runtime.shared_secrets import SIGNS_AFTER_SECONDS, SecretName, rot
 
 secrets = typer.Typer(no_args_is_help=True, help="Replace secrets that all processes share.")
 
-# A session lasts this long without a visit, so nobody loses one.
-OVERLAP_HOURS: Final = 30 * 24
+# No session lasts longer without a visit, so nobody loses one.
 OVERLAP_HOURS_MAX: Final = 400 * 24
 
 
@@ -25,7 +24,7 @@ def rotate(
         typer.Option(
             min=0, max=OVERLAP_HOURS_MAX, help="Hours for which the old secret stays valid. Use 0 after a leak."
         ),
-    ] = OVERLAP_HOURS,
+    ] = OVERLAP_HOURS_MAX,
     data: DataFolder = None,
 ) -> None:
     """Create a new secret. Running processes use it after ten seconds.
