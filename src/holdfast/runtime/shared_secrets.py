@@ -20,6 +20,7 @@ from holdfast.runtime.db import Database
 CACHE_SECONDS: Final = 5.0
 # Longer than that, with time for the query.
 SIGNS_AFTER_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 1.0
 SECRET_BYTES: Final = 32
 
 
@@ -95,3 +96,10 @@ async def rotate_secret(database: Database, name: SecretName, overlap_seconds: f
             )
         )
     return until
+
+
+async def delete_old_values(database: Database, name: SecretName) -> None:
+    """Wait until the newest value is the only valid one, and delete the others."""
+    while len(await database.shared.rows(SecretValue, sql.credentials.secret, name)) > 1:
+        await asyncio.sleep(POLL_SECONDS)
+    await database.shared.execute(sql.credentials.delete_expired_secrets, name)
