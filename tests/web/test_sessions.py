@@ -18,7 +18,15 @@ from holdfast.web.session import RENEWAL_SECONDS, SESSION_SECONDS, SESSION_SECON
 from tests.support.command_line import call_holdfast
 from tests.support.engine_harness import async_test, lane_connection, new_event
 from tests.support.harness import Server, example_event, publish_event, query
-from tests.support.html_client import Form, get_as_new_visitor, hold_on_page, parse_page
+from tests.support.html_client import (
+    Form,
+    get_as_new_visitor,
+    get_page,
+    hold_on_page,
+    parse_page,
+    submit_form,
+)
+from tests.support.http_assertions import expect_ok
 from tests.support.local_pages import LocalPages, local_pages
 
 DAY: Final = 86_400
@@ -68,6 +76,26 @@ def test_a_guest_keeps_their_session_until_their_event_is_over(
     claims = _claims(buyer.cookies["holdfast"])
     assert claims["exp"] >= int(before) + seconds - 1
     assert claims["exp"] - claims["iat"] <= seconds
+
+
+def test_a_guest_in_a_frame_keeps_their_session_until_their_event_is_over(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    """A script places the hold. In a frame of another site, browsers drop the cookie of its answer."""
+    starts_at = datetime.now(UTC) + timedelta(days=90)
+    event = publish_event(admin, example_event(starts_at=starts_at.isoformat(), ends_at=None))
+    form = get_page(buyer, f"/e/{event}").form("/hold")
+    before = buyer.cookies["holdfast"]
+    script = {"accept": "application/json", "sec-fetch-dest": "empty"}
+    booking = expect_ok(submit_form(buyer, form, script, **STANDING), 201)
+    frame = {"sec-fetch-dest": "iframe", "cookie": f"holdfast={before}"}
+    answer = get_as_new_visitor(server.url + booking["booking"], headers=frame)
+    assert answer.headers["set-cookie"].endswith("SameSite=none; Secure; Partitioned")
+    after = answer.cookies["holdfast"]
+    assert _claims(after)["exp"] >= starts_at.timestamp() + SESSION_SECONDS - 1
+    answer = get_as_new_visitor(server.url + booking["booking"], headers={**frame, "cookie": f"holdfast={after}"})
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
 
 
 async def _end(connection: db.Connection, *, signs: bool = False, valid: bool = False) -> None:

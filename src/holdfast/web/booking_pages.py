@@ -198,6 +198,10 @@ async def _booking_page(
     page: PageRequest, listing: EventListing, booking: BookingView, problem: PageProblem | None = None
 ) -> Response:
     event = listing.event
+    if is_live(booking):
+        # In a frame of another site, the browser dropped the cookie of the hold: a script had placed it, and only pages
+        # that the frame itself opens can set cookies there.
+        page.keep_session_for(event)
     has_tickets = booking.status in SOLD
     return await page.render_rows(
         "booking.html",

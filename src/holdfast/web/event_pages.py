@@ -230,7 +230,7 @@ async def place_hold(page: PageRequest) -> Response:
         booking = await _place_hold(page, listing.event, hold, fields)
     except (RefusedError, PageError) as error:
         return await _refused_page(page, listing, problem_of(error), is_best="best_pool" in fields)
-    page.session = page.session.keep_until(listing.event.ends_at or listing.event.starts_at)
+    page.keep_session_for(listing.event)
     if page.wants_json:
         return json_response({"booking": f"/b/{booking.id}"}, 201)
     return page.redirect(f"/b/{booking.id}")

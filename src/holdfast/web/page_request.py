@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from holdfast import sql
+from holdfast.api.responses import EventView
 from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.runtime.shared_secrets import Keyring, SecretValue
 from holdfast.web.assets import accepts_gzip
@@ -115,6 +116,10 @@ class PageRequest:
         self.org = await self.site.database.event(event).row(Org, sql.pages.org_of_event, event) if event else None
         if self.org is None:
             raise PageError(NOT_FOUND)
+
+    def keep_session_for(self, event: EventView) -> None:
+        """Let the session of someone with a booking last until the event is over."""
+        self.session = self.session.keep_until(event.ends_at or event.starts_at)
 
     async def read_fields(self) -> dict[str, str]:
         """The fields of a form, if a page of this browser has sent it."""
