@@ -68,6 +68,19 @@ def test_the_openapi_document_counts_against_the_address(limited_server: Server)
     assert refused[0].headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize(("accept", "address"), [("*/*", "198.51.100.21"), ("text/html", "198.51.100.22")])
+def test_requests_with_too_many_cookies_count_against_the_address(
+    limited_server: Server, accept: str, address: str
+) -> None:
+    headers = {**forwarded_for(address), "accept": accept, "cookie": "x" * 9_000}
+    with limited_server.client(headers) as client:
+        answers = [client.get("/") for _ in range(30)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert answers[0].status_code == 422
+    assert refused
+    assert refused[0].headers["retry-after"] == "1"
+
+
 def test_unknown_keys_count_against_the_address(limited_server: Server) -> None:
     with limited_server.client(forwarded_for("198.51.100.3")) as client:
         guesses = [{"Authorization": f"Bearer hf_sk_{number:043}"} for number in range(30)]

@@ -10,6 +10,7 @@ import httpx
 import jwt
 import pytest
 
+from holdfast.i18n.languages import LANGUAGES
 from holdfast.runtime import ids
 from holdfast.runtime.settings import Settings
 from holdfast.web.routes import page_routes
@@ -26,6 +27,7 @@ from tests.support.harness import (
     running_server,
 )
 from tests.support.html_client import (
+    HTML,
     IFRAME_HEADERS,
     Page,
     get_as_new_visitor,
@@ -722,6 +724,28 @@ def test_no_odd_header_causes_a_server_error(server: Server, buyer: httpx.Client
     for name, value in [*((name, values[0]) for name in names), *((b"cookie", value) for value in values[1:])]:
         assert get_as_new_visitor(f"{server.url}/o/nobody", headers={name: value}).status_code == 404
     assert buyer.get("/?lang=es&lang=en&lang=%00").status_code == 200
+
+
+@pytest.mark.parametrize(("query", "cookie"), [("", "x" * 9_000), ("x" * 9_000, "")])
+def test_a_browser_that_sends_too_much_gets_a_page_that_says_what_to_do(
+    server: Server, tls: Server, query: str, cookie: str
+) -> None:
+    too_much = {"cookie": f"merchant={cookie}"}
+    for site in (server, tls):
+        page = parse_page(get_as_new_visitor(f"{site.url}/?{query}", headers={**too_much, "accept": HTML}), 422)
+        assert "Clear this site's cookies" in page.text
+        assert all(f'lang="{language}"' in page.response.text for language in LANGUAGES)
+        headers = page.response.headers
+        policy = "default-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+        assert headers["content-security-policy"] == policy
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "same-origin")
+        assert headers["cache-control"] == "private, no-store"
+        assert ("strict-transport-security" in headers) is (site is tls)
+    problem = get_as_new_visitor(f"{server.url}/?{query}", headers=too_much)
+    assert (problem.status_code, problem.headers["content-type"]) == (422, "application/problem+json")
+    assert problem.json()["detail"] == (
+        "The query string and each header may have at most 8,192 bytes. Shorten the URL, or clear this site's cookies."
+    )
 
 
 def _assets(page: Page) -> set[str]:

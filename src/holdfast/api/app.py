@@ -24,8 +24,9 @@ from holdfast.api.in_process import InProcessApi
 from holdfast.api.live_socket import WATCH, LiveFeed
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
-from holdfast.api.problems import problem
+from holdfast.api.problems import HTTP_STATUS, problem
 from holdfast.api.responses import Problem
+from holdfast.api.too_long_page import accepts_html, too_long_page
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEventCache
@@ -40,7 +41,7 @@ from holdfast.runtime.supervision import TaskHealth
 
 READ_CONNECTIONS: Final = 8
 # Cookies, languages and other lists in headers, which pages parse.
-PAGE_HEADER_BYTES_MAX: Final = 8192
+PAGE_HEADER_BYTES_MAX: Final = QUERY_BYTES_MAX
 SWITCH_SECONDS: Final = 0.0005
 # Granian ignores a signal that arrives before it has begun to serve.
 SERVER_START_SECONDS: Final = 0.05
@@ -94,8 +95,14 @@ class App:
         longest = max((len(value) for _, value in scope["headers"]), default=0)
         if longest <= PAGE_HEADER_BYTES_MAX and len(scope["query_string"]) <= QUERY_BYTES_MAX:
             return True
-        detail = f"The query and each header may have at most {QUERY_BYTES_MAX:,} bytes."
-        await send_response(send, problem(Refused(Refusal.INVALID_REQUEST, detail)), NO_STORE, CLOSE)
+        detail = (
+            f"The query string and each header may have at most {PAGE_HEADER_BYTES_MAX:,} bytes. "
+            "Shorten the URL, or clear this site's cookies."
+        )
+        response: ApiResponse[object] = _refuse(scope, self._limits, Refused(Refusal.INVALID_REQUEST, detail))
+        if response.status != HTTP_STATUS[Refusal.RATE_LIMITED] and accepts_html(scope):
+            response = too_long_page(response.status, is_https=self._settings.public_url.startswith("https:"))
+        await send_response(send, response, NO_STORE, CLOSE)
         return False
 
     async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
