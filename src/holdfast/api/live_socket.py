@@ -1,13 +1,14 @@
 """The live feed over WebSocket: a snapshot of an event, then every change.
 
-One task per process asks the database for the versions of all watched events in one query, and refreshes each event
-that is behind.
+One task per process asks the database for the versions of all watched events in one query. Each event that is behind
+is refreshed in a task of its own, so a slow or failing event delays no other.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -23,6 +24,8 @@ from holdfast.api.event_handlers import require_live_event
 from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.live.broadcast import CLOSE_SECONDS, SERVICE_RESTART, TRY_AGAIN_LATER, Broadcast, Watcher
+from holdfast.live.live_event import LiveEvent
+from holdfast.runtime import ids
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 from holdfast.runtime.supervision import keep_running
 
@@ -33,6 +36,9 @@ TICK_SECONDS: Final = 0.05
 # A third of what a process can send, which leaves time for requests.
 SENDS_PER_SECOND: Final = 20_000
 READS_AT_ONCE: Final = 4
+# An event that took this long last time is slow, and slow events leave some of the reads to the others.
+SLOW_SECONDS: Final = 0.5
+SLOW_READS_AT_ONCE: Final = 2
 STUCK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 
@@ -65,6 +71,7 @@ class LiveFeed:
         self._counts: Counter[str] = Counter()
         self._clients: set[tuple[str, int]] = set()
         self._has_watchers = asyncio.Event()
+        self._refreshes = _Refreshes()
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -110,6 +117,7 @@ class LiveFeed:
             await asyncio.sleep(0.01)
         if self._task is not None:
             self._task.cancel()
+        self._refreshes.cancel_all()
 
     def _watchers(self) -> Iterable[Watcher]:
         return (watcher for broadcast in self._broadcasts.values() for watcher in broadcast.watchers)
@@ -145,6 +153,7 @@ class LiveFeed:
         broadcast.watchers.discard(watcher)
         if not broadcast.watchers:
             del self._broadcasts[broadcast.live_event.event]
+            self._refreshes.cancel(broadcast.live_event.event)
             self._services.live_events.unwatch(broadcast.live_event)
 
     async def _run(self) -> None:
@@ -167,22 +176,34 @@ class LiveFeed:
         rows = await self._services.database.all_events.rows(
             WatchedVersionRow, sql.reads.versions, list(self._broadcasts)
         )
-        behind = [broadcast for row in rows if (broadcast := self._behind(row.id, row.version))]
-        for start in range(0, len(behind), READS_AT_ONCE):
-            await asyncio.gather(*(each.live_event.refresh() for each in behind[start : start + READS_AT_ONCE]))
-        sends = sum([await self._send_new(broadcast, rows[0].at) for broadcast in list(self._broadcasts.values())])
+        behind = [broadcast.live_event for row in rows if (broadcast := self._behind(row))]
+        quick = [task for live_event in behind if (task := self._refreshes.start(live_event))]
+        if quick:
+            await asyncio.wait(quick, timeout=TICK_SECONDS)
+        sends = sum([await self._try_to_send(row) for row in rows])
         return max(TICK_SECONDS, sends / SENDS_PER_SECOND)
 
-    def _behind(self, event: bytes, version: int) -> Broadcast | None:
-        broadcast = self._broadcasts.get(event)
-        return broadcast if broadcast is not None and broadcast.live_event.version < version else None
+    def _behind(self, row: WatchedVersionRow) -> Broadcast | None:
+        broadcast = self._broadcasts.get(row.id)
+        return broadcast if broadcast is not None and broadcast.live_event.version < row.version else None
 
-    async def _send_new(self, broadcast: Broadcast, now: datetime) -> int:
-        if not broadcast.watchers or broadcast.is_catching_up():
+    async def _try_to_send(self, row: WatchedVersionRow) -> int:
+        try:
+            return await self._send_new(row)
+        except Exception:
+            # The next tick notices that changes are missing, and sends a snapshot instead.
+            log.exception("live_event_not_sent", subject=ids.format_event_id(row.id))
             return 0
-        sends = broadcast.write_changes(now)
-        if not sends and time.monotonic() - broadcast.sent_at > self._services.settings.live_beat_seconds:
-            broadcast.write_heartbeat(now)
+
+    async def _send_new(self, row: WatchedVersionRow) -> int:
+        broadcast = self._broadcasts.get(row.id)
+        if broadcast is None or not broadcast.watchers or broadcast.is_catching_up():
+            return 0
+        sends = broadcast.write_changes(row.at)
+        is_quiet = time.monotonic() - broadcast.sent_at > self._services.settings.live_beat_seconds
+        # A heartbeat says that the client has everything, so an event that is behind sends none.
+        if not sends and is_quiet and not self._behind(row):
+            broadcast.write_heartbeat(row.at)
             sends = len(broadcast.watchers)
         if sends:
             await broadcast.wake_watchers()
@@ -198,6 +219,60 @@ class LiveFeed:
         for watcher in self._watchers():
             if watcher.sending_since is not None and watcher.sending_since < since:
                 watcher.close(TRY_AGAIN_LATER)
+
+
+class _Refreshes:
+    """Refreshes events that are behind: each in its own task, and a limited number at once."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._slow_reads = asyncio.Semaphore(SLOW_READS_AT_ONCE)
+        self._slow: set[bytes] = set()
+        self._retry_at: dict[bytes, float] = {}
+
+    def start(self, live_event: LiveEvent) -> asyncio.Task[None] | None:
+        """Refresh the event, unless a refresh is under way or has just failed. Returns the task if it may be quick."""
+        event = live_event.event
+        if event in self._tasks or time.monotonic() < self._retry_at.get(event, 0):
+            return None
+        task = self._tasks[event] = asyncio.create_task(self._refresh(live_event))
+        task.add_done_callback(lambda _: self._remove(event, task))
+        return task if event not in self._slow else None
+
+    def cancel(self, event: bytes) -> None:
+        """Forget the event."""
+        task = self._tasks.pop(event, None)
+        if task is not None:
+            task.cancel()
+        self._slow.discard(event)
+        self._retry_at.pop(event, None)
+
+    def cancel_all(self) -> None:
+        for event in list(self._tasks):
+            self.cancel(event)
+
+    def _remove(self, event: bytes, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(event) is task:
+            del self._tasks[event]
+
+    async def _refresh(self, live_event: LiveEvent) -> None:
+        event = live_event.event
+        async with self._slow_reads if event in self._slow else nullcontext(), self._reads:
+            started_at = time.monotonic()
+            try:
+                await live_event.refresh()
+            except Exception as error:
+                self._retry_at[event] = time.monotonic() + RETRY_SECONDS
+                is_expected = isinstance(error, (*LOST_ERRORS, *BLOCKED_ERRORS))
+                log.warning(
+                    "live_event_not_refreshed",
+                    subject=ids.format_event_id(event),
+                    error=type(error).__name__,
+                    exc_info=None if is_expected else error,
+                )
+            is_slow = time.monotonic() - started_at > SLOW_SECONDS
+        (self._slow.add if is_slow else self._slow.discard)(event)
 
 
 class _HandshakeResponse:
