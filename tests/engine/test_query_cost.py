@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct, json, structs
 
 from holdfast import sql
-from holdfast.core.commands import BestSeats, Client, Command, SettlePayment, StartPayment, TransferBooking
+from holdfast.core.commands import Accepted, BestSeats, Client, Command, SettlePayment, StartPayment, TransferBooking
 from holdfast.core.payment import PaymentResult
 from holdfast.core.states import Verb
 from holdfast.engine.batch import run_batch, sweep
@@ -22,14 +22,17 @@ from holdfast.runtime import db
 from holdfast.runtime.ids import new_id
 from tests.support.engine_harness import (
     EventHandle,
+    async_test,
     lane_connection,
     new_action_command,
     new_event,
     new_hold_command,
     new_org,
     one_pool,
+    run_commands,
+    shift_clock,
 )
-from tests.support.harness import fresh_database, query, wait_until
+from tests.support.harness import connection_to, fresh_database, query, wait_until
 
 TINY, SMALL, LARGE = 28, 1_000, 100_000
 STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
@@ -39,6 +42,8 @@ STATEMENTS = {
     sql.reads.pools_of: "pools_of",
     sql.reads.tariffs_of: "tariffs_of",
 }
+# Reads that look for due holds. They run on connections with the default settings.
+READS = {sql.reads.due: "due", sql.reads.event_version: "event_version", sql.reads.availability: "availability"}
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment under the same id. Of every four, one is held, one confirmed, and two
@@ -86,12 +91,13 @@ Costs = dict[str, Cost]
 
 class FullDatabase(Struct, frozen=True):
     """A database with a small and a large event, and the costs of a batch in each, by when its plans were made. `alone`
-    has the costs in a tiny event while it was the only one."""
+    has the costs in a tiny event while it was the only one. `reads` has the costs of `READS`."""
 
     url: str
     large: EventHandle
     alone: Costs
     costs: dict[tuple[str, int], Costs]
+    reads: dict[tuple[str, int], Costs]
 
 
 class Recorder:
@@ -134,13 +140,21 @@ class Planner:
         statements = await _record_statements(self._connection, event)
         await self._connection.execute("BEGIN")
         costs = {
-            STATEMENTS[statement]: await self._explain(statement, values) for statement, values in statements.items()
+            STATEMENTS[statement]: _cost(await self.explain(STATEMENTS[statement], statement, values))
+            for statement, values in statements.items()
         }
         await self._connection.execute("ROLLBACK")
         return costs
 
-    async def _explain(self, statement: str, values: tuple[Any, ...]) -> Cost:
-        name = STATEMENTS[statement]
+    async def costs_of_reads(self, event: EventHandle) -> Costs:
+        values = {sql.reads.event_version: (event.id, 0, 10, 1_000)}
+        return {
+            name: _cost(await self.explain(name, statement, values.get(statement, (event.id,))))
+            for statement, name in READS.items()
+        }
+
+    async def explain(self, name: str, statement: str, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Run the statement and return its plan."""
         if name not in self._types:
             await self._connection.execute(f"PREPARE {name} AS {statement}")
             self._types[name] = [type_.name for type_ in (await self._connection.prepare(statement)).get_parameters()]
@@ -151,14 +165,26 @@ class Planner:
         explained = await self._connection.fetchval(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({', '.join(literals)})"
         )
-        plan = json.decode(explained)[0]["Plan"]
-        return Cost(frozenset(_nodes(plan)), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+        plan: dict[str, Any] = json.decode(explained)[0]["Plan"]
+        return plan
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[str]:
-    yield plan["Node Type"]
+def _cost(plan: dict[str, Any]) -> Cost:
+    kinds = frozenset(node["Node Type"] for node in _nodes(plan))
+    return Cost(kinds, plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
     for part in plan.get("Plans", []):
         yield from _nodes(part)
+
+
+async def _connect_reader(url: str) -> db.Connection:
+    """A connection that keeps its first plans, as a pool's connections may."""
+    connection = await db.connect(url)
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    return connection
 
 
 async def _record_statements(connection: db.Connection, event: EventHandle) -> dict[str, tuple[Any, ...]]:
@@ -204,7 +230,13 @@ async def _create_filled_event(connection: db.Connection, org: bytes, count: int
 
 
 async def _measure(url: str) -> FullDatabase:
-    async with lane_connection(url) as early, lane_connection(url) as late, lane_connection(url) as other:
+    async with (
+        lane_connection(url) as early,
+        lane_connection(url) as late,
+        lane_connection(url) as other,
+        connection_to(url, _connect_reader) as early_reader,
+        connection_to(url, _connect_reader) as late_reader,
+    ):
         await other.execute("SET statement_timeout = 0")
         for row in await other.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
             await other.execute(f"ALTER TABLE {row['tablename']} SET (autovacuum_enabled = off)")
@@ -213,7 +245,10 @@ async def _measure(url: str) -> FullDatabase:
             "INSERT INTO webhook_endpoint (id, org_id, url, kinds, secret) VALUES ($1, $2, '', '{}', '')", new_id(), org
         )
         planned_early = Planner(early)
-        alone = await planned_early.costs(await _create_filled_event(other, org, TINY))
+        reads_planned_early = Planner(early_reader)
+        tiny = await _create_filled_event(other, org, TINY)
+        alone = await planned_early.costs(tiny)
+        await reads_planned_early.costs_of_reads(tiny)
         events = {count: await _create_filled_event(other, org, count) for count in (SMALL, LARGE)}
         planners = {"when empty": planned_early, "when full": Planner(late)}
         costs = {
@@ -221,8 +256,14 @@ async def _measure(url: str) -> FullDatabase:
             for planned, planner in planners.items()
             for count, event in events.items()
         }
+        readers = {"when empty": reads_planned_early, "when full": Planner(late_reader)}
+        reads = {
+            (planned, count): await planner.costs_of_reads(event)
+            for planned, planner in readers.items()
+            for count, event in events.items()
+        }
         assert await other.fetchval("SELECT count(*) FROM pg_stats WHERE schemaname = 'public'") == 0
-    return FullDatabase(url, events[LARGE], alone, costs)
+    return FullDatabase(url, events[LARGE], alone, costs, reads)
 
 
 @pytest.fixture(scope="module")
@@ -250,10 +291,42 @@ def test_a_batch_in_a_large_database_costs_only_deeper_indexes(full_database: Fu
     assert _find_growth(full_database.alone, full_database.costs[planned, LARGE], by=3) == {}
 
 
+@pytest.mark.parametrize("planned", PLANNED)
+def test_reads_of_due_holds_touch_as_few_pages_in_an_event_of_100000_bookings_as_in_one_of_1000(
+    full_database: FullDatabase, planned: str
+) -> None:
+    assert _find_growth(full_database.reads[planned, SMALL], full_database.reads[planned, LARGE], by=1.5) == {}
+
+
 def _find_growth(before: Costs, after: Costs, by: float) -> dict[str, tuple[int, int]]:
     """The statements that touch more than `by` times as many pages as before, with a margin of 8 pages."""
     pages = {name: (before[name].pages, after[name].pages) for name in after}
     return {name: (old, new) for name, (old, new) in pages.items() if new > by * old + 8}
+
+
+@async_test
+async def test_the_cost_of_reading_due_holds_depends_on_their_lines_alone(database: str) -> None:
+    """Not on the number of pools or seats."""
+    pools, seats = 30, 100
+    halls = [
+        {"code": f"hall-{n}", "seats": {"rows": [f"R{n}"], "numbers": seats}, "tariffs": one_pool(1)[0]["tariffs"]}
+        for n in range(pools)
+    ]
+    async with lane_connection(database) as lane, connection_to(database, _connect_reader) as reader:
+        event = await new_event(lane, pools=halls)
+        holds = [new_hold_command(event, f"R{n}-1") for n in range(pools)]
+        assert all(isinstance(outcome, Accepted) for outcome in await run_commands(lane, holds))
+        await shift_clock(lane, 24 * 3600)
+        plan = await Planner(reader).explain("due", sql.reads.due, (event.id,))
+        row = await reader.fetchrow(sql.reads.due, event.id)
+    scans = [node for node in _nodes(plan) if node.get("CTE Name") == "freed"]
+    assert [node["Actual Loops"] for node in scans] == [1, 1], "once for the pools, once for the seats"
+    lookups = [node for node in _nodes(plan) if node.get("Relation Name") == "seat"]
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in lookups) == pools
+    assert row is not None
+    assert sorted(row["seats"]) == sorted(f"R{n}-1" for n in range(pools))
+    freed = {"capacity": seats, "held": 0, "sold": 0, "remaining": seats}
+    assert json.decode(row["pools"]) == {f"hall-{n}": freed for n in range(pools)}
 
 
 def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_database: FullDatabase) -> None:

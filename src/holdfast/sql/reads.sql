@@ -1,4 +1,7 @@
 -- Reads outside of batches. A hold past its deadline reads as expired, and its units as free, at once.
+--
+-- Due holds are read in the order of their index. On tables without statistics, PostgreSQL would otherwise choose any index
+-- of the event's bookings and read all of them.
 
 -- name: event
 SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
@@ -38,8 +41,11 @@ SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = AN
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT event.org_id, event.published_at IS NOT NULL AS is_published, clock.at, event.version, due.count AS due, recent.entries
 FROM clock CROSS JOIN event CROSS JOIN LATERAL (
-    SELECT count(*) FROM booking WHERE booking.event_id = event.id
-      AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+    SELECT count(*) FROM (
+        SELECT FROM booking WHERE booking.event_id = event.id
+          AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+        ORDER BY booking.event_id, booking.expires_at
+    ) AS booking
 ) AS due CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(json_build_array(number, kind, booking_id IS NULL, data) ORDER BY number), '[]') AS entries
     FROM (
@@ -83,22 +89,26 @@ FROM (
 -- The seats of due holds, and the pools without their units. One statement, because all of it must be of one moment.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
-    SELECT booking.id FROM clock CROSS JOIN booking
-    WHERE booking.event_id = $1 AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+    SELECT booking.id FROM clock CROSS JOIN LATERAL (
+        SELECT id FROM booking
+        WHERE booking.event_id = $1 AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+        ORDER BY booking.event_id, booking.expires_at
+    ) AS booking
 ),
 freed AS MATERIALIZED (
     SELECT line.pool, line.seat, line.quantity FROM due JOIN line ON line.event_id = $1 AND line.booking_id = due.id
-)
+),
+units AS MATERIALIZED (SELECT pool, sum(quantity)::integer AS freed FROM freed GROUP BY pool)
 SELECT event.version, (SELECT count(*) FROM due) AS due, (
-    SELECT coalesce(array_agg(seat.label), '{}') FROM freed JOIN seat ON seat.event_id = $1 AND seat.number = freed.seat
+    SELECT coalesce(array_agg(seat.label), '{}') FROM freed CROSS JOIN LATERAL (
+        SELECT label FROM seat WHERE seat.event_id = $1 AND seat.number = freed.seat LIMIT 1
+    ) AS seat
 ) AS seats, (
     SELECT json_object_agg(pool.code, json_build_object(
-        'capacity', pool.capacity, 'held', pool.held - units.freed, 'sold', pool.sold,
-        'remaining', pool.capacity - pool.held - pool.sold + units.freed
+        'capacity', pool.capacity, 'held', pool.held - coalesce(units.freed, 0), 'sold', pool.sold,
+        'remaining', pool.capacity - pool.held - pool.sold + coalesce(units.freed, 0)
     ) ORDER BY pool.number)
-    FROM pool CROSS JOIN LATERAL (
-        SELECT coalesce(sum(freed.quantity), 0) AS freed FROM freed WHERE freed.pool = pool.number
-    ) AS units
+    FROM pool LEFT JOIN units ON units.pool = pool.number
     WHERE pool.event_id = $1
 ) AS pools
 FROM event WHERE event.id = $1
@@ -107,8 +117,11 @@ FROM event WHERE event.id = $1
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT line.pool, sum(line.quantity)::integer AS units
-    FROM clock CROSS JOIN booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
-    WHERE booking.event_id = $1 AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+    FROM clock CROSS JOIN LATERAL (
+        SELECT id FROM booking
+        WHERE booking.event_id = $1 AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+        ORDER BY booking.event_id, booking.expires_at
+    ) AS booking JOIN line ON line.event_id = $1 AND line.booking_id = booking.id
     GROUP BY line.pool
 )
 SELECT pool.code, pool.capacity, pool.held - coalesce(due.units, 0) AS held, pool.sold
