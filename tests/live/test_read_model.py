@@ -17,6 +17,14 @@ from holdfast.live.live_event import LiveEvent, LiveEventCache
 from holdfast.runtime import db, ids
 from holdfast.runtime.db import Database
 from tests.support.concurrent_requests import Reply, hold_request, request, send_all_at_once_async
+from tests.support.engine_harness import (
+    async_test,
+    lane_connection,
+    new_event,
+    new_hold_command,
+    run_commands,
+    shift_clock,
+)
 from tests.support.harness import Org, Server, example_event, post_hold, publish_event, wait_until
 
 Body = dict[str, Any]
@@ -186,6 +194,34 @@ def test_a_read_model_that_missed_large_changes_is_loaded_again(
                 assert (live_event.snapshot is loaded, live_event.unsent) == (False, [])
 
     asyncio.run(act_and_compare())
+
+
+@pytest.mark.parametrize(
+    ("placed", "due", "is_loaded_again"),
+    [((), (), False), (LABELS[:4], (), False), ((), LABELS[4:8], False), (LABELS[:4], LABELS[4:8], True)],
+    ids=["nothing", "a new hold", "a due hold", "both"],
+)
+@async_test
+async def test_new_entries_and_due_seats_share_one_limit(
+    database: str, monkeypatch: pytest.MonkeyPatch, placed: list[str], due: list[str], is_loaded_again: bool
+) -> None:
+    # The entry of the new hold counts as six changes, and the due seats as four.
+    monkeypatch.setattr(live_event_module, "CHANGES_MAX", 9)
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, policy={**SHORT_HOLDS, "hold_seconds": 60})
+        if due:
+            await run_commands(connection, [new_hold_command(event, *due)])
+        live_event = LiveEvent(Database(connection), event.id)
+        await live_event.refresh()
+        loaded = live_event.snapshot
+        await shift_clock(connection, 30)
+        if placed:
+            await run_commands(connection, [new_hold_command(event, *placed)])
+        await shift_clock(connection, 70)
+        await live_event.refresh()
+        assert (live_event.snapshot is not loaded) == is_loaded_again
+        assert live_event.snapshot is not None
+        assert live_event.snapshot.taken == dict.fromkeys(placed, "held")
 
 
 def test_an_expired_hold_is_free_before_its_expiry_is_recorded(server: Server, admin: httpx.Client) -> None:

@@ -25,7 +25,10 @@ CACHED_SEATS_MAX: Final = 500_000
 # An event that is further behind is loaded from scratch.
 ENTRIES_MAX: Final = 10_000
 ENTRIES_BYTES_MAX: Final = 512 * 1024
-DUE_SEATS_MAX: Final = 20_000
+DUE_SEATS_MAX: Final = 5_000
+# Everything that a refresh applies without awaiting: entries, their seats and pools, and due seats. Entries of
+# ENTRIES_BYTES_MAX have about as many.
+CHANGES_MAX: Final = 30_000
 
 
 class FeedEntry(NamedTuple):
@@ -141,8 +144,10 @@ class LiveEvent:
     def _is_too_far(self, current: EventVersion, entries: list[FeedEntry], due: _DueRow | None) -> bool:
         """Whether entries are missing, or there are too many changes to apply them quickly."""
         is_incomplete = len(entries) < current.version - self.version
-        has_many_due = due is not None and len(due.seats) > DUE_SEATS_MAX
-        return is_incomplete or has_many_due or any(entry.is_about_event for entry in entries)
+        due_seats = len(due.seats) if due is not None else 0
+        changes = due_seats + sum(1 + len(entry.data.seats) + len(entry.data.pools) for entry in entries)
+        has_many_changes = due_seats > DUE_SEATS_MAX or changes > CHANGES_MAX
+        return is_incomplete or has_many_changes or any(entry.is_about_event for entry in entries)
 
     async def _load(self) -> None:
         async with self._scope.transaction("repeatable_read", readonly=True) as scope:
