@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from hashlib import md5
 from typing import Any, cast
 
@@ -75,6 +76,21 @@ UPDATE pool SET held = (SELECT count(*) FROM made WHERE status = 'held'),
                 sold = (SELECT count(*) FROM made WHERE status = 'confirmed')
     WHERE event_id = '{event}' AND code = 'places';
 UPDATE event SET version = (SELECT max(number) FROM journal WHERE event_id = '{event}') WHERE id = '{event}';
+DROP TABLE made;
+"""
+
+# Free bookings of one unit each, all from one address: a few new ones, and many old ones in other events.
+FILL_FREE = """
+CREATE TEMPORARY TABLE made AS
+    SELECT n, gen_random_uuid() AS id, CASE WHEN n <= {new} THEN '{event}' ELSE gen_random_uuid() END AS event_id
+    FROM generate_series(1, {count}) AS n;
+INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, max_expires_at,
+                     request_key, fingerprint, client, version)
+    SELECT event_id, id, '{org}', 'u' || n, 'confirmed', 0, 0, 0, 'EUR',
+           now() - CASE WHEN n <= {new} THEN interval '1 min' ELSE interval '2 h' END, now(),
+           decode(md5(n::text), 'hex'), '', '\\x{client}', n + 2 FROM made;
+INSERT INTO line (event_id, booking_id, number, pool, tariff, quantity, unit_price, live)
+    SELECT event_id, id, 0, 0, 0, 1, 0, true FROM made;
 DROP TABLE made;
 """
 
@@ -327,6 +343,34 @@ async def test_the_cost_of_reading_due_holds_depends_on_their_lines_alone(databa
     assert sorted(row["seats"]) == sorted(f"R{n}-1" for n in range(pools))
     freed = {"capacity": seats, "held": 0, "sold": 0, "remaining": seats}
     assert json.decode(row["pools"]) == {f"hall-{n}": freed for n in range(pools)}
+
+
+@async_test
+async def test_only_the_free_bookings_of_the_last_hour_are_read_to_limit_an_address(database: str) -> None:
+    client, new = md5(b"client").digest(), 5
+    async with lane_connection(database) as lane, connection_to(database, _connect_reader) as reader:
+        event = await new_event(lane, pools=one_pool(1_000_000, price=0))
+        elsewhere = sql.reads.unpaid_units_elsewhere(org=event.org, client=client, event=bytes(16), free_seconds=3600)
+        of_event: dict[str, Any] = {"client_events": [event.id], "clients": [client], "client_outcomes": [3]}
+        of_guests: dict[str, Any] = {"guest_events": [], "guests": [], "guest_outcomes": []}
+        here = sql.engine.load_clients(**of_event, **of_guests, now=datetime.now(UTC), free_seconds=3600)
+        lane_planner, reading_planner = Planner(lane), Planner(reader)
+
+        async def explain() -> list[dict[str, Any]]:
+            plans = [
+                await reading_planner.explain("elsewhere", elsewhere[0], elsewhere[1:]),
+                await lane_planner.explain("here", here[0], here[1:]),
+            ]
+            return [node for plan in plans for node in _nodes(plan)]
+
+        await explain()
+        fill = FILL_FREE.format(event=event.id.hex(), org=event.org.hex(), client=client.hex(), count=5_000, new=new)
+        await lane.execute(fill)
+        (row,) = await reader.fetch(*elsewhere)
+        assert row["units"] == new
+        scans = [node for node in await explain() if node.get("Index Name") == "booking_free_of_client"]
+        assert [node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans] == [new, new]
+        assert all(_cost(node).pages <= new + 4 for node in scans), "it must not read the whole index of the address"
 
 
 def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_database: FullDatabase) -> None:

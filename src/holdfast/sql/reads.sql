@@ -189,13 +189,18 @@ unpaid AS MATERIALIZED (
     WHERE booking.client = :client AND booking.client IS NOT NULL AND booking.event_id <> :event
       AND booking.status IN ({{holding}}) AND booking.expires_at > clock.at
     UNION ALL
-    SELECT booking.event_id, booking.id FROM clock CROSS JOIN booking
-    WHERE booking.client = :client AND booking.client IS NOT NULL AND booking.event_id <> :event
-      AND booking.status IN ({{sold}}) AND (booking.total = 0 OR booking.expires_at IS NULL)
-      AND booking.created_at > clock.at - make_interval(secs => :free_seconds)
+    SELECT booking.event_id, booking.id FROM clock CROSS JOIN LATERAL (
+        SELECT event_id, id FROM booking
+        WHERE booking.client = :client AND booking.client IS NOT NULL AND booking.event_id <> :event
+          AND booking.status IN ({{sold}}) AND (booking.total = 0 OR booking.expires_at IS NULL)
+          AND booking.created_at > clock.at - make_interval(secs => :free_seconds)
+        ORDER BY booking.client, booking.created_at
+    ) AS booking
 )
 SELECT org.max_unpaid_units_per_address AS max_in_org, coalesce(sum(line.quantity), 0)::integer AS units
-FROM org LEFT JOIN unpaid ON true LEFT JOIN line ON line.event_id = unpaid.event_id AND line.booking_id = unpaid.id
+FROM org LEFT JOIN unpaid ON true LEFT JOIN LATERAL (
+    SELECT quantity FROM line WHERE line.event_id = unpaid.event_id AND line.booking_id = unpaid.id LIMIT 10000
+) AS line ON true
 WHERE org.id = :org
 GROUP BY org.id
 
