@@ -24,6 +24,7 @@ from holdfast.runtime.ids import new_id
 from tests.support.engine_harness import (
     EventHandle,
     async_test,
+    hold_many,
     lane_connection,
     new_action_command,
     new_event,
@@ -44,7 +45,12 @@ STATEMENTS = {
     sql.reads.tariffs_of: "tariffs_of",
 }
 # Reads that look for due holds. They run on connections with the default settings.
-READS = {sql.reads.due: "due", sql.reads.event_version: "event_version", sql.reads.availability: "availability"}
+READS = {
+    sql.reads.due: "due",
+    sql.reads.event_version: "event_version",
+    sql.reads.availability: "availability",
+    sql.pages.listings: "listings",
+}
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment under the same id. Of every four, one is held, one confirmed, and two
@@ -163,7 +169,10 @@ class Planner:
         return costs
 
     async def costs_of_reads(self, event: EventHandle) -> Costs:
-        values = {sql.reads.event_version: (event.id, 0, 10, 1_000)}
+        values: dict[str, tuple[Any, ...]] = {
+            sql.reads.event_version: (event.id, 0, 10, 1_000),
+            sql.pages.listings: ([event.id],),
+        }
         return {
             name: _cost(await self.explain(name, statement, values.get(statement, (event.id,))))
             for statement, name in READS.items()
@@ -343,6 +352,27 @@ async def test_the_cost_of_reading_due_holds_depends_on_their_lines_alone(databa
     assert sorted(row["seats"]) == sorted(f"R{n}-1" for n in range(pools))
     freed = {"capacity": seats, "held": 0, "sold": 0, "remaining": seats}
     assert json.decode(row["pools"]) == {f"hall-{n}": freed for n in range(pools)}
+
+
+@async_test
+async def test_a_list_of_events_reads_a_limited_number_of_due_holds(database: str) -> None:
+    due, limit = 300, 100
+    async with lane_connection(database) as lane, connection_to(database, _connect_reader) as reader:
+        event = await new_event(lane, pools=one_pool(1_000))
+        planner, on_sale = Planner(reader), sql.pages.events_on_sale
+        await planner.explain("on_sale", on_sale, (event.org, 200))
+        sold = await hold_many(lane, event, 400)
+        await run_commands(lane, [new_action_command(event, booking, Verb.CONFIRM) for booking in sold])
+        await hold_many(lane, event, due)
+        await shift_clock(lane, 24 * 3600)
+        plan = await planner.explain("on_sale", on_sale, (event.org, 200))
+        (row,) = await reader.fetch(on_sale, event.org, 200)
+    # Never more than there is, and never sold out when something is free.
+    assert row["remaining"] == 1_000 - 400 - due + limit
+    for table in ("booking", "line"):
+        (scan,) = [node for node in _nodes(plan) if node.get("Relation Name") == table]
+        rows = scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)
+        assert rows * scan["Actual Loops"] == limit
 
 
 @async_test

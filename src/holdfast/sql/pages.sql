@@ -1,4 +1,5 @@
 -- Reads for the pages. One statement brings everything that a page shows of an event, so that a page stays cheap.
+-- Due holds are read in the order of their index, for the reason given in reads.sql.
 
 -- name: org
 SELECT id, slug, name, colour, logo_hash, frame_origins FROM org WHERE slug = $1
@@ -19,6 +20,8 @@ ORDER BY slug LIMIT 2
 
 -- name: events_on_sale
 -- $1 org (null: all), $2 limit; newest first. Pools and tariffs are added up here, because an event may have a thousand.
+-- Only a hundred due lines of each event count as free, so that a page stays cheap while very many holds expire at once. The
+-- worker frees the rest in a moment.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 found AS MATERIALIZED (
     SELECT * FROM event
@@ -35,8 +38,17 @@ FROM clock CROSS JOIN found CROSS JOIN LATERAL (
     SELECT min(price) AS lowest_price FROM tariff WHERE tariff.event_id = found.id
 ) AS tariff CROSS JOIN LATERAL (
     SELECT coalesce(sum(line.quantity), 0) AS units
-    FROM booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
-    WHERE booking.event_id = found.id AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+    FROM (
+        SELECT line.quantity
+        FROM (
+            SELECT id FROM booking
+            WHERE booking.event_id = found.id AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+            ORDER BY booking.event_id, booking.expires_at LIMIT 100
+        ) AS booking CROSS JOIN LATERAL (
+            SELECT quantity FROM line WHERE line.event_id = found.id AND line.booking_id = booking.id LIMIT 100
+        ) AS line
+        LIMIT 100
+    ) AS line
 ) AS due
 ORDER BY found.starts_at, found.id
 
@@ -55,9 +67,11 @@ WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 found AS MATERIALIZED (SELECT * FROM event WHERE id = ANY ($1::uuid[]) AND published_at IS NOT NULL),
 due AS MATERIALIZED (
     SELECT line.event_id, line.pool, sum(line.quantity)::integer AS units
-    FROM clock CROSS JOIN found JOIN booking ON booking.event_id = found.id
-         JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
-    WHERE booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+    FROM clock CROSS JOIN found CROSS JOIN LATERAL (
+        SELECT id FROM booking
+        WHERE booking.event_id = found.id AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+        ORDER BY booking.event_id, booking.expires_at
+    ) AS booking JOIN line ON line.event_id = found.id AND line.booking_id = booking.id
     GROUP BY line.event_id, line.pool
 )
 SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
