@@ -48,7 +48,7 @@ attack: setup ## Attack a server for half a minute while honest buyers buy
 	HOLDFAST_LONG_TESTS=1 $(BIN)/python -m pytest tests/attacks
 
 .PHONY: audit-dependencies
-audit-dependencies: setup ## Look up known vulnerabilities of all dependencies (needs a network)
+audit-dependencies: setup ## Check all dependencies for known vulnerabilities (needs network access)
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/python -m pip freeze --exclude-editable > .venv-audit/installed.txt

@@ -81,7 +81,7 @@ async def test_a_failing_notice_does_not_delay_others(database: str, monkeypatch
 async def test_a_notice_that_keeps_failing_is_retried_ever_more_slowly_and_then_raises_an_alarm(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event stays locked, or something is broken. The notice is about money, so it stays due for ever."""
+    """The event stays locked, or something is broken. The notice is about money, so it stays due forever."""
     is_locked = True
 
     async def refuse(command: SettlePayment) -> Outcome:

@@ -33,7 +33,7 @@ def test_a_full_address_suggests_another_connection(
 def test_a_guest_at_the_limit_is_asked_to_pay_first(admin: httpx.Client, buyer: httpx.Client) -> None:
     event = new_event(admin, max_unpaid_units_per_user=1)
     hold_on_page(buyer, event, **ONE)
-    assert "Pay for them or release them, then come back" in refusal(buyer, event, 409)
+    assert "Pay for some or release them to book more" in refusal(buyer, event, 409)
 
 
 def test_a_guest_who_has_to_wait_reads_for_how_long(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:

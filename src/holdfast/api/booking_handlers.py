@@ -170,7 +170,7 @@ def _buyer(call: Call, body: HoldNew) -> str:
 
 async def _client(call: Call, event: bytes) -> Client:
     """The buyer's client and, for a guest, the unpaid units of the address in other events of the org. Those may change
-    before the engine decides, so an address can exceed the org's limit with requests at the same time."""
+    before the engine decides, so concurrent requests can exceed the org's limit."""
     caller = call.caller
     address = await call.services.client_hasher.hash(caller.org, call.find_address())
     if not caller.is_guest:

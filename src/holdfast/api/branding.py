@@ -70,7 +70,7 @@ async def delete_logo(scope: DatabaseScope, org: bytes) -> None:
 
 
 def logo_path(slug: str, logo_hash: str | None) -> str | None:
-    """The logo's path on the pages. Every logo has its own, so that browsers may cache it for ever."""
+    """The logo's path on the pages. Every logo has its own, so that browsers may cache it forever."""
     return None if logo_hash is None else f"/logo/{slug}?v={logo_version(logo_hash)}"
 
 

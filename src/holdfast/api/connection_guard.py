@@ -1,10 +1,9 @@
 """Closes connections that no honest client needs: those above the limit of their address, those whose client does not
 read, and live sockets that send data.
 
-The server accepts every connection, reads every WebSocket message to its end and keeps an answer in memory until its
-client has read it. It has no setting for any of this. So the
-guard regularly looks for client connections among the open files of the process. This works only on Linux; elsewhere,
-put a proxy with these limits in front.
+The server accepts every connection, reads every WebSocket message to its end and keeps a response in memory until its
+client has read it. It has no setting for any of this, so the guard regularly looks for client connections among the
+open files of the process. This works only on Linux; elsewhere, put a proxy with these limits in front.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ SWEEP_SECONDS: Final = 1.0
 SWEEP_SECONDS_PER_SOCKET: Final = 0.001
 # A handshake with its headers, and some pings. Watchers have nothing else to send.
 LIVE_RECEIVED_BYTES_MAX: Final = 256 * 1024
-# How long a client may leave an answer unread.
+# How long a client may leave a response unread.
 UNREAD_SECONDS: Final = 30.0
 # `tcpi_bytes_acked` and `tcpi_bytes_received` in the `tcp_info` of Linux.
 TCP_COUNTERS: Final = struct.Struct("=QQ")
@@ -78,7 +77,7 @@ class ConnectionGuard:
         self._listening_ports: frozenset[int] = frozenset()
         # All open sockets by inode, the oldest first. None stands for a socket that is not a client's.
         self._sockets: dict[int, ClientConnection | None] = {}
-        # What the client had acknowledged, and since when it acknowledges nothing more, of answers that wait.
+        # For each connection with unsent data: the bytes acknowledged, and since when that number has not moved.
         self._unread: dict[int, tuple[int, float]] = {}
         self._task: asyncio.Task[None] | None = None
 

@@ -136,7 +136,8 @@ class LiveFeed:
         return broadcast.add_watcher(after, snapshot)
 
     def _check_room(self, address: str) -> None:
-        """Call this before loading an event, so as not to load it in vain, and again after."""
+        """Call this before loading an event, to avoid a useless load, and again after, because others may have
+        connected."""
         settings = self._services.settings
         if self._is_closing or self._counts.total() >= settings.live_sockets:
             raise RefusedError(Refusal.BUSY, "Too many live sockets are open. Try again in a moment.")

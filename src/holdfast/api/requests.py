@@ -91,9 +91,8 @@ class KeyRotation(RequestModel, frozen=True):
 
 
 class CheckinNew(RequestModel, frozen=True):
-    """`event` is the event at this door: Holdfast refuses tickets for other events. A door key that is bound to events
-    needs no `event`: Holdfast refuses tickets for all others. To get a lost response again, repeat the request with the
-    same key, `gate` and `nonce`."""
+    """`event` is the event at this door; Holdfast refuses tickets for any other. You can leave it out if the door key
+    is bound to events. To get a lost response again, repeat the request with the same key, `gate` and `nonce`."""
 
     code: Annotated[str, Meta(min_length=1, max_length=1000)]
     event: Annotated[str, Meta(max_length=100, description="The id of the event at this door.")] | None = None

@@ -25,7 +25,7 @@ FREE_PER_HOUR: Final = 20
 BUYER_PER_HOUR: Final = 20
 
 TOO_MANY: Final = "too many emails to this recipient"
-TOO_MANY_OF_BUYER: Final = "too many emails of this buyer"
+TOO_MANY_OF_BUYER: Final = "too many emails caused by this buyer"
 # Higher than every limit. It bounds the work for a mailbox that somebody tries to flood.
 COUNTED_MAX: Final = 100
 

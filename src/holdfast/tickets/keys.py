@@ -9,7 +9,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.db import Database
 from holdfast.tickets.codes import new_key
 
-# Every reader of the keys gets all of them.
+# The key endpoint returns all keys, so their number is bounded.
 KEYS_MAX: Final = 1_000
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.core.refusals import Refusal, RefusedError
 
 THREADS: Final = 2
-# Drawings that wait for a thread, including those under way. A ticket takes about a tenth of a second.
+# Drawings queued or in progress. A ticket takes about a tenth of a second.
 QUEUE_MAX: Final = 50
 
 

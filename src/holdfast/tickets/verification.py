@@ -32,7 +32,7 @@ class _VerificationRow(Struct, frozen=True):
 
 
 async def verify_code(database: Database, org: bytes, code: str) -> VerifiedTicket | None:
-    """The ticket of a code that one of the org's events has signed with a valid key. It may be void or used."""
+    """The ticket for a code signed with a valid key of one of the org's events. It may be void or used."""
     ref = parse_code(code)
     if ref is None:
         return None

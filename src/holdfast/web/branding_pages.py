@@ -42,7 +42,7 @@ def branding_routes(site: Site) -> list[Route]:
 
 
 async def send_colours(request: Request) -> Response:
-    """The address contains the colour, so caches can keep the stylesheet for ever."""
+    """The address contains the colour, so caches can keep the stylesheet forever."""
     try:
         style = _stylesheet(request.path_params["colour"])
     except ValueError:

@@ -86,7 +86,7 @@ class EventSummary(Struct, frozen=True):
 
 
 async def load_events_on_sale(scope: DatabaseScope, org: bytes | None, limit: int) -> list[EventSummary]:
-    """The newest events, soonest first."""
+    """The most recently created events, ordered by start."""
     return await scope.rows(EventSummary, sql.pages.events_on_sale, org, limit)
 
 

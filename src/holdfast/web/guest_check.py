@@ -29,7 +29,7 @@ CHECK_EXPIRED: Final = PageProblem(403, "check_expired")
 
 
 class Challenge(Struct, frozen=True):
-    """`issued_at` and `salt` come back with the solution, and the server recognises the seed by them."""
+    """`issued_at` and `salt` come back with the solution, and the server recomputes the seed from them."""
 
     seed: str
     issued_at: int
@@ -43,7 +43,7 @@ def new_challenge(keyring: Keyring, event: str, guest: str, bits: int) -> Challe
 
 
 def verify_solution(keyring: Keyring, event: str, guest: str, bits: int, fields: dict[str, str]) -> str:
-    """The seed of a challenge that this guest has solved for this event, or a refusal."""
+    """The seed of the challenge. Raises `PageError` unless this guest has solved it for this event."""
     issued_at, salt, number = (fields.get(name, "") for name in ("check_issued_at", "check_salt", "check_number"))
     if not _is_number(issued_at) or not _is_number(number) or len(salt) > SEED_BYTES:
         raise PageError(CHECK_FAILED)

@@ -10,7 +10,7 @@ export class GuestCheck {
     this.begin(challenge);
   }
 
-  /** The form fields that carry a solution which is still good. */
+  /** The form fields that carry a solution that is still valid. */
   async fields() {
     if (performance.now() > this.endsAt) {
       await this.renew();

@@ -1,5 +1,6 @@
 /** Finds a number such that SHA-256 of `<seed>:<number>` starts with enough zero bits. The browser's own SHA-256 answers
- * asynchronously and only over TLS, so this has one: millions of tiny hashes would spend their time waiting. */
+ * asynchronously and only over TLS, so this worker has its own: millions of tiny hashes would otherwise spend their time
+ * waiting. */
 
 const ROUNDS = 64;
 const BLOCK_BYTES = 64;
