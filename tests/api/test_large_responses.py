@@ -9,7 +9,9 @@ import httpx
 import psutil
 import pytest
 from starlette.types import Message
+from structlog.testing import capture_logs
 
+from holdfast.api import body_sender
 from holdfast.api.body_sender import PIECE_BYTES, BodySender, PacedSend
 from tests.support.engine_harness import async_test
 from tests.support.harness import Org, Server, example_event, fresh_database, publish_event, running_server, wait_until
@@ -99,6 +101,22 @@ async def test_a_slow_client_does_not_delay_the_bodies_of_others() -> None:
     reads.set()
     await sending
     assert slow.body == fast.body
+
+
+@async_test
+async def test_a_client_that_takes_too_long_for_a_piece_gets_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_sender, "PIECE_SECONDS", 0.05)
+    browser = Browser()
+
+    async def send(message: Message) -> None:
+        await browser.send(message)
+        if len(browser.messages) == 2:
+            await asyncio.Event().wait()
+
+    with capture_logs() as logs:
+        await BodySender().send((bytes(5 * PIECE_BYTES),), browser.receive, send)
+    assert len(browser.messages) == 2
+    assert [entry["event"] for entry in logs] == ["response_not_read"]
 
 
 @async_test

@@ -35,6 +35,8 @@ NUMBERS = {
     "origins that may embed its pages": requests.ORIGINS_MAX,
     "seats": event_schemas.SEATS_MAX,
     "pools": event_schemas.POOLS_MAX,
+    "bytes of a seat's label": event_schemas.LABEL_BYTES_MAX,
+    "bytes of the name of a row": event_schemas.ROW_BYTES_MAX,
     "seats to block, or to put back on sale, in one request": event_schemas.BLOCKED_AT_ONCE_MAX,
     "tariffs in all pools together": event_schemas.TARIFFS_MAX,
     "ticket keys in its lifetime": keys.KEYS_MAX,

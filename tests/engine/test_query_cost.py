@@ -414,3 +414,25 @@ def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_data
     finally:
         worker.terminate()
         assert worker.wait(30) == 0
+
+
+@async_test
+async def test_a_seat_map_costs_as_much_as_its_seats_before_anything_was_analysed(database: str) -> None:
+    """A hall that has just gone on sale has no statistics. PostgreSQL must not compare every seat with every line."""
+    hall = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 100}}]
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=hall)
+        labels = [f"{row}-{number}" for row in "ABCDE" for number in range(1, 101)]
+        commands = [new_hold_command(event, *labels[at : at + 10]) for at in range(0, len(labels), 10)]
+        await run_commands(connection, commands)
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.reads.seats}"
+        plan = json.decode(await connection.fetchval(explain, event.id))[0]["Plan"]
+        assert max(_rows_read(plan)) <= 2 * 1_000
+
+
+def _rows_read(plan: dict[str, Any]) -> Iterator[float]:
+    """How many rows each node of the plan read."""
+    removed = plan.get("Rows Removed by Join Filter", 0) + plan.get("Rows Removed by Filter", 0)
+    yield (plan["Actual Rows"] + removed) * plan["Actual Loops"]
+    for part in plan.get("Plans", []):
+        yield from _rows_read(part)

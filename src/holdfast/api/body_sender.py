@@ -8,34 +8,44 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import structlog
 from starlette.types import Message, Receive, Send
 
+log = structlog.get_logger()
+
 PIECE_BYTES: Final = 256 * 1024
+# A client has this long for each piece. A body stays in memory until its client has read it.
+PIECE_SECONDS: Final = 30.0
 
 
 class BodySender:
-    """Sends the large bodies of one process. They take turns: the event loop does everything else between two pieces,
-    whether they belong to one body or to a thousand."""
+    """Sends the large bodies of one process. Bodies take turns, so other work runs between any two pieces, however many
+    bodies are in flight."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def send(self, body: Iterable[bytes], receive: Receive, send: Send, *, more_body: bool = False) -> None:
-        """Send the body, or a part of it if there is more, at the pace of its client. Stop if the client disconnects,
-        because the server would accept the other pieces and log an error for each."""
+        """Send the body, or a part of it if there is more, at the pace of its client. Stop if the client is too slow,
+        or disconnects: the server would accept the other pieces and log an error for each."""
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             for piece in _cut(body):
-                await self._take_turn()
+                await self.take_turn()
                 if disconnect.done():
                     return
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                async with asyncio.timeout(PIECE_SECONDS):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
             if not more_body:
                 await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            # The server closes the connection, because the body is not complete.
+            log.info("response_not_read", piece_seconds=PIECE_SECONDS)
         finally:
             disconnect.cancel()
 
-    async def _take_turn(self) -> None:
+    async def take_turn(self) -> None:
+        """Return to one caller after the other, and do everything else in between."""
         async with self._turn:
             await asyncio.sleep(0)
 

@@ -14,6 +14,9 @@ from holdfast.core.refusals import FieldError, Refusal, RefusedError
 DAY_SECONDS = 86_400
 # The most seats that one event can have.
 SEATS_MAX = 100_000
+# In UTF-8.
+LABEL_BYTES_MAX = 64
+ROW_BYTES_MAX = 32
 # One journal entry names all of them, and every reader of the journal has to decode it.
 BLOCKED_AT_ONCE_MAX = 20_000
 DETAILS_BYTES_MAX = 16 * 1024
@@ -26,7 +29,7 @@ Code = Annotated[
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)", description="Letters, digits and _ . : - only."),
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Label = Annotated[str, Meta(min_length=1, max_length=64)]
+Label = Annotated[str, Meta(min_length=1, max_length=LABEL_BYTES_MAX)]
 Quantity = Annotated[int, Meta(ge=1, le=1000)]
 UnpaidUnits = Annotated[int, Meta(ge=1, le=1_000_000)]
 Price = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
@@ -81,7 +84,9 @@ class TariffNew(RequestModel, frozen=True):
 class SeatGrid(RequestModel, frozen=True):
     """Rows with the same number of seats, labelled `<row>-<number>` from 1."""
 
-    rows: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=1000)]
+    rows: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=ROW_BYTES_MAX)]], Meta(min_length=1, max_length=1000)
+    ]
     numbers: Annotated[int, Meta(ge=1, le=1000)]
 
 
@@ -89,7 +94,7 @@ class SeatNew(RequestModel, frozen=True, gc=False):
     """Seats of a row with consecutive numbers are neighbours."""
 
     label: Label
-    row: Annotated[str, Meta(max_length=32)] = ""
+    row: Annotated[str, Meta(max_length=ROW_BYTES_MAX)] = ""
     number: SeatNumber | None = None
     x: Coordinate | None = None
     y: Coordinate | None = None
@@ -255,6 +260,19 @@ def check_pools(pools: list[PoolNew], known_pools: int = 0, known_seats: int = 0
     for pool in pools:
         check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs or ()))
         _check_capacity(pool)
+        _check_seat_names(pool)
+
+
+def _check_seat_names(pool: PoolNew) -> None:
+    """A seat map repeats the names for up to 100,000 seats, so their size in bytes counts."""
+    if isinstance(pool.seats, SeatGrid):
+        labels, rows = [], pool.seats.rows
+    else:
+        labels, rows = [seat.label for seat in pool.seats or ()], [seat.row for seat in pool.seats or ()]
+    if any(not label.isascii() and len(label.encode()) > LABEL_BYTES_MAX for label in labels):
+        raise invalid_field(f"pools.{pool.code}.seats", f"can have labels of at most {LABEL_BYTES_MAX} bytes")
+    if any(not row.isascii() and len(row.encode()) > ROW_BYTES_MAX for row in rows):
+        raise invalid_field(f"pools.{pool.code}.seats", f"can have rows with names of at most {ROW_BYTES_MAX} bytes")
 
 
 def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> NumberedStock:

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 # If changes times watchers exceeds this, the changes go out as one message.
 BURST_MAX: Final = 2_000
 WAKE_BATCH: Final = 100
+# The server copies each message for each watcher. Larger ones go to one watcher per turn of the event loop.
+LARGE_CHARS: Final = 256 * 1024
 # How long fast watchers wait for slow ones before the next messages are written.
 SLOW_WATCHER_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
@@ -115,6 +117,8 @@ class Watcher:
             await self._send(send, message.text)
 
     async def _send(self, send: Send, text: str) -> None:
+        if len(text) > LARGE_CHARS:
+            await self.broadcast.take_turn()
         self.sending_since = time.monotonic()
         try:
             await send({"type": "websocket.send", "text": text})
@@ -141,6 +145,12 @@ class Broadcast:
         self.ring = Ring()
         self.watchers: set[Watcher] = set()
         self.sent_at = time.monotonic()
+        self._turn = asyncio.Lock()
+
+    async def take_turn(self) -> None:
+        """Return to one watcher after the other, and do everything else in between."""
+        async with self._turn:
+            await asyncio.sleep(0)
 
     def add_watcher(self, after: int | None, snapshot: SeatSnapshot) -> Watcher:
         """A watcher that starts with the changes since `after`, or with a snapshot if those are not in memory."""

@@ -62,7 +62,12 @@ def merge_changes(changes: Iterable[str]) -> str:
 
 
 def snapshot_message(snapshot: SeatSnapshot, server_time: datetime) -> str:
-    return f'{{"type":"snapshot","server_time":{_encode(server_time).decode()},{snapshot.taken_json().decode()}}}'
+    """Watchers who start at about the same time get the same text, because that of a large hall takes long to make."""
+
+    def encode() -> str:
+        return f'{{"type":"snapshot","server_time":{_encode(server_time).decode()},{snapshot.taken_json()}}}'
+
+    return snapshot.message(server_time, encode)
 
 
 def heartbeat_message(version: int, server_time: datetime) -> str:

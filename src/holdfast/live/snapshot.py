@@ -1,6 +1,7 @@
 """The seats and pools of one event at one version, and the JSON that shows them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, get_args
 
 from msgspec import Struct, json
@@ -11,6 +12,7 @@ from holdfast.core.journal import PoolState, SeatState
 _ENDS: Final[dict[SeatState, bytes]] = {state: b'"state":"%b"}' % state.encode() for state in get_args(SeatState)}
 # How many seats a part of the seat map has.
 PART_SEATS: Final = 2_000
+MESSAGE_SECONDS: Final = 1.0
 
 
 class PoolAvailability(Struct, frozen=True, kw_only=True):
@@ -51,6 +53,7 @@ class SeatSnapshot:
         self._parts = [self._join_part(number) for number in range(-(-len(seats) // PART_SEATS))]
         self._changed_parts: set[int] = set()
         self._seats_json: tuple[bytes, ...] | None = None
+        self._message: tuple[datetime, str] | None = None
         self._documents: dict[str, bytes] = {}
         self.taken: dict[str, SeatState] = {seat.label: seat.state for seat in seats if seat.state != "free"}
         self.pools = dict(pools)
@@ -65,6 +68,7 @@ class SeatSnapshot:
         self.pools.update(pools)
         self.version = version
         self._seats_json = None
+        self._message = None
         self._documents.clear()
 
     def _set_seat(self, label: str, state: SeatState) -> None:
@@ -95,9 +99,16 @@ class SeatSnapshot:
     def availability_json(self) -> bytes:
         return self._cached("availability", self._encode_availability)
 
-    def taken_json(self) -> bytes:
+    def taken_json(self) -> str:
         """The version, the pools and every seat that is not free, as the fields of a JSON object without braces."""
-        return self._cached("taken", self._encode_taken)
+        fields = {"version": self.version, "pools": self._pool_list(), "seats": self.taken}
+        return json.encode(fields)[1:-1].decode()
+
+    def message(self, server_time: datetime, encode: Callable[[], str]) -> str:
+        """The message with this snapshot. It is at most `MESSAGE_SECONDS` old, and never older than the last change."""
+        if self._message is None or (server_time - self._message[0]).total_seconds() > MESSAGE_SECONDS:
+            self._message = (server_time, encode())
+        return self._message[1]
 
     def _cached(self, name: str, encode: Callable[[], bytes]) -> bytes:
         if name not in self._documents:
@@ -111,10 +122,6 @@ class SeatSnapshot:
 
     def _encode_availability(self) -> bytes:
         return json.encode(Availability(event=self._event, version=self.version, pools=self._pool_list()))
-
-    def _encode_taken(self) -> bytes:
-        fields = {"version": self.version, "pools": self._pool_list(), "seats": self.taken}
-        return json.encode(fields)[1:-1]
 
     def _pool_list(self) -> list[PoolAvailability]:
         return [

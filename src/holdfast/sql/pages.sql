@@ -60,6 +60,9 @@ SELECT convert_to('{"seats":[' || coalesce(string_agg(
 ), '') || ']}', 'UTF8')
 FROM seat WHERE event_id = $1 AND pool < $2
 
+-- name: booked_events
+SELECT id, title, starts_at, timezone FROM event WHERE id = ANY ($1::uuid[])
+
 -- name: listings
 -- Published events with their org, their pools, and what is left of each pool. A hold past its deadline counts as free at
 -- once.

@@ -9,14 +9,16 @@ FROM event WHERE id = $1
 
 -- name: events
 -- Newest first, after the event :after: up to :limit events, and no more than fit into :bytes_max, but at least one. An event
--- counts with its details and a hundred bytes for each tariff, of which every pool has one. `found` is how many :limit
--- alone allows. Null means any.
+-- counts with its details, the names of its pools and tariffs, and a hundred bytes for each of those. `found` is how many
+-- :limit alone allows. Null means any.
 SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at, found
 FROM (
     SELECT *, sum(bytes) OVER (ORDER BY id DESC) - bytes AS bytes_before
     FROM (
-        SELECT *, count(*) OVER () AS found, octet_length(details::text) + 100 * (
-            SELECT count(*) FROM tariff WHERE tariff.event_id = page.id
+        SELECT *, count(*) OVER () AS found, octet_length(details::text) + (
+            SELECT coalesce(sum(100 + octet_length(pool.name)), 0) FROM pool WHERE pool.event_id = page.id
+        ) + (
+            SELECT coalesce(sum(100 + octet_length(tariff.name)), 0) FROM tariff WHERE tariff.event_id = page.id
         ) AS bytes
         FROM (
             SELECT * FROM event
@@ -129,17 +131,23 @@ FROM pool LEFT JOIN due ON due.pool = pool.number
 WHERE pool.event_id = $1 ORDER BY pool.number
 
 -- name: seats
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
-taken AS MATERIALIZED (
-    SELECT line.seat, CASE WHEN booking.status IN ({{holding}}) THEN 'held' ELSE 'sold' END AS state
-    FROM clock CROSS JOIN line JOIN booking ON booking.event_id = line.event_id AND booking.id = line.booking_id
-    WHERE line.event_id = $1 AND line.live AND line.seat IS NOT NULL
-      AND NOT (booking.status IN ({{timed}}) AND booking.expires_at <= clock.at)
-)
+-- Each seat finds its line by index. Without statistics, PostgreSQL would join a hall that has just gone on sale by comparing
+-- every seat with every line.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT seat.label, pool.code AS pool, seat.row, seat.number_in_row AS number, seat.x, seat.y,
        CASE WHEN seat.blocked THEN 'blocked' ELSE coalesce(taken.state, 'free') END AS state
-FROM seat JOIN pool ON pool.event_id = seat.event_id AND pool.number = seat.pool
-     LEFT JOIN taken ON taken.seat = seat.number
+FROM clock CROSS JOIN seat CROSS JOIN LATERAL (
+    SELECT pool.code FROM pool WHERE pool.event_id = seat.event_id AND pool.number = seat.pool LIMIT 1
+) AS pool LEFT JOIN LATERAL (
+    SELECT CASE WHEN booking.status IN ({{holding}}) THEN 'held' ELSE 'sold' END AS state
+    FROM line CROSS JOIN LATERAL (
+        SELECT booking.status, booking.expires_at FROM booking
+        WHERE booking.event_id = line.event_id AND booking.id = line.booking_id LIMIT 1
+    ) AS booking
+    WHERE line.event_id = seat.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = seat.number
+      AND NOT (booking.status IN ({{timed}}) AND booking.expires_at <= clock.at)
+    LIMIT 1
+) AS taken ON true
 WHERE seat.event_id = $1 ORDER BY seat.number
 
 -- name: booking

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final, get_args
 
 from msgspec import Struct
@@ -9,6 +10,7 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast import sql
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
 from holdfast.api.receipt_upload import FILE_BYTES_MAX
@@ -20,7 +22,7 @@ from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
 from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment, unit_count
 from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
-from holdfast.web.event_listing import EventListing, load_listings
+from holdfast.web.event_listing import EventListing
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
 from holdfast.web.site import Site, json_response, redirect_to_parent
@@ -29,11 +31,20 @@ BOOKINGS_MAX: Final = 100
 ACTIONS: Final = ("extend", "cancel", "pay", "receipt")
 
 
+class BookedEvent(Struct, frozen=True):
+    """What a list of bookings says about an event."""
+
+    id: bytes
+    title: str
+    starts_at: datetime
+    timezone: str
+
+
 class BookingEntry(Struct, frozen=True):
     """A booking in a list."""
 
     booking: BookingView
-    listing: EventListing
+    event: BookedEvent
 
 
 def booking_routes(site: Site) -> list[Route]:
@@ -158,8 +169,8 @@ async def _load_entries(page: PageRequest) -> list[BookingEntry]:
     assert page.org is not None
     bookings = await page.customer.list_bookings(BookingsQuery(limit=BOOKINGS_MAX))
     events = {event for booking in bookings if (event := ids.parse_event_id(booking.event))}
-    listings = await load_listings(page.site.database.org(page.org.id), list(events)) if events else {}
-    by_id = {listing.event.id: listing for listing in listings.values()}
+    rows = await page.site.database.org(page.org.id).rows(BookedEvent, sql.pages.booked_events, list(events))
+    by_id = {ids.format_event_id(event.id): event for event in rows}
     return [BookingEntry(booking, by_id[booking.event]) for booking in bookings]
 
 

@@ -141,7 +141,7 @@ async def _event_page(
     held = next((booking for booking in bookings if booking.status is Status.HELD), None)
     return await page.render_rows(
         "event.html",
-        len(event.pools),
+        sum(len(pool.tariffs) for pool in event.pools),
         status,
         listing=listing,
         event=event,
