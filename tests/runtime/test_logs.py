@@ -2,12 +2,17 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.runtime.logs import BackgroundStream
+from tests.support.harness import running_server
+from tests.support.raw_http import request_head
 
 LOG_THEN_PRINT = textwrap.dedent(
     """
@@ -89,3 +94,32 @@ def test_lines_that_were_dropped_are_counted_in_the_log(tmp_path: Path) -> None:
     assert json.loads(dropped)["lines"] == 3
     assert written == "written"
     os.close(descriptor)
+
+
+def test_a_server_serves_and_stops_although_nobody_reads_its_standard_output(database: str) -> None:
+    """The server library logs there, and clients can cause lines: for example, by leaving before the response."""
+    with _full_standard_output(), running_server(database, workers=1) as server, server.client() as client:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port)) as leaving:
+                leaving.sendall(request_head("GET", b"/openapi.json", []))
+        assert client.get("/readyz").status_code == 200
+        assert server.stop() == 0
+
+
+@contextmanager
+def _full_standard_output() -> Iterator[None]:
+    """Processes that start meanwhile have a full pipe for standard output."""
+    unread, written = os.pipe()
+    os.set_blocking(written, False)
+    with suppress(BlockingIOError):
+        while os.write(written, bytes(65_536)):
+            pass
+    os.set_blocking(written, True)
+    kept = os.dup(1)
+    os.dup2(written, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        for descriptor in (kept, unread, written):
+            os.close(descriptor)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
+STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
 LINES_MAX: Final = 10_000
 FLUSH_SECONDS: Final = 1.0
@@ -90,6 +91,13 @@ class SafeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: 
                 self._logger.msg(f'{{"event": "log_line_failed", "level": "error", "error": "{type(error).__name__}"}}')
             except Exception:
                 return None
+
+
+def server_log_handler() -> logging.Handler:
+    """For the server library, which logs in plain text to standard output. Clients can cause some of its lines."""
+    stream = BackgroundStream(STANDARD_OUTPUT)
+    atexit.register(stream.drain)
+    return logging.StreamHandler(stream)
 
 
 def configure_logs() -> None:

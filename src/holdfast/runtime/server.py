@@ -25,6 +25,13 @@ KILL_SECONDS: Final = 3
 RESTART_SECONDS: Final = 0.2
 INTERRUPT_INTERVAL_SECONDS: Final = 0.5
 POLL_SECONDS: Final = 0.01
+# Granian writes to standard output itself, and would wait for whoever reads that.
+LOG_CONFIG: Final = {
+    "handlers": {
+        "console": {"()": "holdfast.runtime.logs.server_log_handler", "formatter": "generic"},
+        "access": {"class": "logging.NullHandler"},
+    }
+}
 
 
 def is_port_free(host: str, port: int) -> bool:
@@ -120,6 +127,7 @@ def _run_server(host: str, port: int, workers: int, app: str, idle_seconds: floa
         respawn_failed_workers=True,
         workers_kill_timeout=KILL_SECONDS,
         log_access=False,
+        log_dictconfig=LOG_CONFIG,
     )
     # Granian exits with 1 if a process has died, even if a signal stops the server at that moment.
     with contextlib.suppress(SystemExit):
