@@ -73,12 +73,12 @@ def test_a_page_of_small_entries_has_as_many_as_were_asked_for(admin: httpx.Clie
 
 def test_a_page_of_large_events_ends_early(server: Server) -> None:
     with server.client(Org(server.database_url).headers()) as client:
-        pools = [{"code": f"p{n}", "capacity": 1} for n in range(TARIFFS_MAX)]
+        pools = [{"code": f"p{n}", "name": f"{n:é>200}", "capacity": 1} for n in range(TARIFFS_MAX)]
         for n in range(13):
             assert client.post("/v1/events", json=example_event(title=f"Event {n}", pools=pools)).status_code == 201
         pages = read_pages(client, "/v1/events", "items", limit=200)
-    assert len(pages) == 2
-    assert len(pages[0][1]) * 100 * TARIFFS_MAX < 2 * EVENTS_PAGE_BYTES
+    assert len(pages) > 2
+    assert max(size for size, _ in pages) < 2 * EVENTS_PAGE_BYTES
     titles = [event["title"] for _, events in pages for event in events]
     assert titles == [f"Event {n}" for n in reversed(range(13))]
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
+from holdfast.api import body_reader
 from holdfast.api.body_reader import BodyReader, UnreadBodyError
 from holdfast.core.refusals import Refusal
 from tests.support.engine_harness import async_test
@@ -139,3 +140,40 @@ async def test_many_slow_bodies_share_one_timer(monkeypatch: pytest.MonkeyPatch)
     for reading in readings:
         reading.cancel()
     await asyncio.gather(*readings, return_exceptions=True)
+
+
+@async_test
+async def test_unfinished_bodies_have_room_for_all_together_and_not_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_reader, "BUFFERED_BYTES_MAX", 1_000)
+    reader = BodyReader()
+
+    def slow_client() -> Client:
+        return Client(b"x" * 300, b"x" * 300)
+
+    slow = [asyncio.create_task(_read_600(reader, client)) for client in (slow_client(), slow_client())]
+    done, waiting = await asyncio.wait(slow, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+    with pytest.raises(UnreadBodyError) as refused:
+        await done.pop()
+    assert refused.value.refused.refusal is Refusal.BUSY
+    for reading in waiting:
+        reading.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    assert reader._buffered_bytes == 0
+
+
+async def _read_600(reader: BodyReader, client: Client) -> bytes:
+    """A body that never ends: the client declares one byte more than it sends."""
+    return await reader.read({b"content-length": b"601"}, client.receive, 10_000)
+
+
+def test_a_webhook_event_of_an_unknown_provider_is_not_read(server: Server) -> None:
+    answer = send_bytes(server.port, _head("/v1/webhooks/nobody"))
+    assert answer is not None
+    assert (answer.status_code, answer.headers["connection"]) == (404, "close")
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/nowhere", 404), ("/v1/orders", 404), ("/healthz", 405)])
+def test_a_connection_with_an_unread_body_closes(server: Server, path: str, status: int) -> None:
+    answer = send_bytes(server.port, _head(path))
+    assert answer is not None
+    assert (answer.status_code, answer.headers["connection"]) == (status, "close")

@@ -19,7 +19,7 @@ from holdfast.api.body_sender import PacedSend
 from holdfast.api.call import ApiResponse, Operation, Services
 from holdfast.api.client_hash import ClientHasher
 from holdfast.api.connection_guard import ConnectionGuard
-from holdfast.api.endpoint import CLOSE, NO_STORE, QUERY_BYTES_MAX, Endpoint, Limits, send_response
+from holdfast.api.endpoint import CLOSE, NO_STORE, QUERY_BYTES_MAX, Endpoint, Limits, close_unread, send_response
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.live_socket import WATCH, LiveFeed
 from holdfast.api.openapi import openapi_document
@@ -109,7 +109,8 @@ class App:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
             return
-        await send_response(send, _refuse(scope, self._limits, Refused(Refusal.NOT_FOUND)), NO_STORE)
+        refused = close_unread(_refuse(scope, self._limits, Refused(Refusal.NOT_FOUND)), scope)
+        await send_response(send, refused, NO_STORE)
 
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
@@ -245,9 +246,8 @@ class _Methods:
         if endpoint is not None:
             await endpoint(scope, receive, send)
             return
-        refused = _refuse(scope, self._limits, Refused(Refusal.METHOD_NOT_ALLOWED))
-        headers = (NO_STORE, self._allow)
-        await send_response(send, ApiResponse(refused.body, refused.status, headers, refused.content_type))
+        refused = close_unread(_refuse(scope, self._limits, Refused(Refusal.METHOD_NOT_ALLOWED)), scope)
+        await send_response(send, refused, NO_STORE, self._allow)
 
 
 class _Static:

@@ -14,12 +14,14 @@ from holdfast.core.refusals import Refusal, Refused, RefusedError
 BODY_SECONDS: Final = 30.0
 SWEEP_SECONDS: Final = 1.0
 DRAINED_BYTES_MAX: Final = 1024 * 1024
+# How much of unfinished bodies a process keeps. A body that arrives in one packet does not count.
+BUFFERED_BYTES_MAX: Final = 256 * 1024 * 1024
 # A length with more digits exceeds every limit, and is slow to parse.
 LENGTH_DIGITS_MAX: Final = 9
 
 
 class UnreadBodyError(Exception):
-    """Refuses a request before the end of its body."""
+    """A refusal of a request whose body was not read to its end."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.detail)
@@ -35,10 +37,11 @@ class BodyReader:
         # When each reader becomes overdue. All readers get the same time, so the oldest come first.
         self._deadlines: dict[asyncio.Task[object], float] = {}
         self._overdue: set[asyncio.Task[object]] = set()
+        self._buffered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
-        """The whole body. Refuses a body that declares too large a size without reading it."""
+        """The whole body. Refuses a body whose declared size is too large, without reading it."""
         length = content_length(headers)
         if length is not None and length > bytes_max:
             raise UnreadBodyError(_too_large(bytes_max))
@@ -56,7 +59,7 @@ class BodyReader:
             # The server sends another, empty message after the last one. Waiting for it costs as much as the first.
             if len(body) == length:
                 return body
-            return await _receive_rest(message, receive, bytes_max, length)
+            return await self._receive_rest(message, receive, bytes_max, length)
         except asyncio.CancelledError:
             if task not in self._overdue:
                 raise
@@ -65,6 +68,28 @@ class BodyReader:
         finally:
             del self._deadlines[task]
             self._overdue.discard(task)
+
+    async def _receive_rest(self, message: Message, receive: Receive, bytes_max: int, length: int | None) -> bytes:
+        body = bytearray(message.get("body", b""))
+        buffered = 0
+        try:
+            while message.get("more_body") and len(body) != length and len(body) <= bytes_max:
+                message = await receive()
+                body += message.get("body", b"")
+                self._buffered_bytes += len(body) - buffered
+                buffered = len(body)
+                if self._buffered_bytes > BUFFERED_BYTES_MAX:
+                    raise UnreadBodyError(Refused(Refusal.BUSY, "Too many large requests. Try again in a moment."))
+        finally:
+            self._buffered_bytes -= buffered
+        if len(body) > bytes_max:
+            refused = _too_large(bytes_max)
+            if not await _drain(message, receive):
+                raise UnreadBodyError(refused)
+            raise RefusedError(refused.refusal, refused.detail)
+        if message["type"] == "http.disconnect":
+            raise RefusedError(Refusal.INVALID_REQUEST, "The connection closed before the body ended.")
+        return bytes(body)
 
     def _cancel_overdue(self) -> None:
         loop = asyncio.get_running_loop()
@@ -84,21 +109,6 @@ def content_length(headers: Mapping[bytes, bytes]) -> int | None:
     if text is None:
         return None if b"transfer-encoding" in headers else 0
     return int(text[: LENGTH_DIGITS_MAX + 1])
-
-
-async def _receive_rest(message: Message, receive: Receive, bytes_max: int, length: int | None) -> bytes:
-    body = bytearray(message.get("body", b""))
-    while message.get("more_body") and len(body) != length and len(body) <= bytes_max:
-        message = await receive()
-        body += message.get("body", b"")
-    if len(body) > bytes_max:
-        refused = _too_large(bytes_max)
-        if not await _drain(message, receive):
-            raise UnreadBodyError(refused)
-        raise RefusedError(refused.refusal, refused.detail)
-    if message["type"] == "http.disconnect":
-        raise RefusedError(Refusal.INVALID_REQUEST, "The connection closed before the body ended.")
-    return bytes(body)
 
 
 async def _drain(message: Message, receive: Receive) -> bool:

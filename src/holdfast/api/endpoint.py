@@ -27,6 +27,7 @@ log = structlog.get_logger()
 
 Headers = dict[bytes, bytes]
 Decoded = TypeVar("Decoded", bound=Struct)
+Content = TypeVar("Content")
 
 IDEMPOTENCY_KEY_MAX: Final = 255
 TOKEN_BYTES_MAX: Final = 4096
@@ -36,7 +37,7 @@ RAW_DETAILS_BYTES_MAX: Final = 128 * 1024
 # A thread decodes and checks larger bodies, because they would block the event loop.
 DECODED_AT_ONCE_MAX: Final = 64 * 1024
 QUERY_PARAMETERS_MAX: Final = 50
-# After this many refusals per second, an operation without a rate limit limits the address.
+# An address that causes more refusals per second than this is limited even where there is no rate limit.
 REFUSED_PER_SECOND: Final = 50
 
 # The server drops a connection after a body that it has not read, so the client must not send another request there.
@@ -94,10 +95,10 @@ class Endpoint:
             response = structs.replace(refused, headers=(*refused.headers, CLOSE))
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
             log.error("request_without_database", operation=self._operation.name, error=type(error).__name__)
-            response = problem(Refused(Refusal.BUSY))
+            response = close_unread(problem(Refused(Refusal.BUSY)), scope)
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
-            response = problem(Refused(Refusal.INTERNAL))
+            response = close_unread(problem(Refused(Refusal.INTERNAL)), scope)
         body = encode_body(response)
         if len(body) == 1 and len(body[0]) <= PIECE_BYTES:
             await send_start(send, response, len(body[0]), self._cache_headers(scope))
@@ -112,7 +113,7 @@ class Endpoint:
         return (NO_CACHE,) if any(name == b"authorization" for name, _ in scope["headers"]) else ()
 
     async def _respond(self, scope: Scope, receive: Receive) -> ApiResponse[object]:
-        """Identify the caller first, so that a stranger causes no work."""
+        """Identify the caller first, so that unauthenticated requests cost almost nothing."""
         headers: Headers = dict(scope["headers"])
         try:
             caller = await self._admit(scope, headers)
@@ -122,6 +123,8 @@ class Endpoint:
             if self._operation.before_body is not None:
                 await self._operation.before_body(call)
         except RefusedError as error:
+            if not self._operation.is_rate_limited:
+                self._limits.refused_per_address.spend(self._limits.address(scope))
             if content_length(headers) == 0:
                 raise
             raise UnreadBodyError(error.refused) from None
@@ -213,6 +216,13 @@ async def send_start(send: Send, response: ApiResponse[object], length: int, hea
     await send({"type": "http.response.start", "status": response.status, "headers": all_headers})
 
 
+def close_unread(response: ApiResponse[Content], scope: Scope) -> ApiResponse[Content]:
+    """The response to a request whose body may not have been read."""
+    if content_length(dict(scope["headers"])) == 0:
+        return response
+    return structs.replace(response, headers=(*response.headers, CLOSE))
+
+
 def check_access(operation: Operation, caller: Caller | None) -> None:
     """Refuse a caller who may not call the operation."""
     if caller is None:
@@ -237,7 +247,7 @@ _decode_raw_details: Final = json.Decoder(_BodyWithDetails).decode
 
 def check_raw_details(raw: bytes) -> None:
     """Refuse details that are far too large without decoding them. Details are free-form, so they may contain more
-    objects than the decoder builds in a reasonable time, and no other thread runs meanwhile."""
+    objects than the decoder builds in a reasonable time, and decoding holds the GIL."""
     try:
         details = _decode_raw_details(raw).details
     except (DecodeError, RecursionError):

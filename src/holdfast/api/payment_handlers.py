@@ -2,6 +2,7 @@
 
 import hashlib
 from contextlib import suppress
+from typing import Final
 
 from msgspec import json, structs
 
@@ -17,6 +18,9 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.payments.payment_rows import PaymentRow
 from holdfast.payments.provider import CheckoutRequest, NoticeError, Provider, ProviderError, ProviderRefusedError
 from holdfast.runtime import ids
+
+# Anybody can send a webhook event, and only its whole body shows who signed it.
+NOTICE_BYTES_MAX: Final = 256 * 1024
 
 
 async def start_payment(call: Call, body: PaymentNew) -> ApiResponse[PaymentView]:
@@ -73,10 +77,14 @@ async def refund_payment(call: Call, body: PaymentRefund) -> ApiResponse[Payment
     return ApiResponse(payment_view(found.event, found.booking, accepted.payment))
 
 
+async def check_provider(call: Call) -> None:
+    """Refuse a webhook event of an unknown provider before the server reads it."""
+    if call.path["provider"] not in call.services.providers:
+        raise RefusedError(Refusal.NOT_FOUND)
+
+
 async def receive_notice(call: Call, body: bytes) -> ApiResponse[NoticeView]:
     provider = call.path["provider"]
-    if provider not in call.services.providers:
-        raise RefusedError(Refusal.NOT_FOUND)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items()}
     try:
         stored = await call.services.inbox.receive(provider, headers, body)

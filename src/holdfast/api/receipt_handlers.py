@@ -1,5 +1,6 @@
 """Payment receipts: buyers upload them, and reviewers read them."""
 
+import asyncio
 import hashlib
 from datetime import datetime
 from typing import Final
@@ -81,7 +82,7 @@ async def check_receipt(call: Call) -> None:
 
 async def submit_receipt(call: Call, body: bytes) -> ApiResponse[BookingView]:
     event, booking = call.path_id(ids.parse_booking_id)
-    receipt, file = _read_receipt(call, body)
+    receipt, file = await asyncio.to_thread(_read_receipt, call, body)
     access = await _load_access(call, event, booking)
     if file is not None and access.refusal is None:
         await _store(call, event, booking, receipt, file)

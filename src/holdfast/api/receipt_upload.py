@@ -16,6 +16,8 @@ HEADER_BYTES_MAX: Final = 4096
 # An upload of one file has two. A million of them would keep the parser busy for seconds.
 BOUNDARIES_MAX: Final = 100
 FIELD: Final = b"file"
+# Searching bytes holds the GIL, and some boundaries are slow to search for. Other threads run between two slices.
+SLICE_BYTES: Final = 1024 * 1024
 
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
@@ -29,16 +31,24 @@ class TooLargeError(UploadError):
 
 
 def read_uploaded_file(content_type_header: str, body: bytes) -> bytes:
-    """The only part of a multipart/form-data body, named `file`."""
+    """The only part of a multipart/form-data body, named `file`. Call this in a thread."""
     boundary = _boundary(content_type_header)
-    if body.count(b"--" + boundary) > BOUNDARIES_MAX:
+    if _count(body, b"--" + boundary) > BOUNDARIES_MAX:
         raise UploadError("The body contains the boundary too often.")
     upload = _Upload()
+    parser = MultipartParser(boundary, upload.callbacks())
     try:
-        MultipartParser(boundary, upload.callbacks()).write(body)
+        for start in range(0, len(body), SLICE_BYTES):
+            parser.write(body[start : start + SLICE_BYTES])
     except FormParserError:
         raise UploadError("The body is not well-formed multipart/form-data.") from None
     return upload.finish()
+
+
+def _count(body: bytes, needle: bytes) -> int:
+    """How often the body contains the needle, without overlaps within a slice."""
+    overlap = len(needle) - 1
+    return sum(body.count(needle, start, start + SLICE_BYTES + overlap) for start in range(0, len(body), SLICE_BYTES))
 
 
 def _boundary(content_type_header: str) -> bytes:

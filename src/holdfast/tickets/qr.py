@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
@@ -11,6 +12,8 @@ import segno
 QUIET_MODULES: Final = 4
 # A ticket's code has 49 modules, so this makes 513 pixels with the margin.
 PNG_SCALE: Final = 9
+# A QR code takes up to 10 ms to draw and about a kilobyte to keep. Pages show the same one again and again.
+CACHED_MAX: Final = 1_000
 
 Run = tuple[int, int, int]
 
@@ -21,6 +24,7 @@ def qr_runs(code: str) -> tuple[int, list[Run]]:
     return len(rows), [(x, y, modules) for y, row in enumerate(rows) for x, modules in _dark_runs(row)]
 
 
+@lru_cache(CACHED_MAX)
 def qr_svg(code: str) -> bytes:
     """Scales to any size. All dark runs are one path, because separate shapes show seams between them."""
     modules, runs = qr_runs(code)
@@ -32,6 +36,7 @@ def qr_svg(code: str) -> bytes:
     ).encode()
 
 
+@lru_cache(CACHED_MAX)
 def qr_png(code: str) -> bytes:
     png = io.BytesIO()
     _make(code).save(png, kind="png", scale=PNG_SCALE, border=QUIET_MODULES)
