@@ -8,7 +8,6 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from holdfast.api import body_reader
 from holdfast.api.body_reader import BodyReader, UnreadBodyError
 from holdfast.core.refusals import Refusal
 from tests.support.engine_harness import async_test
@@ -143,9 +142,8 @@ async def test_many_slow_bodies_share_one_timer(monkeypatch: pytest.MonkeyPatch)
 
 
 @async_test
-async def test_unfinished_bodies_have_room_for_all_together_and_not_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_reader, "BUFFERED_BYTES_MAX", 1_000)
-    reader = BodyReader()
+async def test_unfinished_bodies_share_a_limit() -> None:
+    reader = BodyReader(buffered_bytes_max=1_000)
 
     def slow_client() -> Client:
         return Client(b"x" * 300, b"x" * 300)

@@ -13,7 +13,6 @@ from holdfast.api import (
     connection_guard,
     endpoint,
     event_handlers,
-    payment_handlers,
     requests,
     webhook_endpoint_handlers,
 )
@@ -46,7 +45,6 @@ NUMBERS = {
     "payments": settlement.PAYMENTS_MAX,
     "receipts": settlement.RECEIPTS_MAX,
     "size of a body": call.BODY_BYTES_MAX // 1024**2,
-    "size of a webhook event from a payment provider": payment_handlers.NOTICE_BYTES_MAX // 1024,
     "unfinished bodies in memory, per process": body_reader.BUFFERED_BYTES_MAX // 1024**2,
     "time for sending a body": int(body_reader.BODY_SECONDS),
     "size of `details` as JSON": event_schemas.DETAILS_BYTES_MAX // 1024,

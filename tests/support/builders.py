@@ -1,5 +1,6 @@
 """Layouts, bookings, event states and commands built by hand, for tests of the pure core."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from holdfast.core.booking import Booking, Line
+from holdfast.core.clients import UserRecord
 from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome, decide
 from holdfast.core.event_state import SYSTEM, EventState, PoolCounter
@@ -122,7 +124,10 @@ def make_event_state(layout: Layout | None = None, bookings: Iterable[Booking] =
             counters[line.pool].sold += line.quantity if booking.status in COUNTED_AS_SOLD else 0
             if line.seat is not None and booking.status in COUNTED_AS_HELD + COUNTED_AS_SOLD:
                 taken.add(line.seat)
-    return EventState(layout, now, VERSION, counters, {booking.id: booking for booking in bookings}, taken)
+    users: dict[str, UserRecord] = defaultdict(UserRecord)
+    for booking in bookings:
+        users[booking.user].add(booking, now)
+    return EventState(layout, now, VERSION, counters, {booking.id: booking for booking in bookings}, taken, users)
 
 
 def _capacity(layout: Layout, pool: Pool) -> int:

@@ -16,6 +16,8 @@ SWEEP_SECONDS: Final = 1.0
 DRAINED_BYTES_MAX: Final = 1024 * 1024
 # How much of unfinished bodies a process keeps. A body that arrives in one packet does not count.
 BUFFERED_BYTES_MAX: Final = 256 * 1024 * 1024
+# The same for strangers, who have a share of their own so that they cannot fill that of others.
+STRANGERS_BYTES_MAX: Final = 64 * 1024 * 1024
 # A length with more digits exceeds every limit, and is slow to parse.
 LENGTH_DIGITS_MAX: Final = 9
 
@@ -29,14 +31,21 @@ class UnreadBodyError(Exception):
 
 
 class BodyReader:
-    """Reads the bodies of one process. Refuses clients that send a body too slowly, or never."""
+    """Reads bodies of one process. Refuses clients that send a body too slowly or never, and bodies that are too large,
+    alone or together."""
 
-    def __init__(self, body_seconds: float = BODY_SECONDS, sweep_seconds: float = SWEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        body_seconds: float = BODY_SECONDS,
+        sweep_seconds: float = SWEEP_SECONDS,
+        buffered_bytes_max: int = BUFFERED_BYTES_MAX,
+    ) -> None:
         self._body_seconds = body_seconds
         self._sweep_seconds = sweep_seconds
         # When each reader becomes overdue. All readers get the same time, so the oldest come first.
         self._deadlines: dict[asyncio.Task[object], float] = {}
         self._overdue: set[asyncio.Task[object]] = set()
+        self._buffered_bytes_max = buffered_bytes_max
         self._buffered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -78,7 +87,7 @@ class BodyReader:
                 body += message.get("body", b"")
                 self._buffered_bytes += len(body) - buffered
                 buffered = len(body)
-                if self._buffered_bytes > BUFFERED_BYTES_MAX:
+                if self._buffered_bytes > self._buffered_bytes_max:
                     raise UnreadBodyError(Refused(Refusal.BUSY, "Too many large requests. Try again in a moment."))
         finally:
             self._buffered_bytes -= buffered

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.api.access import Access
 from holdfast.api.auth import Caller
-from holdfast.api.body_reader import BodyReader, UnreadBodyError, content_length
+from holdfast.api.body_reader import STRANGERS_BYTES_MAX, BodyReader, UnreadBodyError, content_length
 from holdfast.api.body_sender import PIECE_BYTES, BodySender
 from holdfast.api.call import ApiResponse, Call, Handler, Header, Operation, Services
 from holdfast.api.client_address import client_address
@@ -61,6 +61,7 @@ class Limits:
         # For operations that have no rate limit unless someone misuses them.
         self.refused_per_address = RateLimit(REFUSED_PER_SECOND)
         self.body_reader = BodyReader()
+        self.strangers_body_reader = BodyReader(buffered_bytes_max=STRANGERS_BYTES_MAX)
         self.body_sender = BodySender()
         self._proxies = services.settings.proxies
 
@@ -162,7 +163,8 @@ class Endpoint:
             raise
 
     async def _read_body(self, headers: Headers, receive: Receive) -> RequestModel | bytes:
-        raw = await self._limits.body_reader.read(headers, receive, self._operation.body_bytes_max)
+        reader = self._limits.strangers_body_reader if self._is_public else self._limits.body_reader
+        raw = await reader.read(headers, receive, self._operation.body_bytes_max)
         if self._decoder is None:
             return raw
         if len(raw) > DECODED_AT_ONCE_MAX:

@@ -127,8 +127,8 @@ _PAYMENTS: Final = (
     Operation(
         "POST", "/v1/webhooks/{provider}", payments.receive_notice, Access.PUBLIC, Resource.PROVIDER,
         "Receive a webhook event from a payment provider, signed over the raw body.", is_rate_limited=False,
-        body_content={"application/json": SandboxEvent}, body_bytes_max=payments.NOTICE_BYTES_MAX,
-        before_body=payments.check_provider, refusals=(Refusal.INVALID_SIGNATURE,),
+        body_content={"application/json": SandboxEvent}, before_body=payments.check_provider,
+        refusals=(Refusal.INVALID_SIGNATURE,),
     ),
 )
 

@@ -2,7 +2,6 @@
 
 import hashlib
 from contextlib import suppress
-from typing import Final
 
 from msgspec import json, structs
 
@@ -18,9 +17,6 @@ from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.payments.payment_rows import PaymentRow
 from holdfast.payments.provider import CheckoutRequest, NoticeError, Provider, ProviderError, ProviderRefusedError
 from holdfast.runtime import ids
-
-# Anybody can send a webhook event, and only its whole body shows who signed it.
-NOTICE_BYTES_MAX: Final = 256 * 1024
 
 
 async def start_payment(call: Call, body: PaymentNew) -> ApiResponse[PaymentView]:

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast.core.booking import Booking
-from holdfast.core.states import HOLDING, SOLD, Status
+from holdfast.core.states import HOLDING, LIVE, SOLD, Status
 
 # A free booking counts like a hold for this long. Otherwise nothing would limit free events.
 FREE_BOOKING_SECONDS: Final = 3600
@@ -28,6 +28,26 @@ class ExpiryStreak(Struct):
             self.expired += 1
             assert after.expires_at is not None
             self.last_at = max(self.last_at or after.expires_at, after.expires_at)
+
+
+class UserRecord(Struct):
+    """The live bookings of one user in an event: how many, their units, and how many of those are unpaid."""
+
+    bookings: int = 0
+    units: int = 0
+    unpaid_units: int = 0
+
+    def add(self, booking: Booking, now: datetime) -> None:
+        self._count(booking, now, 1)
+
+    def remove(self, booking: Booking, now: datetime) -> None:
+        self._count(booking, now, -1)
+
+    def _count(self, booking: Booking, now: datetime, sign: int) -> None:
+        if booking.status in LIVE:
+            self.bookings += sign
+            self.units += sign * booking.units
+            self.unpaid_units += sign * unpaid_units(booking, now)
 
 
 class ClientRecord(Struct):

@@ -3,7 +3,7 @@
 The engine creates one for each batch, under the event's lock. `decide` changes it, and the engine saves the changes.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from holdfast.core.booking import Booking
-from holdfast.core.clients import ClientRecords
+from holdfast.core.clients import ClientRecords, UserRecord
 from holdfast.core.commands import Receipt
 from holdfast.core.journal import (
     EXTENDED,
@@ -27,7 +27,7 @@ from holdfast.core.journal import (
 from holdfast.core.layout import Layout, Pool
 from holdfast.core.payment import Payment, PaymentStatus
 from holdfast.core.seating import SeatChooser
-from holdfast.core.states import CLAIMS, LIVE, Claim, Status
+from holdfast.core.states import CLAIMS, Claim, Status
 
 SYSTEM: Final = "system"
 
@@ -71,6 +71,7 @@ class EventState:
         counters: dict[int, PoolCounter],
         bookings: dict[bytes, Booking],
         taken: set[int],
+        users: Mapping[str, UserRecord],
         clients: ClientRecords | None = None,
         checked_in: Set[bytes] = frozenset(),
     ) -> None:
@@ -80,6 +81,8 @@ class EventState:
         self.counters = counters
         self.bookings = bookings
         self.taken = taken
+        # The users whose limits this batch may check. Others do not count.
+        self.users = users
         self.clients = clients or ClientRecords({}, {})
         # Loaded only for bookings that this batch transfers.
         self.checked_in = checked_in
@@ -94,10 +97,6 @@ class EventState:
         # How many lines the bookings in these entries have: the cost of saving and reporting them.
         self.line_count = 0
         self._choosers: dict[int, SeatChooser] = {}
-        self._live_bookings_by_user: dict[str, dict[bytes, Booking]] = {}
-        self._indexes_users = layout.policy.limits_users or layout.policy.max_unpaid_units_per_user is not None
-        for booking in bookings.values():
-            self._index_live(booking)
 
     @property
     def has_changes(self) -> bool:
@@ -117,9 +116,6 @@ class EventState:
         if pool.number not in self._choosers:
             self._choosers[pool.number] = SeatChooser(self.layout, pool, self.taken)
         return self._choosers[pool.number]
-
-    def live_bookings_of(self, user: str) -> list[Booking]:
-        return list(self._live_bookings_by_user.get(user, {}).values())
 
     def add_booking(self, booking: Booking, actor: str) -> Booking:
         self.new_bookings.add(booking.id)
@@ -150,7 +146,6 @@ class EventState:
     def transfer_booking(
         self, booking: Booking, user: str, email: str | None, language: str | None, actor: str
     ) -> Booking:
-        self._live_bookings_by_user.get(booking.user, {}).pop(booking.id, None)
         after = structs.replace(
             booking,
             user=user,
@@ -205,7 +200,7 @@ class EventState:
             self.changed_bookings.setdefault(before.id, before.status)
         self.bookings[after.id] = after
         self.booking_by_request[after.request_key] = after
-        self._index_live(after)
+        self._count_for_users(before, after)
         if after.client is not None:
             self.clients.follow(before, after, self.now)
         was = before.status if before is not None else None
@@ -262,11 +257,8 @@ class EventState:
             raise OversoldError(f"pool {pool} would have {counter}")
         return PoolState(counter.capacity, counter.held, counter.sold, counter.remaining)
 
-    def _index_live(self, booking: Booking) -> None:
-        if not self._indexes_users:
-            return
-        bookings = self._live_bookings_by_user.setdefault(booking.user, {})
-        if booking.status in LIVE:
-            bookings[booking.id] = booking
-        else:
-            bookings.pop(booking.id, None)
+    def _count_for_users(self, before: Booking | None, after: Booking) -> None:
+        if before is not None and before.user in self.users:
+            self.users[before.user].remove(before, self.now)
+        if after.user in self.users:
+            self.users[after.user].add(after, self.now)

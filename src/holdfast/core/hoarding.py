@@ -5,7 +5,7 @@ import math
 from typing import Final
 
 from holdfast.core.booking import Booking, Line
-from holdfast.core.clients import ExpiryStreak, unpaid_units
+from holdfast.core.clients import ExpiryStreak
 from holdfast.core.commands import Client, PlaceHold
 from holdfast.core.event_state import EventState
 from holdfast.core.policy import Policy
@@ -47,7 +47,7 @@ def _check_user(state: EventState, user: str, wanted: int) -> None:
     limit = state.layout.policy.max_unpaid_units_per_user
     if limit is None:
         return
-    has = sum(unpaid_units(booking, state.now) for booking in state.live_bookings_of(user))
+    has = state.users[user].unpaid_units
     if has + wanted > limit:
         raise RefusedError(
             Refusal.UNPAID_LIMIT_REACHED,

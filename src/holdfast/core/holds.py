@@ -132,11 +132,10 @@ def _merge_lines(lines: list[Line]) -> tuple[Line, ...]:
 
 def check_user_limits(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
     policy = state.layout.policy
-    live = state.live_bookings_of(user)
-    if policy.one_booking_per_user and live:
+    if policy.one_booking_per_user and state.users[user].bookings:
         raise RefusedError(Refusal.ALREADY_BOOKED)
     if policy.max_units_per_user is not None:
-        has = sum(booking.units for booking in live)
+        has = state.users[user].units
         if has + sum(line.quantity for line in lines) > policy.max_units_per_user:
             raise RefusedError(
                 Refusal.LIMIT_REACHED,

@@ -9,7 +9,7 @@ from msgspec import Struct, json
 
 from holdfast import sql
 from holdfast.core.booking import Booking
-from holdfast.core.clients import FREE_BOOKING_SECONDS, ClientRecord, ClientRecords, ExpiryStreak
+from holdfast.core.clients import FREE_BOOKING_SECONDS, ClientRecord, ClientRecords, ExpiryStreak, UserRecord
 from holdfast.core.commands import (
     Command,
     PlaceHold,
@@ -49,6 +49,7 @@ class _Loaded(Struct):
     now: datetime
     unfinished: set[bytes]
     bookings: list[Booking]
+    users: list[tuple[bytes, str, int, int, int]]
     pools: list[tuple[bytes, int, int, int, int]]
     taken: list[tuple[bytes, set[int]]]
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
@@ -160,6 +161,7 @@ async def _load(
             events=list(layouts),
             due_max=due_max,
             lines_max=SWEPT_LINES_MAX,
+            free_seconds=FREE_BOOKING_SECONDS,
             request_events=request_events,
             request_keys=request_keys,
             booking_events=booking_events,
@@ -217,6 +219,9 @@ def _build_batch(
     taken = dict(loaded.taken)
     for booking in loaded.bookings:
         bookings[booking.event][booking.id] = booking
+    users: dict[bytes, dict[str, UserRecord]] = defaultdict(dict)
+    for event, user, count, units, unpaid in loaded.users:
+        users[event][user] = UserRecord(count, units, unpaid)
     for event, number, capacity, held, sold in loaded.pools:
         counters[event][number] = PoolCounter(capacity, held, sold)
     by_client: dict[bytes, dict[bytes, ClientRecord]] = defaultdict(dict)
@@ -233,6 +238,7 @@ def _build_batch(
             counters[event],
             bookings[event],
             taken.get(event, set()),
+            users[event],
             ClientRecords(by_client[event], streaks[event]),
             checked_in,
         )

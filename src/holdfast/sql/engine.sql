@@ -142,11 +142,10 @@ FROM unnest($1::uuid[], $2::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
 -- name: load
 -- Everything a batch needs, as one JSON document. It reads the clock after the lock was granted. It loads:
 -- - bookings: due holds of `:events` (up to `:due_max` each), bookings made under the request keys, bookings named by id,
---   live bookings of the users, bookings that must end with their event (up to `:ending_max` each), and live bookings of
---   a user whose expired booking may be revived. A user can be limited to 1,000 units at most, so 1,001 bookings of one
---   tell enough. Of due and ending bookings it takes as many as have `:lines_max` lines together, because a few of them
---   may have more lines than the process can handle at once;
+--   and bookings that must end with their event (up to `:ending_max` each). Of due and ending bookings it takes as many as
+--   have `:lines_max` lines together, because a few of them may have more lines than the process can handle at once;
 -- - `unfinished`: the events that may have more due holds than these;
+-- - users: what the given users, and those whose expired bookings may be revived, have in their live bookings;
 -- - the counters of the given pools and of every pool that these bookings have lines in;
 -- - the taken seats within the given ranges, and those of bookings that may be revived;
 -- - the webhook endpoints of the orgs.
@@ -174,14 +173,6 @@ wanted AS MATERIALIZED (
     UNION
     SELECT * FROM unnest(:booking_events::uuid[], :booking_ids::uuid[])
     UNION
-    SELECT live.event_id, live.id
-    FROM unnest(:user_events::uuid[], :users::text[]) AS given (event_id, user_id) CROSS JOIN LATERAL (
-        SELECT booking.event_id, booking.id FROM booking
-        WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
-          AND booking.status IN ({{live}})
-        LIMIT 1001
-    ) AS live
-    UNION
     SELECT ending.event_id, ending.id
     FROM (
         SELECT booking.event_id, booking.id, {{lines_before}} < :lines_max AS is_wanted
@@ -194,16 +185,36 @@ wanted AS MATERIALIZED (
         ) AS booking {{with_line_count}}
     ) AS ending
     WHERE ending.is_wanted
-    UNION
-    SELECT live.event_id, live.id
-    FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
-        SELECT booking.user_id FROM booking
-        WHERE booking.event_id = given.event_id AND booking.id = given.id LIMIT 1
-    ) AS named CROSS JOIN LATERAL (
-        SELECT booking.event_id, booking.id FROM booking
-        WHERE booking.event_id = given.event_id AND booking.user_id = named.user_id
-          AND booking.status IN ({{live}})
-        LIMIT 1001
+),
+users AS MATERIALIZED (
+    SELECT given.event_id, given.user_id, live.bookings, live.units, live.unpaid_units
+    FROM clock CROSS JOIN (
+        SELECT * FROM unnest(:user_events::uuid[], :users::text[])
+        UNION
+        SELECT named.event_id, named.user_id
+        FROM unnest(:revival_events::uuid[], :revivals::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
+            SELECT booking.event_id, booking.user_id FROM booking
+            WHERE booking.event_id = given.event_id AND booking.id = given.id LIMIT 1
+        ) AS named
+    ) AS given (event_id, user_id) CROSS JOIN LATERAL (
+        SELECT count(*) AS bookings, coalesce(sum(size.units), 0) AS units, coalesce(sum(size.units) FILTER (
+            WHERE booking.status IN ({{holding}}) OR (
+                (booking.total = 0 OR booking.expires_at IS NULL)
+                AND booking.created_at > clock.at - make_interval(secs => :free_seconds)
+            )
+        ), 0) AS unpaid_units
+        FROM (
+            SELECT booking.event_id, booking.id, booking.status, booking.total, booking.expires_at, booking.created_at
+            FROM booking
+            WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
+              AND booking.status IN ({{live}})
+            LIMIT 10000
+        ) AS booking CROSS JOIN LATERAL (
+            SELECT sum(line.quantity) AS units FROM (
+                SELECT line.quantity FROM line
+                WHERE line.event_id = booking.event_id AND line.booking_id = booking.id LIMIT 10000
+            ) AS line
+        ) AS size
     ) AS live
 ),
 bookings AS MATERIALIZED (
@@ -259,6 +270,10 @@ SELECT json_build_object(
         FROM (SELECT event_id FROM due GROUP BY event_id HAVING count(*) >= :due_max OR NOT bool_and(is_wanted)) AS unfinished
     ),
     'bookings', (SELECT coalesce(json_agg(booking), '[]') FROM bookings),
+    'users', (
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), user_id, bookings, units, unpaid_units)), '[]')
+        FROM users
+    ),
     'pools', (
         SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), number, capacity, held, sold)), '[]')
         FROM pools
