@@ -224,6 +224,17 @@ def test_a_batch_of_the_largest_requests_reads_the_taken_seats_once(adjacent: bo
     assert taken.passes == 1
 
 
+def test_a_choice_in_a_small_pool_does_not_go_through_the_taken_seats_of_others() -> None:
+    layout, _ = large_hall(10, 10)
+    taken = CountedSeats(range(50, 5_000))
+    chooser = SeatChooser(layout, layout.pools[0], taken)
+    assert taken.passes == 0
+    assert chooser.choose_adjacent(11) is None
+    chosen = chooser.choose_adjacent(10)
+    assert chosen is not None
+    assert max(chosen) < 50
+
+
 def test_the_orphans_of_many_named_seats_cost_no_more_than_the_seats() -> None:
     """Every other seat of a very long row: each one leaves an orphan, in one gap that is as long as the row."""
     layout, free = large_hall(1, 50_000)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import psutil
 
-from holdfast.core.commands import Accepted, Command, SettlePayment, StartPayment
+from holdfast.core.commands import Accepted, Command, SettlePayment
 from holdfast.core.payment import PaymentResult
 from holdfast.runtime import db, ids
 from tests.support.child_processes import children_with
@@ -21,6 +21,7 @@ from tests.support.engine_harness import (
     lane_connection,
     new_event,
     new_hold_command,
+    new_payment_command,
     one_pool,
     run_commands,
     shift_clock,
@@ -53,7 +54,7 @@ async def _sell(url: str, org: bytes, count: int) -> EventHandle:
     async with lane_connection(url) as connection:
         event = await new_event(connection, org, pools=one_pool(count, PRICE), tax_bps=0)
         bookings = await _execute(connection, [new_hold_command(event) for _ in range(count)])
-        payments = await _execute(connection, [_payment_command(event, each.booking.id) for each in bookings])
+        payments = await _execute(connection, [new_payment_command(event, each.booking.id) for each in bookings])
         paid = [each.payment for each in payments if each.payment is not None]
         refs = [f"sbx_{event.id.hex()}{payment.id.hex()}" for payment in paid]
         await connection.executemany(
@@ -90,19 +91,6 @@ async def _execute(connection: db.Connection, commands: Sequence[Command]) -> li
     accepted = [outcome for outcome in await run_commands(connection, commands) if isinstance(outcome, Accepted)]
     assert len(accepted) == len(commands)
     return accepted
-
-
-def _payment_command(event: EventHandle, booking: bytes) -> StartPayment:
-    return StartPayment(
-        event=event.id,
-        org=event.org,
-        booking=booking,
-        payment=ids.new_id(),
-        provider="sandbox",
-        actor="test",
-        request_key=booking,
-        fingerprint=booking,
-    )
 
 
 def _get_progress(client: httpx.Client, event: str) -> dict[str, Any]:

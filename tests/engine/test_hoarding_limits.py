@@ -8,12 +8,14 @@ import pytest
 from msgspec import structs
 
 from holdfast import sql
-from holdfast.core.clients import FREE_BOOKING_SECONDS
+from holdfast.core.clients import FREE_BOOKING_SECONDS, UserRecord
 from holdfast.core.commands import Accepted, Client, Command, PlaceHold, PoolItem, Receipt, SubmitReceipt
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refused
 from holdfast.core.states import Verb
 from holdfast.engine.auditor import audit_event
+from holdfast.engine.layout_cache import LayoutCache
+from holdfast.engine.load import load_batch
 from holdfast.runtime import db, ids
 from tests.support.engine_harness import (
     EventHandle,
@@ -360,3 +362,27 @@ def _late_receipt(event: EventHandle, hold: PlaceHold) -> SubmitReceipt:
     return SubmitReceipt(
         event=event.id, org=event.org, booking=hold.booking, payment=ids.new_id(), receipt=receipt, actor="test"
     )
+
+
+@async_test
+async def test_a_batch_counts_what_a_user_has_as_its_bookings_say(database: str) -> None:
+    """Held, paid, free and new, free and old, cancelled, and of somebody else."""
+    async with lane_connection(database) as connection:
+        pools = [*one_pool(100), {"code": "free", "capacity": 100}]
+        event = await new_event(connection, pools=pools, policy={"max_units_per_user": 1000})
+        names = ("places", "places", "free", "free", "places")
+        mine = [
+            structs.replace(new_hold_command(event, user="ada"), items=(PoolItem(name, units),))
+            for units, name in enumerate(names, 1)
+        ]
+        await run_commands(connection, [*mine, new_hold_command(event, user="bob")])
+        paid, new, old, cancelled = mine[1:]
+        ends = [new_action_command(event, hold.booking, Verb.CONFIRM) for hold in (paid, new, old)]
+        await run_commands(connection, [*ends, new_action_command(event, cancelled.booking, Verb.CANCEL)])
+        await connection.execute(
+            "UPDATE booking SET created_at = created_at - make_interval(secs => $2) WHERE id = $1",
+            old.booking,
+            FREE_BOOKING_SECONDS,
+        )
+        loaded = await load_batch(connection, LayoutCache(), {event.id: [new_hold_command(event, user="ada")]})
+        assert dict(loaded.states[event.id].users) == {"ada": UserRecord(bookings=4, units=10, unpaid_units=4)}

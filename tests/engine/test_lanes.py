@@ -8,14 +8,16 @@ from typing import Any, cast
 
 import asyncpg
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from holdfast import sql
-from holdfast.core.commands import Accepted, Command
+from holdfast.core.commands import Accepted, BestSeats, Command
 from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import Verb
+from holdfast.engine import batch as batches
 from holdfast.engine import batch_runner, layout_cache, load, slow_event
 from holdfast.engine import lane as lanes
 from holdfast.engine.auditor import audit_all
@@ -37,8 +39,10 @@ from tests.support.engine_harness import (
     new_action_command,
     new_event,
     new_hold_command,
+    new_payment_command,
     one_pool,
     poll_until,
+    run_commands,
 )
 from tests.support.lane_harness import refusals_of, running_lane, submit_all
 
@@ -340,6 +344,64 @@ async def test_due_holds_with_many_lines_expire_in_several_batches(
         holds = [new_hold_command(event, "C-20") for event in events]
         assert refusals_of(await submit_all(lane, holds)) == []
         assert await connection.fetchval(EXPIRED) == 12
+
+
+@async_test
+async def test_the_payments_of_due_holds_count_as_lines(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SWEPT_LINES_MAX", 25)
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(10))
+        held = await hold_many(connection, event, 3)
+        payments = [new_payment_command(event, booking) for booking in held]
+        assert refusals_of(await run_commands(connection, payments)) == []
+        await connection.execute("UPDATE booking SET expires_at = clock_timestamp()")
+        assert await run_batch(connection, LayoutCache(), [new_hold_command(event)]) == [None]
+        assert await connection.fetchval(EXPIRED) == 2
+
+
+@async_test
+async def test_a_batch_stops_when_its_commands_have_changed_many_lines(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Confirmations of large bookings cost as much as the holds did. Those that do not fit follow in the next batch."""
+    monkeypatch.setattr(batches, "DECIDED_LINES_MAX", 25)
+    seats = [{"code": "hall", "seats": {"rows": ["A", "B", "C"], "numbers": 20}}]
+    async with lane_connection(database) as connection, running_lane(lambda: db.connect_lane(database)) as lane:
+        event, other = [await new_event(connection, pools=seats) for _ in range(2)]
+        labels = [f"{row}-{number}" for row in "ABC" for number in range(1, 21)]
+        holds = [new_hold_command(event, *labels[at : at + 10]) for at in range(0, 60, 10)]
+        assert refusals_of(await submit_all(lane, holds)) == []
+        confirms = [new_action_command(event, hold.booking, Verb.CONFIRM) for hold in holds]
+        outcomes = await run_batch(connection, LayoutCache(), [*confirms, new_hold_command(other, "A-1")])
+        assert [outcome is None for outcome in outcomes[:6]] == [False] * 3 + [True] * 3
+        assert refusals_of(await submit_all(lane, [*confirms, new_hold_command(other, "A-2")])) == []
+        assert await connection.fetchval("SELECT count(*) FROM booking WHERE status = 'confirmed'") == 6
+
+
+@async_test
+async def test_a_batch_of_several_events_looks_at_a_limited_number_of_seats(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "SEATS_LOADED_MAX", 30)
+    seats = [{"code": "hall", "seats": {"rows": ["A"], "numbers": 20}}]
+    async with lane_connection(database) as connection, running_lane(lambda: db.connect_lane(database)) as lane:
+        events = [await new_event(connection, pools=seats) for _ in range(3)]
+        best = [
+            structs.replace(new_hold_command(event), items=(), best_available=BestSeats("hall", 1)) for event in events
+        ]
+        outcomes = await run_batch(connection, LayoutCache(), best)
+        assert sorted(outcome is None for outcome in outcomes) == [False, True, True]
+        assert refusals_of(await submit_all(lane, best)) == []
+
+
+@async_test
+async def test_an_event_with_very_many_due_holds_gives_its_connection_back(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(3 * DUE_MAX))
+        await hold_many(connection, event, 2 * DUE_MAX + 10)
+        await connection.execute("UPDATE booking SET expires_at = clock_timestamp()")
+        assert await run_batch(connection, LayoutCache(), [new_hold_command(event)], lock_seconds=0.001) == [None]
+        assert await connection.fetchval(EXPIRED) in (DUE_MAX, 2 * DUE_MAX)
 
 
 @async_test

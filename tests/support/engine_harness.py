@@ -11,7 +11,16 @@ from typing import Any, ParamSpec
 
 import msgspec
 
-from holdfast.core.commands import Accepted, ActOnBooking, BookingAction, Command, PlaceHold, PoolItem, SeatItem
+from holdfast.core.commands import (
+    Accepted,
+    ActOnBooking,
+    BookingAction,
+    Command,
+    PlaceHold,
+    PoolItem,
+    SeatItem,
+    StartPayment,
+)
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import EventNew
 from holdfast.core.states import EventStatus
@@ -95,6 +104,20 @@ def new_hold_command(
 
 def new_action_command(event: EventHandle, booking: bytes, verb: BookingAction) -> ActOnBooking:
     return ActOnBooking(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
+
+
+def new_payment_command(event: EventHandle, booking: bytes) -> StartPayment:
+    payment = ids.new_id()
+    return StartPayment(
+        event=event.id,
+        org=event.org,
+        booking=booking,
+        payment=payment,
+        provider="sandbox",
+        actor=ACTOR,
+        request_key=payment,
+        fingerprint=payment,
+    )
 
 
 async def run_commands(connection: db.Connection, commands: Sequence[Command]) -> list[Outcome]:
