@@ -60,3 +60,16 @@ async def test_a_column_of_another_type_is_an_error(database: str, wrong: str) -
 async def test_a_missing_column_is_an_error(database: str) -> None:
     with pytest.raises(msgspec.ValidationError, match="text"):
         await read(database, ROW.replace("AS text", "AS other"))
+
+
+@async_test
+async def test_a_statement_does_not_wait_for_a_connection_for_ever(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "_ACQUIRE_SECONDS", 0.05)
+    pool = await db.create_pool(database, 1)
+    async with pool.acquire():
+        with pytest.raises(db.LOST_ERRORS):
+            await db.Database(pool).shared.fetchval("SELECT 1")
+    assert await db.Database(pool).shared.fetchval("SELECT 1") == 1
+    await db.close_pool(pool)

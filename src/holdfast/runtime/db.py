@@ -83,6 +83,8 @@ _CONNECT_SECONDS: Final = 5
 # Longer than any statement may take. A database that stays silent for so long is lost.
 _COMMAND_TIMEOUT_SECONDS: Final = 20
 _POOL_COMMAND_SECONDS: Final = 30
+# How long a statement waits for a connection. After that, the caller hears "busy" instead of nothing.
+_ACQUIRE_SECONDS: Final = 5
 
 
 class DatabaseScope:
@@ -92,23 +94,27 @@ class DatabaseScope:
         self._executor = executor
 
     async def fetch(self, statement: str, *values: object) -> list[Record]:
-        return await self._executor.fetch(statement, *values)
+        async with self._connection() as connection:
+            return await connection.fetch(statement, *values)
 
     async def fetchrow(self, statement: str, *values: object) -> Record | None:
-        return await self._executor.fetchrow(statement, *values)
+        async with self._connection() as connection:
+            return await connection.fetchrow(statement, *values)
 
     async def fetchval(self, statement: str, *values: object) -> Any:
-        return await self._executor.fetchval(statement, *values)
+        async with self._connection() as connection:
+            return await connection.fetchval(statement, *values)
 
     async def execute(self, statement: str, *values: object) -> str:
-        return await self._executor.execute(statement, *values)
+        async with self._connection() as connection:
+            return await connection.execute(statement, *values)
 
     async def rows(self, kind: type[Row], statement: str, *values: object) -> list[Row]:
         """All rows as structs: a column that is missing or of another type is an error here, not somewhere later."""
-        return [read_row(kind, record) for record in await self._executor.fetch(statement, *values)]
+        return [read_row(kind, record) for record in await self.fetch(statement, *values)]
 
     async def row(self, kind: type[Row], statement: str, *values: object) -> Row | None:
-        record = await self._executor.fetchrow(statement, *values)
+        record = await self.fetchrow(statement, *values)
         return read_row(kind, record) if record is not None else None
 
     @asynccontextmanager
@@ -122,7 +128,7 @@ class DatabaseScope:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         if isinstance(self._executor, asyncpg.Pool):
-            async with self._executor.acquire() as connection:
+            async with self._executor.acquire(timeout=_ACQUIRE_SECONDS) as connection:
                 yield connection
         else:
             yield self._executor

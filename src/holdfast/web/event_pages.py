@@ -52,29 +52,22 @@ class SeatLayouts:
 
     async def get(self, page: PageRequest, listing: EventListing) -> Asset:
         key = (listing.event.id, listing.revision)
-        asset = self._by_revision.get(key)
-        if asset is None:
-            asset = await self._load(key, page.site, listing)
-            self._keep(key, asset)
-        self._by_revision.move_to_end(key)
-        return asset
-
-    def _keep(self, key: tuple[str, int], asset: Asset) -> None:
         if key in self._by_revision:
-            # Someone else who waited for the same read was faster.
-            return
-        self._by_revision[key] = asset
+            self._by_revision.move_to_end(key)
+            return self._by_revision[key]
+        if key not in self._loading:
+            # Everyone who opens a page at the same time shares one read.
+            task = self._loading[key] = asyncio.create_task(self._load(key, page.site, listing))
+            task.add_done_callback(lambda _: self._loading.pop(key))
+        return await asyncio.shield(self._loading[key])
+
+    async def _load(self, key: tuple[str, int], site: Site, listing: EventListing) -> Asset:
+        asset = self._by_revision[key] = await _load_layout(site, listing)
         self._bytes += asset.size
         while self._bytes > LAYOUTS_BYTES_MAX and len(self._by_revision) > 1:
             _, oldest = self._by_revision.popitem(last=False)
             self._bytes -= oldest.size
-
-    async def _load(self, key: tuple[str, int], site: Site, listing: EventListing) -> Asset:
-        """Everyone who opens a page at the same time shares one read."""
-        if key not in self._loading:
-            task = self._loading[key] = asyncio.create_task(_load_layout(site, listing))
-            task.add_done_callback(lambda _: self._loading.pop(key))
-        return await asyncio.shield(self._loading[key])
+        return asset
 
 
 async def _load_layout(site: Site, listing: EventListing) -> Asset:
