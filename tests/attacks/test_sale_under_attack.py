@@ -31,7 +31,7 @@ SECONDS = 30.0 if IS_LONG else 4.0
 SLOWDOWN_MAX = 5
 HEALTH_SLOWDOWN_MAX = 3
 # Other tests share the processor, so a measurement may be unlucky.
-ATTEMPTS = 4
+ATTEMPTS = 6
 LANES = 4
 HEALTH_CHECKS = 200
 HEALTH_SECONDS = 3.0
