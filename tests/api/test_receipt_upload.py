@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
+from holdfast.api import receipt_upload
 from holdfast.api.receipt_upload import FILE_BYTES_MAX, UploadError, read_uploaded_file
 from holdfast.runtime.file_types import CONTENT_TYPES, content_type
 from tests.support.sample_files import SAMPLES, box_file, image_file, pdf_file, zip_file
@@ -286,3 +287,16 @@ MakeBody = Callable[[int], bytes]
 )
 def test_a_large_hostile_body_is_read_or_refused(make_body: MakeBody, outcome: type[bytes | UploadError]) -> None:
     assert isinstance(_read_or_refuse(HEADER, make_body(FILE_BYTES_MAX)), outcome)
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 7, 64, 1_000])
+def test_an_upload_reads_the_same_in_slices_of_any_size(slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt_upload, "SLICE_BYTES", slice_bytes)
+    for content in SAMPLES.values():
+        assert read_uploaded_file(*_encode(content)) == content
+
+
+def test_a_boundary_that_crosses_slices_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for slice_bytes in range(1, 20):
+        monkeypatch.setattr(receipt_upload, "SLICE_BYTES", slice_bytes)
+        assert receipt_upload._count(b"x--ab" * 5, b"--ab") == 5

@@ -9,6 +9,7 @@ import jwt
 import pytest
 
 from holdfast import sql
+from holdfast.api import ticket_handlers
 from holdfast.api.auth import CALLERS_MAX, Authenticator, Caller
 from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted
@@ -67,6 +68,18 @@ async def test_booking_pages_cost_few_statements(database: str) -> None:
         await run_commands(connection, [new_action_command(event, booking.id, Verb.CONFIRM)])
         assert await pages.count_statements(path) <= TICKETS_PAGE_STATEMENTS_MAX, pages.statements
         assert "/qr.svg" in await pages.get(path)
+
+
+@async_test
+async def test_a_list_of_bookings_does_not_load_the_pools_of_their_events(database: str) -> None:
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        event = await new_event(connection, title="The winter concert")
+        await _hold_as_guest(connection, pages, event)
+        slug = await connection.fetchval("SELECT slug FROM org")
+        pages.statements.clear()
+        assert "The winter concert" in await pages.get(f"/o/{slug}/bookings")
+        assert sql.pages.booked_events in pages.statements
+        assert not [statement for statement in pages.statements if "FROM tariff" in statement]
 
 
 @async_test
@@ -238,6 +251,26 @@ async def test_a_thread_compiles_all_templates_for_the_first_page(
 
 
 @async_test
+async def test_a_thread_draws_qr_codes(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def record(_: str) -> bytes:
+        threads.append(threading.current_thread().name)
+        return b""
+
+    monkeypatch.setattr(ticket_handlers, "qr_svg", record)
+    async with lane_connection(database) as connection, local_pages(database) as pages:
+        event = await new_event(connection)
+        booking = await _hold_as_guest(connection, pages, event)
+        await run_commands(connection, [new_action_command(event, booking.id, Verb.CONFIRM)])
+        page = await pages.get(f"/b/{ids.format_booking_id(event.id, booking.id)}")
+        path = re.findall(r'"(/b/[^"]+)/qr.svg', page)[0]
+        await pages.get(f"{path}/qr.svg")
+    assert len(threads) == 1
+    assert threading.main_thread().name not in threads
+
+
+@async_test
 async def test_a_thread_renders_a_page_with_many_rows(database: str) -> None:
     threads: dict[str, str] = {}
 
@@ -253,6 +286,10 @@ async def test_a_thread_renders_a_page_with_many_rows(database: str) -> None:
             await pages.get(f"/e/{small.text}")
             assert threads.pop("event.html") == threading.main_thread().name
             await pages.get(f"/e/{large.text}")
+            assert threads.pop("event.html") != threading.main_thread().name
+            tariffs = [{"code": f"t{n}", "price": n} for n in range(page_request.ROWS_AT_ONCE_MAX)]
+            two_pools = [{"code": code, "capacity": 1, "tariffs": tariffs} for code in "ab"]
+            await pages.get(f"/e/{(await new_event(connection, pools=two_pools)).text}")
             assert threads.pop("event.html") != threading.main_thread().name
             patch.setattr(page_request, "ROWS_AT_ONCE_MAX", 1)
             await pages.get("/")
