@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -14,6 +15,8 @@ from holdfast import sql
 from holdfast.live import live_event as live_event_module
 from holdfast.live import snapshot as snapshot_module
 from holdfast.live.live_event import LiveEvent, LiveEventCache
+from holdfast.live.messages import snapshot_message
+from holdfast.live.snapshot import SeatSnapshot
 from holdfast.runtime import db, ids
 from holdfast.runtime.db import Database
 from tests.support.concurrent_requests import Reply, hold_request, request, send_all_at_once_async
@@ -333,3 +336,14 @@ def test_an_unknown_event_is_not_cached(server: Server) -> None:
         assert not cache._events
 
     run_with_cache(server, use)
+
+
+def test_watchers_who_start_together_get_the_same_text() -> None:
+    snapshot = SeatSnapshot("ev_1", 1, [], {})
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    first = snapshot_message(snapshot, at)
+    assert snapshot_message(snapshot, at + timedelta(seconds=0.9)) is first
+    assert snapshot_message(snapshot, at + timedelta(seconds=1.1)) != first
+    newest = snapshot_message(snapshot, at + timedelta(seconds=1.2))
+    snapshot.apply(2, {}, {})
+    assert snapshot_message(snapshot, at + timedelta(seconds=1.2)) != newest

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from holdfast import sql
-from holdfast.core.commands import Accepted, Command, SettlePayment, StartPayment
+from holdfast.core.commands import Accepted, Command, SettlePayment
 from holdfast.core.decide import Outcome, decide
 from holdfast.core.payment import PaymentResult
 from holdfast.core.refusals import Refusal, Refused
@@ -29,6 +29,7 @@ from tests.support.engine_harness import (
     new_action_command,
     new_event,
     new_hold_command,
+    new_payment_command,
     one_pool,
     poll_until,
     remove_guard,
@@ -200,24 +201,11 @@ async def _race_for_booking(url: str, *commands: Callable[[EventHandle, bytes], 
     async with lane_connection(url) as first, lane_connection(url) as second:
         event = await new_event(first, pools=one_pool(CAPACITY))
         hold = new_hold_command(event)
-        await run_commands(first, [hold, _start_payment(event, hold.booking)])
+        await run_commands(first, [hold, new_payment_command(event, hold.booking, payment=hold.booking)])
         one, two = [[command(event, hold.booking)] for command in commands]
         race = Race(event, Batch(first, event, one), Batch(second, event, two))
         await _drop_guards(race, *GUARDS)
         yield race
-
-
-def _start_payment(event: EventHandle, booking: bytes) -> Command:
-    return StartPayment(
-        event=event.id,
-        org=event.org,
-        booking=booking,
-        payment=booking,
-        provider="sandbox",
-        request_key=booking,
-        fingerprint=booking,
-        actor=ACTOR,
-    )
 
 
 def _confirm(event: EventHandle, booking: bytes) -> Command:

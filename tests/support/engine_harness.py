@@ -106,8 +106,8 @@ def new_action_command(event: EventHandle, booking: bytes, verb: BookingAction) 
     return ActOnBooking(event=event.id, org=event.org, booking=booking, verb=verb, actor=ACTOR)
 
 
-def new_payment_command(event: EventHandle, booking: bytes) -> StartPayment:
-    payment = ids.new_id()
+def new_payment_command(event: EventHandle, booking: bytes, payment: bytes | None = None) -> StartPayment:
+    payment = payment or ids.new_id()
     return StartPayment(
         event=event.id,
         org=event.org,

@@ -84,7 +84,7 @@ def test_a_guest_with_bookings_is_asked(
     assert "You've already booked" in page.text
     assert _user(admin, buyer, event) == guest, "the question changes nothing"
     assert page.links("/o/"), "the buyer can stay who they are"
-    assert not page.links("/paid"), "the address comes from whoever made the link"
+    assert not page.links("/paid"), "an attacker can choose this address"
     assert redirect_target(submit_form(buyer, page.form("/enter"))) == "/paid"
     assert _user(admin, buyer, event) == "ada"
 

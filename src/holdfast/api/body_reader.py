@@ -16,7 +16,7 @@ SWEEP_SECONDS: Final = 1.0
 DRAINED_BYTES_MAX: Final = 1024 * 1024
 # How much of unfinished bodies a process keeps. A body that arrives in one packet does not count.
 BUFFERED_BYTES_MAX: Final = 256 * 1024 * 1024
-# The same for strangers, who have a share of their own so that they cannot fill that of others.
+# Strangers have a budget of their own, so they cannot use up everyone else's.
 STRANGERS_BYTES_MAX: Final = 64 * 1024 * 1024
 # A length with more digits exceeds every limit, and is slow to parse.
 LENGTH_DIGITS_MAX: Final = 9

@@ -11,6 +11,8 @@ from typing import Final
 import structlog
 from starlette.types import Message, Receive, Send
 
+from holdfast.runtime.turns import Turns
+
 log = structlog.get_logger()
 
 PIECE_BYTES: Final = 256 * 1024
@@ -23,7 +25,7 @@ class BodySender:
     bodies are in flight."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
 
     async def send(self, body: Iterable[bytes], receive: Receive, send: Send, *, more_body: bool = False) -> None:
         """Send the body, or a part of it if there is more, at the pace of its client. Stop if the client is too slow,
@@ -31,7 +33,7 @@ class BodySender:
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             for piece in _cut(body):
-                await self.take_turn()
+                await self._turns.take()
                 if disconnect.done():
                     return
                 async with asyncio.timeout(PIECE_SECONDS):
@@ -43,11 +45,6 @@ class BodySender:
             log.info("response_not_read", piece_seconds=PIECE_SECONDS)
         finally:
             disconnect.cancel()
-
-    async def take_turn(self) -> None:
-        """Return to one caller after the other, and do everything else in between."""
-        async with self._turn:
-            await asyncio.sleep(0)
 
 
 class PacedSend:

@@ -137,7 +137,7 @@ class Endpoint:
         return await (self._handler(call) if query is None else self._handler(call, query))
 
     async def _admit(self, scope: Scope, headers: Headers) -> Caller | None:
-        """Return the caller. Refuse one who has sent too many requests, or who may not send this one."""
+        """Return the caller. Refuse a request that exceeds a rate limit, or that the caller's role does not allow."""
         operation, limits = self._operation, self._limits
         token = _bearer_token(headers)
         caller = self._services.authenticator.find_cached(token) if token is not None else None

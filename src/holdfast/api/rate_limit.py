@@ -31,7 +31,7 @@ class RateLimit:
             raise RefusedError(Refusal.RATE_LIMITED)
 
     def check(self, caller: str) -> None:
-        """Refuse a caller who has no requests left, without counting this one."""
+        """Refuse the caller if the bucket is empty. This does not count as a request."""
         if self._left(caller, time.monotonic()) < 1:
             raise RefusedError(Refusal.RATE_LIMITED)
 

@@ -24,6 +24,7 @@ from holdfast.live.messages import (
     snapshot_message,
 )
 from holdfast.live.snapshot import SeatSnapshot
+from holdfast.runtime.turns import Turns
 
 log = structlog.get_logger()
 
@@ -118,7 +119,7 @@ class Watcher:
 
     async def _send(self, send: Send, text: str) -> None:
         if len(text) > LARGE_CHARS:
-            await self.broadcast.take_turn()
+            await self.broadcast.turns.take()
         self.sending_since = time.monotonic()
         try:
             await send({"type": "websocket.send", "text": text})
@@ -145,12 +146,7 @@ class Broadcast:
         self.ring = Ring()
         self.watchers: set[Watcher] = set()
         self.sent_at = time.monotonic()
-        self._turn = asyncio.Lock()
-
-    async def take_turn(self) -> None:
-        """Return to one watcher after the other, and do everything else in between."""
-        async with self._turn:
-            await asyncio.sleep(0)
+        self.turns = Turns()
 
     def add_watcher(self, after: int | None, snapshot: SeatSnapshot) -> Watcher:
         """A watcher that starts with the changes since `after`, or with a snapshot if those are not in memory."""

@@ -54,7 +54,7 @@ class SeatSnapshot:
         self._changed_parts: set[int] = set()
         self._seats_json: tuple[bytes, ...] | None = None
         self._message: tuple[datetime, str] | None = None
-        self._documents: dict[str, bytes] = {}
+        self._availability_json: bytes | None = None
         self.taken: dict[str, SeatState] = {seat.label: seat.state for seat in seats if seat.state != "free"}
         self.pools = dict(pools)
 
@@ -69,7 +69,7 @@ class SeatSnapshot:
         self.version = version
         self._seats_json = None
         self._message = None
-        self._documents.clear()
+        self._availability_json = None
 
     def _set_seat(self, label: str, state: SeatState) -> None:
         index = self._index[label]
@@ -97,7 +97,10 @@ class SeatSnapshot:
         return self._seats_json
 
     def availability_json(self) -> bytes:
-        return self._cached("availability", self._encode_availability)
+        if self._availability_json is None:
+            availability = Availability(event=self._event, version=self.version, pools=self._pool_list())
+            self._availability_json = json.encode(availability)
+        return self._availability_json
 
     def taken_json(self) -> str:
         """The version, the pools and every seat that is not free, as the fields of a JSON object without braces."""
@@ -110,18 +113,10 @@ class SeatSnapshot:
             self._message = (server_time, encode())
         return self._message[1]
 
-    def _cached(self, name: str, encode: Callable[[], bytes]) -> bytes:
-        if name not in self._documents:
-            self._documents[name] = encode()
-        return self._documents[name]
-
     def _join_part(self, number: int) -> bytes:
         start = number * PART_SEATS
         part = b",".join(self._encoded_seats[start : start + PART_SEATS])
         return b"," + part if number else part
-
-    def _encode_availability(self) -> bytes:
-        return json.encode(Availability(event=self._event, version=self.version, pools=self._pool_list()))
 
     def _pool_list(self) -> list[PoolAvailability]:
         return [

@@ -25,7 +25,7 @@ KILL_SECONDS: Final = 3
 RESTART_SECONDS: Final = 0.2
 INTERRUPT_INTERVAL_SECONDS: Final = 0.5
 POLL_SECONDS: Final = 0.01
-# Granian writes to standard output itself, and would wait for whoever reads that.
+# By default, Granian logs to standard output and blocks if nobody reads it.
 LOG_CONFIG: Final = {
     "handlers": {
         "console": {"()": "holdfast.runtime.logs.server_log_handler", "formatter": "generic"},
