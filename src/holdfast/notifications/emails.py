@@ -49,7 +49,7 @@ class EmailKind(StrEnum):
 WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
 _REFUNDS: Final = frozenset({EmailKind.REFUNDED, EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 
-_templates: Final = Environment(
+templates: Final = Environment(
     loader=PackageLoader("holdfast.notifications"),
     autoescape=select_autoescape(["html"]),
     undefined=StrictUndefined,
@@ -141,20 +141,47 @@ class EmailContent(Struct, frozen=True, kw_only=True):
 def compose(email: Email, sender: str) -> EmailMessage:
     """Build the message to send. Raises `UndeliveredError` if an address is unusable."""
     content = describe(email)
-    message = EmailMessage(policy=SMTP if (sender + email.to).isascii() else SMTPUTF8)
-    _set_addresses(message, content.org, sender, email.to)
-    _set_header(message, "Subject", _encode_header(content.subject))
-    _set_header(message, "Message-ID", f"<{_one_line(email.message_id).strip('<>')}>")
+    return build_message(
+        org=content.org,
+        sender=sender,
+        to=email.to,
+        subject=content.subject,
+        message_id=email.message_id,
+        language=content.language,
+        text=_render("email.txt", content),
+        html=_render("email.html", content),
+        attachments=email.attachments,
+    )
+
+
+def build_message(
+    *,
+    org: str,
+    sender: str,
+    to: str,
+    subject: str,
+    message_id: str,
+    language: str,
+    text: str,
+    html: str,
+    attachments: tuple[Attachment, ...] = (),
+) -> EmailMessage:
+    """A message from an org, whose name and subject are one line each. Raises `UndeliveredError` if an address is
+    unusable."""
+    message = EmailMessage(policy=SMTP if (sender + to).isascii() else SMTPUTF8)
+    _set_addresses(message, org, sender, to)
+    _set_header(message, "Subject", _encode_header(subject))
+    _set_header(message, "Message-ID", f"<{_one_line(message_id).strip('<>')}>")
     message["Date"] = datetime.now(UTC)
     # These two keep out-of-office replies away.
     message["Auto-Submitted"] = "auto-generated"
     message["X-Auto-Response-Suppress"] = "All"
-    message.set_content(_render("email.txt", content), cte="quoted-printable")
-    message.add_alternative(_render("email.html", content), subtype="html", cte="quoted-printable")
-    for attachment in email.attachments:
+    message.set_content(text, cte="quoted-printable")
+    message.add_alternative(html, subtype="html", cte="quoted-printable")
+    for attachment in attachments:
         _attach(message, attachment)
     # Set before the attachments, this header would move down into the first part.
-    message["Content-Language"] = content.language
+    message["Content-Language"] = language
     return message
 
 
@@ -215,7 +242,7 @@ def _totals(email: Email, language: str) -> EmailTotals:
 
 
 def _render(template: str, content: EmailContent) -> str:
-    return _templates.get_template(template).render(
+    return templates.get_template(template).render(
         email=content, t=lambda key: translate(content.language, f"email.{key}")
     )
 
