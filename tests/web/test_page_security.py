@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.runtime import ids
+from holdfast.runtime.credentials import hash_key
 from holdfast.runtime.settings import Settings
 from holdfast.web.routes import page_routes
 from holdfast.web.session import COOKIE_CHARS_MAX
@@ -48,6 +49,8 @@ STANDING: Final = {"quantity__1__0": "2"}
 NASTY: Final = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
 LABEL: Final = "<b onclick=a>\"'&"
 PUBLIC_URL: Final = "https://tickets.example"
+# Without a worker, nothing connects to it.
+SMTP_URL: Final = "smtp://127.0.0.1:9"
 # The largest cookie that browsers keep, with its name and attributes.
 COOKIE_BYTES_MAX: Final = 4096
 TLS_COOKIE: Final = "__Host-holdfast"
@@ -64,7 +67,7 @@ def server(postgres: str, log: CapturedLog) -> Iterator[Server]:
     """Two processes whose log the last test reads."""
     with fresh_database(postgres) as url:
         with redirect_output(log.path):
-            running = running_server(url, workers=2)
+            running = running_server(url, workers=2, HOLDFAST_SMTP_URL=SMTP_URL)
             server = running.__enter__()
         try:
             yield server
@@ -77,7 +80,11 @@ def tls(server: Server, log: CapturedLog) -> Iterator[Server]:
     """The same database, served under a public URL with TLS and with the demo."""
     with redirect_output(log.path):
         running = running_server(
-            server.database_url, workers=1, HOLDFAST_PUBLIC_URL=f"{PUBLIC_URL}/", HOLDFAST_DEMO="true"
+            server.database_url,
+            workers=1,
+            HOLDFAST_PUBLIC_URL=f"{PUBLIC_URL}/",
+            HOLDFAST_DEMO="true",
+            HOLDFAST_SMTP_URL=SMTP_URL,
         )
         demo = running.__enter__()
     try:
@@ -88,8 +95,10 @@ def tls(server: Server, log: CapturedLog) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def org(server: Server) -> Org:
-    """An org with a known slug, for the URLs of its pages."""
-    return Org(server.database_url, "acme")
+    """An org with a known slug, for the URLs of its pages. All tests of this file hold units from one address."""
+    org = Org(server.database_url, "acme")
+    query(server.database_url, "UPDATE org SET max_unpaid_units_per_address = NULL WHERE id = $1", org.id)
+    return org
 
 
 @pytest.fixture
@@ -170,6 +179,14 @@ def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[st
         used = _token(clerk)
         redirect_target(tls_visitor.get(f"/enter?token={used}"))
         found["used link"] = get_page(buyer, f"/enter?token={used}", 410)
+        found["recover"] = get_page(buyer, "/o/nasty/recover")
+        found["recovery refused"] = parse_page(submit_form(buyer, found["recover"].form("/request"), email=NASTY), 422)
+        found["recovery requested"] = get_page(buyer, "/o/nasty/recover/sent")
+        _insert_recovery_link(server, nasty, NASTY, f"{NASTY}@example.org")
+        found["recovery link"] = get_page(buyer, f"/o/nasty/recover/link?token={quote(NASTY)}")
+        redirect_target(submit_form(buyer, found["recovery link"].form("/link")))
+        found["recovered bookings"] = get_page(buyer, "/o/nasty/bookings")
+        found["dead recovery link"] = get_page(buyer, f"/o/nasty/recover/link?token={quote(NASTY)}", 410)
         found["not ours"] = parse_page(buyer.post(f"/e/{id_}/hold", data={"x": NASTY}), 403)
         found["too large"] = parse_page(submit_form(buyer, found["event"].form("/hold"), email="x" * 70_000), 413)
         expect_ok(clerk.post(f"/v1/events/{id_}/complete"))
@@ -326,7 +343,7 @@ def test_a_forged_cookie_is_ignored(server: Server, admin: httpx.Client, buyer: 
 
 
 UNUSED: Any = None
-ROUTES: Final = page_routes(Site(Settings(demo=True), UNUSED, UNUSED, ()), (), None)
+ROUTES: Final = page_routes(Site(Settings(demo=True, smtp_url=SMTP_URL), UNUSED, UNUSED, ()), (), None)
 POSTS: Final = [route.path for route in ROUTES if "POST" in (route.methods or ())]
 GETS: Final = [route.path for route in ROUTES if "GET" in (route.methods or ())]
 
@@ -396,6 +413,17 @@ def test_only_a_form_refused_before_it_is_read_closes_its_connection(server: Ser
             assert (answer.status_code, answer.headers.get("connection")) == (403, connection)
 
 
+def _insert_recovery_link(server: Server, org: Org, token: str, email: str) -> None:
+    query(
+        server.database_url,
+        "INSERT INTO recovery_link VALUES ($1, $2, $3, $4, now() + interval '1 h')",
+        hash_key(token),
+        ids.new_id(),
+        org.id,
+        email,
+    )
+
+
 # One function checks every form, so one form gets every attack, and every other form gets three.
 @pytest.mark.parametrize(
     ("path", "attacks"),
@@ -411,13 +439,15 @@ def test_a_forged_form_has_no_effect(tls: Server, org: Org, admin: httpx.Client,
         client.cookies.set(TLS_COOKIE, _cookie(client.get("/"), TLS_COOKIE)[0])
         booking = hold_on_page(client, event, **STANDING)
         fields = {**get_page(client, booking).form("/pay").fields, "quantity.1.0": "1", "event": event}
-        fields |= {"buyers": "x", "seconds": "x", "token": _token(admin)}
+        fields |= {"buyers": "x", "seconds": "x", "token": _token(admin), "email": "ada@private.example"}
+        _insert_recovery_link(tls, org, fields["token"], fields["email"])
         files = {"file": ("r.png", TINY_PNG)} if path.endswith("/receipt") else None
-        address = path.format(event=event, booking=_id(booking))
+        address = path.format(event=event, booking=_id(booking), slug=org.slug)
 
         def state() -> Any:
-            counts = "SELECT (SELECT count(*) FROM stampede), (SELECT count(*) FROM used_token)"
-            (rows,) = query(tls.database_url, counts)
+            tables = ("stampede", "used_token", "recovery_request", "recovery_link")
+            counts = ", ".join(f"(SELECT count(*) FROM {table})" for table in tables)
+            (rows,) = query(tls.database_url, f"SELECT {counts}")
             return tuple(rows), expect_ok(admin.get(f"/v1/events/{event}"))["version"]
 
         before = state()
@@ -428,7 +458,7 @@ def test_a_forged_form_has_no_effect(tls: Server, org: Org, admin: httpx.Client,
             assert state() == before, name
         genuine = client.post(address, data=fields, files=files, headers=same_origin_headers(client))
         assert genuine.status_code in (303, 409)
-        assert path.endswith("/stampede") or state() != before
+        assert path.endswith(("/stampede", "/forget")) or state() != before
 
 
 def test_a_form_is_accepted_behind_a_proxy_that_changes_the_host(tls: Server, admin: httpx.Client) -> None:

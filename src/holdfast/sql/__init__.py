@@ -79,6 +79,10 @@ _INCLUDES: Final = {
     # A hold that ended in one of these was paid for, or ran out.
     "outcomes": _list(SOLD | {Status.EXPIRED}),
     "payable": _list(PAYABLE),
+    # Holds are left out: they end within minutes, and anybody can place them with somebody else's address for free.
+    "recoverable": _list(SOLD | {Status.PAYMENT_SUBMITTED, Status.REFUNDED}),
+    # The user ids of guests, which the pages assign. A merchant's own users have others.
+    "guest": "'^guest-[0-9a-f]{32}$'",
     "ended": ", ".join(f"'{event}'" for event in ENDINGS),
     # Pairs of an ended event's status and the status of a booking that ends with it.
     "endings": ", ".join(
@@ -104,6 +108,7 @@ webhook_endpoints: Final = _load("webhook_endpoints.sql")
 sandbox: Final = _load("sandbox.sql")
 pages: Final = _load("pages.sql")
 stampede: Final = _load("stampede.sql")
+recovery: Final = _load("recovery.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

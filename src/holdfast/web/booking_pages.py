@@ -25,6 +25,7 @@ from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
+from holdfast.web.recovered_bookings import act_for_owner, list_recovered
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
 BOOKINGS_MAX: Final = 100
@@ -69,7 +70,7 @@ async def show_booking(page: PageRequest) -> Response:
 
 async def send_state(page: PageRequest) -> Response:
     """The page's script polls this, and reloads the page when anything changes."""
-    await page.load_org_of(_event_id(page))
+    await _load_org(page)
     return json_response(_state(await _load_booking(page)))
 
 
@@ -152,7 +153,9 @@ async def send_ticket(page: PageRequest) -> Response:
     ticket, file = page.request.path_params["ticket"], page.request.path_params["file"]
     if file not in get_args(TicketFile) or ids.parse_ticket_id(ticket) is None:
         raise PageError(NOT_FOUND)
-    await page.load_org_of(_event_id(page))
+    await _load_org(page)
+    if not _has_ticket(page, ticket):
+        raise PageError(NOT_FOUND)
     content, content_type = await page.customer.get_ticket_file(ticket, file)
     return Response(content, media_type=content_type)
 
@@ -162,12 +165,17 @@ async def list_bookings(page: PageRequest) -> Response:
     entries = await _load_entries(page) if page.has_session else []
     current = [entry for entry in entries if is_live(entry.booking)]
     past = [entry for entry in entries if not is_live(entry.booking)]
-    return await page.render_rows("bookings.html", len(entries), current=current, past=past)
+    recovered = [recovery.email for recovery in page.session.recoveries_in(page.org.id)]
+    return await page.render_rows("bookings.html", len(entries), current=current, past=past, recovered=recovered)
 
 
 async def _load_entries(page: PageRequest) -> list[BookingEntry]:
+    """The bookings of this browser and those that it has recovered, newest first."""
     assert page.org is not None
-    bookings = await page.customer.list_bookings(BookingsQuery(limit=BOOKINGS_MAX))
+    own = await page.customer.list_bookings(BookingsQuery(limit=BOOKINGS_MAX))
+    recovered = await list_recovered(page, BOOKINGS_MAX)
+    by_booking = {booking.id: booking for booking in (*own, *recovered)}
+    bookings = sorted(by_booking.values(), key=lambda booking: booking.created_at, reverse=True)
     events = {event for booking in bookings if (event := ids.parse_event_id(booking.event))}
     rows = await page.site.database.org(page.org.id).rows(BookedEvent, sql.pages.booked_events, list(events))
     by_id = {ids.format_event_id(event.id): event for event in rows}
@@ -176,12 +184,26 @@ async def _load_entries(page: PageRequest) -> list[BookingEntry]:
 
 async def _load_event(page: PageRequest) -> EventListing:
     """The event of the booking that the address names, so that refusals of a form appear in the org's own page."""
-    return await page.load_event(_event_id(page))
+    listing = await page.load_event(_event_id(page))
+    await act_for_owner(page, _booking_id(page))
+    return listing
+
+
+async def _load_org(page: PageRequest) -> None:
+    await page.load_org_of(_event_id(page))
+    await act_for_owner(page, _booking_id(page))
 
 
 def _event_id(page: PageRequest) -> bytes | None:
     booking = ids.parse_booking_id(_booking_id(page))
     return booking[0] if booking else None
+
+
+def _has_ticket(page: PageRequest, ticket: str) -> bool:
+    """Whether the ticket belongs to the booking that the address names. The same guest may have others, which this
+    browser has not recovered."""
+    parsed = ids.parse_ticket_id(ticket)
+    return parsed is not None and parsed[:2] == ids.parse_booking_id(_booking_id(page))
 
 
 async def _load_booking(page: PageRequest) -> BookingView:

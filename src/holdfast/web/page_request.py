@@ -34,13 +34,15 @@ FORM_SENDERS: Final = ("same-origin", "none")
 
 
 class PageRequest:
-    """`org` is the org whose page this is, once that is known."""
+    """`org` is the org whose page this is, once that is known. `owner` is the guest whose recovered booking the page is
+    about, if that is another guest than the browser's own."""
 
     def __init__(self, site: "Site", request: Request) -> None:
         self.site = site
         self.request = request
         self.session = new_session()
         self.org: Org | None = None
+        self.owner: str | None = None
         self._loaded_session: Session | None = None
         self._is_stale = False
         self._keyring: Keyring | None = None
@@ -91,11 +93,17 @@ class PageRequest:
 
     @property
     def customer(self) -> CustomerApi:
-        """The API, called as the user of this browser, in the org whose page it is."""
+        """The API, called as the user of this browser or as the owner of a recovered booking, in the org whose page it
+        is."""
         assert self.org is not None
-        api, user = self.site.api, self.session.user(self.org.id)
-        address = api.address(self.request.scope)
-        return CustomerApi(api, address, self.org.id, user, is_guest=self.is_guest)
+        user = self.owner or self.session.user(self.org.id)
+        is_guest = self.owner is not None or self.is_guest
+        return CustomerApi(self.site.api, self.address, self.org.id, user, is_guest=is_guest)
+
+    @property
+    def address(self) -> str:
+        """The client address that limits count."""
+        return self.site.api.address(self.request.scope)
 
     @property
     def is_guest(self) -> bool:

@@ -17,6 +17,7 @@ from holdfast.web.event_pages import event_routes
 from holdfast.web.page_problems import NOT_FOUND, PageError
 from holdfast.web.page_request import PageRequest
 from holdfast.web.paid_page import paid_route
+from holdfast.web.recovery_pages import recovery_routes
 from holdfast.web.sandbox_pages import sandbox_routes
 from holdfast.web.sign_in_pages import sign_in_routes
 from holdfast.web.site import Site
@@ -29,6 +30,7 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
     return [
         *event_routes(site),
         *booking_routes(site),
+        *recovery_routes(site),
         *sign_in_routes(site),
         *branding_routes(site),
         *stampede_routes(site),

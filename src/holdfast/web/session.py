@@ -1,5 +1,6 @@
 """Sessions: a browser is a guest with a signed cookie, or a customer whom the merchant's own site has identified."""
 
+import math
 import secrets
 import time
 from datetime import datetime
@@ -26,6 +27,8 @@ COOKIE_CHARS_MAX: Final = 3_800
 # A customer stays signed in long enough to pay, even if the token that brought them expires sooner.
 CUSTOMER_SECONDS: Final = 12 * 3600
 CUSTOMERS_MAX: Final = 10
+# How many mailboxes a browser can have proven to read, in all orgs together.
+RECOVERIES_MAX: Final = 5
 _ALGORITHM: Final = "HS256"
 _AUDIENCE: Final = "session"
 
@@ -35,14 +38,24 @@ class SignedInCustomer(Struct, frozen=True):
     until: int
 
 
+class Recovery(Struct, frozen=True):
+    """The browser has used a link that Holdfast mailed to this address, so it can see the bookings that guests had made
+    with the address by then. It cannot see later ones, because the browser may belong to somebody else."""
+
+    org: str
+    email: str
+    at: int
+
+
 class Session(Struct, frozen=True):
     """`customers` names the user that this browser is signed in as, by org id. `needed_until` is when the guest's last
-    event is over."""
+    event is over. `recoveries` come in the order in which they happened."""
 
     guest: str
     customers: dict[str, SignedInCustomer] = {}
     language: str | None = None
     needed_until: int = 0
+    recoveries: tuple[Recovery, ...] = ()
 
     def user(self, org: bytes) -> str:
         return self.customer(org) or f"guest-{self.guest}"
@@ -59,6 +72,19 @@ class Session(Struct, frozen=True):
         newest = dict(list(current.items())[-(CUSTOMERS_MAX - 1) :])
         signed_in = SignedInCustomer(user, now + CUSTOMER_SECONDS)
         return structs.replace(self, customers={**newest, ids.format_org_id(org): signed_in})
+
+    def recover(self, org: bytes, email: str, at: datetime) -> "Session":
+        """This session, with the bookings of an address. It forgets the oldest addresses when there are too many."""
+        recovery = Recovery(ids.format_org_id(org), email, math.ceil(at.timestamp()))
+        others = [each for each in self.recoveries if (each.org, each.email) != (recovery.org, email)]
+        return structs.replace(self, recoveries=(*others[-(RECOVERIES_MAX - 1) :], recovery))
+
+    def forget_recoveries(self, org: bytes) -> "Session":
+        forgotten = self.recoveries_in(org)
+        return structs.replace(self, recoveries=tuple(each for each in self.recoveries if each not in forgotten))
+
+    def recoveries_in(self, org: bytes) -> tuple[Recovery, ...]:
+        return tuple(recovery for recovery in self.recoveries if recovery.org == ids.format_org_id(org))
 
     def keep_until(self, at: datetime) -> "Session":
         """This session, with a booking for an event that ends at this time."""
@@ -91,14 +117,20 @@ def seconds_left(session: Session) -> int:
 
 
 def write_cookie(session: Session, secret: SecretValue) -> str:
-    """Sign the session. If the cookie would be too long, drop the orgs that the browser signed in to first."""
+    """Sign the session. If the cookie would be too long, drop the orgs that the browser signed in to first, then the
+    oldest recoveries. A buyer can repeat both."""
     now = int(time.time())
     claims = {"session": to_builtins(session), "aud": _AUDIENCE, "iat": now, "exp": now + seconds_left(session)}
     text = jwt.encode(claims, secret.value, algorithm=_ALGORITHM, headers={"kid": str(secret.number)})
-    if len(text) <= COOKIE_CHARS_MAX or not session.customers:
+    if len(text) <= COOKIE_CHARS_MAX or not (session.customers or session.recoveries):
         return text
-    newer = dict(list(session.customers.items())[1:])
-    return write_cookie(structs.replace(session, customers=newer), secret)
+    return write_cookie(_without_oldest(session), secret)
+
+
+def _without_oldest(session: Session) -> Session:
+    if session.customers:
+        return structs.replace(session, customers=dict(list(session.customers.items())[1:]))
+    return structs.replace(session, recoveries=session.recoveries[1:])
 
 
 def read_cookie(text: str, keyring: Keyring) -> Cookie | None:

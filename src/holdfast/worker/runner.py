@@ -12,6 +12,7 @@ from holdfast.engine import auditor
 from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
+from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expired
 from holdfast.notifications.relay import Relay
 from holdfast.notifications.smtp import Smtp
 from holdfast.notifications.webhook_channel import WebhookChannel
@@ -34,7 +35,8 @@ REAPER_SECONDS: Final = 1.0
 COMPLETER_SECONDS: Final = 5.0
 AUDITOR_SECONDS: Final = 15.0
 RELAY_SECONDS: Final = 0.25
-PAYMENTS_SECONDS: Final = 0.5
+QUEUES_SECONDS: Final = 0.5
+CLEANUP_SECONDS: Final = 60.0
 SANDBOX_SECONDS: Final = 0.25
 # The audit of a very large event takes minutes.
 AUDIT_SECONDS: Final = 600.0
@@ -77,6 +79,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
         # A pass only starts deliveries, so repeating it at once would find the same targets.
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
         *_make_payment_jobs(settings, database, engine, resources),
+        *_make_recovery_jobs(settings, database, resources),
     ]
 
 
@@ -125,7 +128,16 @@ def _make_payment_jobs(
     return jobs
 
 
+def _make_recovery_jobs(settings: Settings, database: db.Database, resources: AsyncExitStack) -> list[Job]:
+    """Without a mail server, there is still something to delete if there was one before."""
+    cleanup = Job(name="recovery_cleanup", run=partial(delete_expired, database), interval_seconds=CLEANUP_SECONDS)
+    if settings.smtp_url is None:
+        return [cleanup]
+    mailer = RecoveryMailer(database, Smtp(settings.smtp_url), settings.email_from, settings.public_url)
+    return [_make_queue_job("recovery", mailer.queue, resources), cleanup]
+
+
 def _make_queue_job(name: str, queue: FairQueue[Row], resources: AsyncExitStack) -> Job:
     resources.push_async_callback(queue.close)
     # A pass only starts work, so repeating it at once would find the same orgs.
-    return Job(name=name, run=queue.run_once, interval_seconds=PAYMENTS_SECONDS, drains=False)
+    return Job(name=name, run=queue.run_once, interval_seconds=QUEUES_SECONDS, drains=False)
