@@ -20,12 +20,15 @@ from holdfast.api.booking_handlers import PAGE_LINES_MAX
 from holdfast.core import event_schemas, quotas, seat_ranking, settlement
 from holdfast.engine import lane
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
+from holdfast.i18n.texts import translate
+from holdfast.notifications import recovery_mailer
 from holdfast.runtime import server
 from holdfast.runtime.settings import Settings
 from holdfast.tickets import keys, printer
-from holdfast.web import event_pages
+from holdfast.web import event_pages, recovery_pages, session
 
-LIMITS = Path(__file__).parents[2] / "docs" / "limits.md"
+DOCS = Path(__file__).parents[2] / "docs"
+LIMITS = DOCS / "limits.md"
 
 NUMBERS = {
     "events that have not ended": Settings().events_per_org,
@@ -81,6 +84,31 @@ def test_the_table_has_the_number_of_the_code(limit: str) -> None:
     rows = re.findall(rf"^\| {re.escape(limit)} \| (.+?) \|", LIMITS.read_text(), re.MULTILINE)
     assert len(rows) == 1
     assert re.search(rf"(?<![\d,]){NUMBERS[limit]:,}(?![\d,])", rows[0])
+
+
+RECOVERY_NUMBERS = {
+    "requests per hour, per client address and org": (recovery_pages.REQUESTS_PER_ADDRESS,),
+    "requests per hour, per org": (recovery_pages.REQUESTS_PER_ORG,),
+    "emails to one recipient, from all orgs together": (
+        recovery_mailer.EMAILS_PER_HOUR,
+        recovery_mailer.EMAILS_PER_DAY,
+    ),
+    "addresses that one browser can recover": (session.RECOVERIES_MAX,),
+}
+
+
+@pytest.mark.parametrize("limit", RECOVERY_NUMBERS)
+def test_the_table_about_recoveries_has_the_numbers_of_the_code(limit: str) -> None:
+    (row,) = re.findall(rf"^\| {re.escape(limit)} \| (.+?) \|", (DOCS / "pages.md").read_text(), re.MULTILINE)
+    assert re.findall(r"[\d,]*\d", row) == [f"{number:,}" for number in RECOVERY_NUMBERS[limit]]
+
+
+def test_pages_and_emails_promise_the_time_that_a_link_has() -> None:
+    minutes = recovery_mailer.LINK_SECONDS // 60
+    assert f"expires after {minutes} minutes" in (DOCS / "pages.md").read_text()
+    for language, words in {"en": f"after {minutes} minutes", "es": f"a los {minutes} minutos"}.items():
+        assert words in translate(language, "page.recover.why")
+        assert words in translate(language, "page.recover.dead_text")
 
 
 def test_the_quotas_of_the_settings_are_those_of_the_engine() -> None:
