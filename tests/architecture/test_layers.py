@@ -34,7 +34,7 @@ LAYERS = {
     "web": {"core", "sql", "runtime", "live", "i18n", "payments", "tickets", "api", "demo"},
 }
 # These start processes, so they import everything.
-ENTRY_POINTS = re.compile(r"holdfast\.(__main__|runtime\.(asgi|cli|cli_database|cli_keys|cli_orgs|server))")
+ENTRY_POINTS = re.compile(r"holdfast\.(__main__|runtime\.(asgi|cli|cli_database|cli_keys|cli_orgs|cli_reap|server))")
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.
 PASSED_IN_STATEMENT = "sql.engine.lock_if_free"

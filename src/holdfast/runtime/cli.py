@@ -24,6 +24,7 @@ from holdfast.runtime.cli_database import (
 )
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
+from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import is_port_free
@@ -117,6 +118,9 @@ def audit(data: DataFolder = None) -> None:
     events, findings = run_with_database(data, audit_all)
     typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not findings, "events": events, "findings": findings})))
     raise typer.Exit(1 if findings else 0)
+
+
+app.command()(reap)
 
 
 @app.command()

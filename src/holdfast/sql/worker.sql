@@ -14,6 +14,24 @@ WHERE event.id > $2 AND event.id <> ALL ($3::uuid[]) AND (EXISTS (
 ))
 ORDER BY event.id LIMIT $1
 
+-- name: events_to_reap
+-- What sweeps would end in :event, or in every event if it is null: due holds with their units and, in an event that has
+-- ended, other bookings that end with it.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT event.id, event.title, due.holds AS due_holds, due.units AS due_units, ending.bookings AS ending_bookings
+FROM clock CROSS JOIN event CROSS JOIN LATERAL (
+    SELECT count(DISTINCT booking.id) AS holds, coalesce(sum(line.quantity), 0)::bigint AS units
+    FROM booking JOIN line ON line.event_id = booking.event_id AND line.booking_id = booking.id
+    WHERE booking.event_id = event.id AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
+) AS due CROSS JOIN LATERAL (
+    SELECT count(*) AS bookings FROM booking
+    WHERE booking.event_id = event.id AND event.status IN ({{ended}}) AND booking.status IN ({{live}})
+      AND (event.status, booking.status) IN ({{endings}})
+      AND NOT (booking.status IN ({{timed}}) AND booking.expires_at <= clock.at)
+) AS ending
+WHERE (:event::uuid IS NULL OR event.id = :event) AND due.holds + ending.bookings > 0
+ORDER BY event.id
+
 -- name: events_to_audit
 -- Events whose journal has grown since their last audit, the longest waiting first.
 SELECT event.id FROM event LEFT JOIN audit ON audit.event_id = event.id
