@@ -72,6 +72,7 @@ BUYERS: Final = row(admin=within_org(200), sales=within_org(200), customer=own_o
 
 TABLE: Final[dict[str, Row]] = {
     "place_hold": row(admin=within_org(201), sales=within_org(201), customer=within_org(201)),
+    "export_bookings": SELLERS,
     "get_booking": row(admin=within_org(200), sales=within_org(200), review=within_org(200), customer=own_only(200)),
     "extend_booking": BUYERS,
     "confirm_booking": SELLERS,

@@ -696,6 +696,7 @@ MALFORMED_QUERIES: Final = {
 }
 
 MALFORMED_QUERIES_BY_OPERATION: Final = {
+    "export_bookings": {"status_unknown": "status=paid", "status_in_other_case": "status=Held"},
     "list_events": {
         "status_unknown": "status=open",
         "status_of_a_booking": "status=held",

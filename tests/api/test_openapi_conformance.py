@@ -133,6 +133,7 @@ SUCCESSES: Final[dict[str, SuccessCall]] = {
         client.post(f"/v1/bookings/{booking}/confirm") and client.post(f"/v1/bookings/{booking}/refund")
     ),
     "list_bookings": lambda client, event, _: client.get("/v1/bookings", params={"event": event}),
+    "export_bookings": lambda client, event, _: client.get(f"/v1/events/{event}/bookings.csv"),
     "get_availability": lambda client, event, _: client.get(f"/v1/events/{event}/availability"),
     "get_seats": lambda client, event, _: client.get(f"/v1/events/{event}/seats"),
     "list_changes": lambda client, event, _: client.get(f"/v1/events/{event}/changes"),

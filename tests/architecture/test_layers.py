@@ -30,7 +30,7 @@ LAYERS = {
     "notifications": {"core", "sql", "runtime", "engine", "i18n", "tickets"},
     "demo": {"core", "sql", "runtime", "engine"},
     "worker": {"core", "sql", "runtime", "engine", *SERVICES},
-    "api": {"core", "sql", "runtime", "engine", "live", *SERVICES},
+    "api": {"core", "sql", "runtime", "engine", "live", "i18n", *SERVICES},
     "web": {"core", "sql", "runtime", "live", "i18n", "payments", "tickets", "api", "demo"},
 }
 # These start processes, so they import everything.

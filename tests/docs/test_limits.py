@@ -8,6 +8,7 @@ import pytest
 from holdfast.api import (
     app,
     body_reader,
+    booking_export,
     booking_schemas,
     call,
     connection_guard,
@@ -72,6 +73,7 @@ NUMBERS = {
     "extra room in both, for commands about money": lane.RESERVE,
     "seconds that a command waits for a locked event": int(lane.LOCKED_SECONDS),
     "lines on a page of bookings": PAGE_LINES_MAX,
+    "bookings that a CSV export reads at a time": booking_export.PAGE_BOOKINGS_MAX,
     "events on a list for buyers": event_pages.EVENTS_MAX,
     "characters of an address on tickets, in emails and on pages": VENUE_ADDRESS_MAX,
     "PDFs in progress or queued, per process": printer.QUEUE_MAX,

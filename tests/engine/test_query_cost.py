@@ -323,6 +323,21 @@ def test_reads_of_due_holds_touch_as_few_pages_in_an_event_of_100000_bookings_as
     assert _find_growth(full_database.reads[planned, SMALL], full_database.reads[planned, LARGE], by=1.5) == {}
 
 
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_page_of_an_export_reads_no_bookings_but_its_own(full_database: FullDatabase, mode: str) -> None:
+    limit, after = 200, b"\x80" + bytes(15)
+    page = sql.reads.bookings_of_event(event=full_database.large.id, after=after, limit=limit, lines_max=1_000)
+
+    async def explain() -> dict[str, Any]:
+        async with connection_to(full_database.url) as connection:
+            await connection.execute(f"SET plan_cache_mode = {mode}")
+            return await Planner(connection).explain("page", page[0], page[1:])
+
+    scans = [node for node in _nodes(asyncio.run(explain())) if node.get("Relation Name") == "booking"]
+    # Once to find each booking, and once to read it.
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 2 * limit
+
+
 def _find_growth(before: Costs, after: Costs, by: float) -> dict[str, tuple[int, int]]:
     """The statements that touch more than `by` times as many pages as before, with a margin of 8 pages."""
     pages = {name: (before[name].pages, after[name].pages) for name in after}

@@ -197,6 +197,7 @@ def make_services(settings: Settings, pool: db.Pool, engine: Engine, task_health
         live_events=LiveEventCache(database),
         task_health=task_health or TaskHealth(),
         client_hasher=ClientHasher(database),
+        export_turn=asyncio.Lock(),
     )
 
 

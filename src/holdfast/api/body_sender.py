@@ -5,7 +5,7 @@ megabytes at once, all other requests would wait for the copy, and clients that 
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Final
 
 import structlog
@@ -19,6 +19,9 @@ PIECE_BYTES: Final = 256 * 1024
 # A client has this long for each piece. A body stays in memory until its client has read it.
 PIECE_SECONDS: Final = 30.0
 
+# The parts of a body, which may be made while others are sent.
+Body = Iterable[bytes] | AsyncIterable[bytes]
+
 
 class BodySender:
     """Sends the large bodies of one process. Bodies take turns, so other work runs between any two pieces, however many
@@ -27,22 +30,17 @@ class BodySender:
     def __init__(self) -> None:
         self._turns = Turns()
 
-    async def send(self, body: Iterable[bytes], receive: Receive, send: Send, *, more_body: bool = False) -> None:
+    async def send(self, body: Body, receive: Receive, send: Send, *, more_body: bool = False) -> None:
         """Send the body, or a part of it if there is more, at the pace of its client. Stop if the client is too slow,
         or disconnects: the server would accept the other pieces and log an error for each."""
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            for piece in _cut(body):
+            async for piece in _cut(body):
                 await self._turns.take()
-                if disconnect.done():
+                if disconnect.done() or not await _send_piece(piece, send):
                     return
-                async with asyncio.timeout(PIECE_SECONDS):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
             if not more_body:
                 await send({"type": "http.response.body", "body": b""})
-        except TimeoutError:
-            # The server closes the connection, because the body is not complete.
-            log.info("response_not_read", piece_seconds=PIECE_SECONDS)
         finally:
             disconnect.cancel()
 
@@ -64,10 +62,31 @@ class PacedSend:
             await self._sender.send((body,), self._receive, self._send, more_body=more_body)
 
 
-def _cut(body: Iterable[bytes]) -> Iterator[bytes]:
-    for part in body:
+async def _cut(body: Body) -> AsyncIterator[bytes]:
+    async for part in _parts(body):
         for start in range(0, len(part), PIECE_BYTES):
             yield part[start : start + PIECE_BYTES]
+
+
+async def _parts(body: Body) -> AsyncIterator[bytes]:
+    if isinstance(body, AsyncIterable):
+        async for part in body:
+            yield part
+    else:
+        for part in body:
+            yield part
+
+
+async def _send_piece(piece: bytes, send: Send) -> bool:
+    """Returns whether the client has read enough to be sent more."""
+    try:
+        async with asyncio.timeout(PIECE_SECONDS):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except TimeoutError:
+        # The server closes the connection, because the body is not complete.
+        log.info("response_not_read", piece_seconds=PIECE_SECONDS)
+        return False
+    return True
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

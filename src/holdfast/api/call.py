@@ -1,7 +1,8 @@
 """What a handler gets and returns, and how an operation of the API is declared."""
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
@@ -43,6 +44,8 @@ class Services(Struct, frozen=True):
     live_events: LiveEventCache
     task_health: TaskHealth
     client_hasher: ClientHasher
+    # Held while a page of an export is read.
+    export_turn: asyncio.Lock
 
 
 class Resource(Enum):
@@ -106,10 +109,16 @@ class Call(Struct, frozen=True):
         return parsed
 
 
+class StreamedBody(Struct, frozen=True):
+    """A body that is made while it is sent, so that it never is in memory as a whole. Its length is not known."""
+
+    parts: AsyncIterator[bytes]
+
+
 class ApiResponse(Struct, Generic[Content], frozen=True):
     """`body` is the content itself or its encoded bytes, in one or several parts."""
 
-    body: Content | bytes | tuple[bytes, ...]
+    body: Content | bytes | tuple[bytes, ...] | StreamedBody
     status: int = 200
     headers: tuple[Header, ...] = ()
     content_type: bytes = b"application/json"
@@ -117,7 +126,7 @@ class ApiResponse(Struct, Generic[Content], frozen=True):
     @property
     def content(self) -> Content:
         """The content of a response that is not encoded yet."""
-        assert not isinstance(self.body, bytes | tuple)
+        assert not isinstance(self.body, bytes | tuple | StreamedBody)
         return self.body
 
 

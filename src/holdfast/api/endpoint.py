@@ -14,7 +14,7 @@ from holdfast.api.access import Access
 from holdfast.api.auth import Caller
 from holdfast.api.body_reader import STRANGERS_BYTES_MAX, BodyReader, UnreadBodyError, content_length
 from holdfast.api.body_sender import PIECE_BYTES, BodySender
-from holdfast.api.call import ApiResponse, Call, Handler, Header, Operation, Services
+from holdfast.api.call import ApiResponse, Call, Handler, Header, Operation, Services, StreamedBody
 from holdfast.api.client_address import client_address
 from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
@@ -100,6 +100,10 @@ class Endpoint:
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
             response = close_unread(problem(Refused(Refusal.INTERNAL)), scope)
+        if isinstance(response.body, StreamedBody):
+            await send_start(send, response, None, self._cache_headers(scope))
+            await self._stream(response.body, receive, send)
+            return
         body = encode_body(response)
         if len(body) == 1 and len(body[0]) <= PIECE_BYTES:
             await send_start(send, response, len(body[0]), self._cache_headers(scope))
@@ -107,6 +111,14 @@ class Endpoint:
         else:
             await send_start(send, response, sum(map(len, body)), self._cache_headers(scope))
             await self._limits.body_sender.send(body, receive, send)
+
+    async def _stream(self, body: StreamedBody, receive: Receive, send: Send) -> None:
+        """The status is on its way, so an error can only leave the body incomplete. The server then closes the
+        connection, and the client notices that the last chunk is missing."""
+        try:
+            await self._limits.body_sender.send(body.parts, receive, send)
+        except Exception:
+            log.exception("response_cut_off", operation=self._operation.name)
 
     def _cache_headers(self, scope: Scope) -> tuple[Header, ...]:
         if not self._is_public:
@@ -203,18 +215,18 @@ async def send_response(send: Send, response: ApiResponse[object], *headers: Hea
 
 def encode_body(response: ApiResponse[object]) -> tuple[bytes, ...]:
     body = response.body
+    assert not isinstance(body, StreamedBody)
     if isinstance(body, tuple):
         return body
     return (body if isinstance(body, bytes) else _encode(body),)
 
 
-async def send_start(send: Send, response: ApiResponse[object], length: int, headers: tuple[Header, ...]) -> None:
-    all_headers = [
-        (b"content-type", response.content_type),
-        (b"content-length", str(length).encode()),
-        *headers,
-        *response.headers,
-    ]
+async def send_start(
+    send: Send, response: ApiResponse[object], length: int | None, headers: tuple[Header, ...]
+) -> None:
+    all_headers = [(b"content-type", response.content_type), *headers, *response.headers]
+    if length is not None:
+        all_headers.append((b"content-length", str(length).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": all_headers})
 
 

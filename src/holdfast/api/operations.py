@@ -4,6 +4,7 @@ from typing import Final
 
 from msgspec import structs
 
+from holdfast.api import booking_export
 from holdfast.api import booking_handlers as bookings
 from holdfast.api import customer_token_handlers as customer_tokens
 from holdfast.api import event_handlers as events
@@ -77,6 +78,11 @@ _BOOKINGS: Final = (
     Operation(
         "GET", "/v1/bookings", bookings.list_bookings, Access.READERS, Resource.ORG,
         "List bookings, newest first. Customers see their own.",
+    ),
+    Operation(
+        "GET", "/v1/events/{id}/bookings.csv", booking_export.export_bookings, Access.SALES, Resource.EVENT,
+        "Download all bookings of an event as CSV, oldest first. Amounts are decimal numbers.",
+        response_media_types=("text/csv",),
     ),
     Operation("GET", "/v1/bookings/{id}", bookings.get_booking, Access.READERS, Resource.BOOKING, "Get a booking."),
     Operation(

@@ -212,6 +212,10 @@ class BookingsQuery(RequestModel, frozen=True):
     after: Cursor | None = None
 
 
+class ExportQuery(RequestModel, frozen=True):
+    status: Status | None = None
+
+
 class JournalQuery(RequestModel, frozen=True):
     after: SequenceNumber = 0
     limit: Limit = 200

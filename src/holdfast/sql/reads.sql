@@ -188,6 +188,36 @@ FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fi
 WHERE booking.lines_before < :lines_max
 ORDER BY booking.id DESC
 
+-- name: bookings_of_event
+-- Oldest first, after the booking :after: up to :limit bookings, and no more than have :lines_max lines, but at least one.
+-- Without their details, which may be large.
+--
+-- Each booking finds the next one by its key. Without statistics, PostgreSQL would take any event for a small one, and sort
+-- everything that is left of it for each page.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+page (id, position) AS (
+    VALUES (:after::uuid, 0)
+    UNION ALL
+    SELECT next.id, page.position + 1 FROM page CROSS JOIN LATERAL (
+        SELECT booking.id FROM booking WHERE booking.event_id = :event AND booking.id > page.id
+        ORDER BY booking.event_id, booking.id LIMIT 1
+    ) AS next
+    WHERE page.position < :limit
+),
+counted AS MATERIALIZED (
+    SELECT booking.*, sum(line.count) OVER (ORDER BY page.position) - line.count AS lines_before
+    FROM page CROSS JOIN LATERAL (
+        SELECT * FROM booking WHERE booking.event_id = :event AND booking.id = page.id LIMIT 1
+    ) AS booking CROSS JOIN LATERAL (
+        SELECT count(*) FROM line WHERE line.event_id = booking.event_id AND line.booking_id = booking.id
+    ) AS line
+    WHERE page.position > 0
+)
+SELECT clock.at AS now, to_json(fields) AS booking, {{booking_items}} AS items
+FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
+WHERE booking.lines_before < :lines_max
+ORDER BY booking.id
+
 -- name: unpaid_units_elsewhere
 -- The unpaid units of an address in all events of the org but :event, and how many it may have. `load_clients` counts the
 -- same in one event.
