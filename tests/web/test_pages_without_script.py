@@ -156,6 +156,44 @@ def test_only_the_browser_that_made_a_booking_can_see_it(
     assert expect_ok(admin.get(f"/v1/bookings/{_id(booking)}"))["status"] == "confirmed"
 
 
+def test_the_details_of_an_event_are_in_the_language_of_the_reader(
+    admin: httpx.Client, buyer: httpx.Client, spanish_buyer: httpx.Client
+) -> None:
+    details = {
+        "address": "1 Main St",
+        "dress_code": "<b>black</b> tie",
+        "season": 2027,
+        "altitude": 12500,
+        "rating": 4.5678,
+        "balance": -3,
+        "parking": True,
+        "sitting": False,
+        "stars": 10**400,
+        "size": 1.25e-300,
+        "tags": ["hidden"],
+        "map": {"hidden": 1},
+        "nothing": None,
+    }
+    event = publish_event(admin, example_event(title="With details", details=details))
+    texts = {
+        buyer: ["Altitude: 12,500", "Rating: 4.5678", "Parking: Yes", "Sitting: No"],
+        spanish_buyer: ["Altitude: 12.500", "Rating: 4,5678", "Parking: Sí", "Sitting: No"],
+    }
+    for reader, expected in texts.items():
+        page = get_page(reader, f"/e/{event}")
+        for text in (
+            "Dress code: <b>black</b> tie",
+            "Season: 2027",
+            "Balance: -3",
+            "Stars: 1E+400",
+            "Size: 1.25E-300",
+            *expected,
+        ):
+            assert text in page.text, text
+        for absent in ("idden", "Tags", "Map:", "Nothing", "Address:"):
+            assert absent not in page.text, absent
+
+
 def test_a_buyer_without_script_can_buy_tickets(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     event = publish_event(
         admin, example_event(title="All the way", details={"address": "1 Main St", "doors_open": "at seven"})

@@ -1,13 +1,13 @@
 """Formats money, times and long texts for readers of each supported language."""
 
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from babel import Locale
 from babel.dates import format_date, format_time, get_timezone_name
-from babel.numbers import format_currency, get_currency_symbol
+from babel.numbers import format_currency, format_decimal, get_currency_symbol
 
 from holdfast.i18n.languages import language_of
 
@@ -22,6 +22,12 @@ _MINOR_DIGITS: Final = {
 
 # An address is free text of any length. Tickets, emails and pages show this much of it.
 VENUE_ADDRESS_MAX: Final = 300
+
+# Numbers outside of these bounds have too many digits to write out.
+_WRITTEN_OUT_MIN, _WRITTEN_OUT_MAX = 1e-6, 1e15
+_SIX_DIGITS: Final = Context(prec=6)
+# A number of four digits may be a year, so only larger ones have their thousands separated.
+_GROUPED_MIN: Final = 10_000
 
 
 def minor_digits(currency: str) -> int:
@@ -38,6 +44,15 @@ def _money_pattern(currency: str, digits: int, locale: Locale) -> str:
     """The language's pattern with the currency's own digits, and a space between letters and the number."""
     pattern: str = locale.currency_formats["standard"].pattern.replace(".00", f".{'0' * digits}" if digits else "")
     return pattern.replace("¤#", "¤\u00a0#") if get_currency_symbol(currency, locale)[-1].isalpha() else pattern
+
+
+def format_detail_number(value: float, language: str) -> str:
+    """A number in the details of an event, with all of its digits. Only the merchant knows what it counts."""
+    if value and not _WRITTEN_OUT_MIN <= abs(value) < _WRITTEN_OUT_MAX:
+        return str(_SIX_DIGITS.create_decimal(value).normalize())
+    locale = Locale(language_of(language))
+    is_grouped = abs(value) >= _GROUPED_MIN
+    return format_decimal(value, locale=locale, decimal_quantization=False, group_separator=is_grouped)
 
 
 def format_moment(at: datetime, timezone: str, language: str) -> str:

@@ -134,7 +134,7 @@ async def _event_page(
     held = next((booking for booking in bookings if booking.status is Status.HELD), None)
     return await page.render_rows(
         "event.html",
-        sum(len(pool.tariffs) for pool in event.pools),
+        sum(len(pool.tariffs) for pool in event.pools) + len(event.details),
         status,
         listing=listing,
         event=event,

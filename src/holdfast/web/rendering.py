@@ -14,7 +14,7 @@ from msgspec import json
 
 from holdfast.api.branding import logo_path
 from holdfast.core.states import Status
-from holdfast.i18n.formatting import format_moment, format_money, in_zone
+from holdfast.i18n.formatting import format_detail_number, format_moment, format_money, in_zone
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
@@ -59,6 +59,7 @@ def compile_templates() -> None:
 # Babel takes most of the time of a page that lists events, and the same prices and dates occur again and again.
 page_money: Final = lru_cache(FORMATTED_MAX)(format_money)
 _moment: Final = lru_cache(FORMATTED_MAX)(format_moment)
+_detail_number: Final = lru_cache(FORMATTED_MAX)(format_detail_number)
 
 
 @lru_cache(FORMATTED_MAX)
@@ -86,6 +87,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         day=lambda at, zone, pattern: _day(at, zone, pattern, language),
         clock=lambda at, zone: _clock(at, zone, language),
         number=lambda count: _number(count, language),
+        detail_number=lambda value: _detail_number(value, language),
         asset=ASSETS.url,
         icon=_icon,
         logo_path=logo_path,
