@@ -10,8 +10,9 @@ from typing import Any
 import uvloop
 
 from holdfast.core.commands import Accepted, PlaceHold, PoolItem
-from holdfast.core.event_schemas import EventNew, PoolNew, TariffNew
+from holdfast.core.event_schemas import EventNew
 from holdfast.core.states import EventStatus
+from holdfast.core.stock_schemas import PoolNew, TariffNew
 from holdfast.engine.engine import Engine
 from holdfast.engine.event_editor import create_event, set_status
 from holdfast.runtime import db, ids

@@ -65,7 +65,8 @@ def hold(client: httpx.Client, event: str, **body: Any) -> dict[str, Any]:
 
 def test_a_row_has_everything_that_staff_need_to_know_about_a_booking(admin: httpx.Client, event: str) -> None:
     items = [{"seat": "A-1"}, {"seat": "A-2"}, {"pool": "standing", "tariff": "child", "quantity": 3}]
-    booking = hold(admin, event, user="ada", email="ada@example.com", items=items)
+    contact = {"name": "Ada", "email": "ada@example.com", "phone": "+441632960961"}
+    booking = hold(admin, event, user="ada", contact=contact, items=items)
     expect_ok(admin.post(f"/v1/bookings/{booking['id']}/confirm"))
     (row,) = read_csv(download(admin, event))
     assert row == {
@@ -73,7 +74,9 @@ def test_a_row_has_everything_that_staff_need_to_know_about_a_booking(admin: htt
         "id": booking["id"],
         "status": "confirmed",
         "user": "ada",
+        "name": "Ada",
         "email": "ada@example.com",
+        "phone": "'+441632960961",
         "items": "A-1 (full); A-2 (full); 3 x standing (child)",
         "units": "5",
         "subtotal": "81.00",

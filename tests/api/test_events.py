@@ -26,6 +26,9 @@ POLICY_FIELDS: Final = {
     "one_booking_per_user",
     "confirm_at_once",
     "avoid_orphans",
+    "min_units",
+    "max_units",
+    "box_office",
     "max_unpaid_units_per_user",
     "max_unpaid_units_per_address",
     "cooldown_after_expired",
@@ -142,17 +145,23 @@ def test_a_pool_without_tariffs_is_free(admin: httpx.Client) -> None:
 
 # The policies that each kind of business depends on. The preset chooses the others freely.
 PRESETS: Final[dict[str, Body]] = {
-    "shift": {"hold_seconds": 180, "review": "manual", "one_booking_per_user": True, "confirm_at_once": False},
-    "show": {"hold_seconds": 600, "review": "none", "one_booking_per_user": False, "confirm_at_once": False},
-    "arena": {"hold_seconds": 900, "extend_seconds": 300, "review": "none", "confirm_at_once": False},
-    "registration": {"confirm_at_once": True, "one_booking_per_user": True},
-    "experience": {"hold_seconds": 900, "review": "none", "one_booking_per_user": False, "confirm_at_once": False},
+    "shift": {
+        "hold_seconds": 180,
+        "extend_seconds": 0,
+        "review": "manual",
+        "max_units_per_user": 1,
+        "one_booking_per_user": True,
+    },
+    "show": {"hold_seconds": 600, "max_hold_seconds": 900, "review": "none", "one_booking_per_user": False},
+    "arena": {"hold_seconds": 900, "extend_seconds": 300, "max_hold_seconds": 1200, "review": "none"},
+    "registration": {"confirm_at_once": True, "max_units_per_user": 1, "one_booking_per_user": True},
+    "experience": {"hold_seconds": 900, "max_hold_seconds": 1200, "review": "none", "one_booking_per_user": False},
 }
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_sets_the_policy_of_its_business(admin: httpx.Client, preset: str) -> None:
-    event = create_event(admin, example_event(preset=preset))
+    event = create_event(admin, example_event(preset=preset, pools=one_pool(capacity=3)))
     assert event["preset"] == preset
     assert set(event["policy"]) == POLICY_FIELDS
     assert {name: event["policy"][name] for name in PRESETS[preset]} == PRESETS[preset]
@@ -160,14 +169,15 @@ def test_a_preset_sets_the_policy_of_its_business(admin: httpx.Client, preset: s
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_policy_overrides_its_preset_field_by_field(admin: httpx.Client, preset: str) -> None:
-    default = create_event(admin, example_event(preset=preset))["policy"]
+    default = create_event(admin, example_event(preset=preset, pools=one_pool(capacity=3)))["policy"]
     own = {
         "hold_seconds": 7,
         "max_units_per_user": 3,
         "avoid_orphans": not default["avoid_orphans"],
         "confirm_at_once": not default["confirm_at_once"],
     }
-    assert create_event(admin, example_event(preset=preset, policy=own))["policy"] == {**default, **own}
+    event = create_event(admin, example_event(preset=preset, policy=own, pools=one_pool(capacity=3)))
+    assert event["policy"] == {**default, **own}
 
 
 def test_a_limit_of_a_preset_can_be_removed(admin: httpx.Client) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.booking_handlers import PAGE_LINES_MAX
 from holdfast.api.event_handlers import EVENTS_PAGE_BYTES, JOURNAL_PAGE_BYTES
-from holdfast.core.event_schemas import TARIFFS_MAX
+from holdfast.core.stock_schemas import TARIFFS_MAX
 from tests.support.harness import Org, Server, example_event, post_hold, publish_event, query
 
 SEATS = 2_500

@@ -9,8 +9,8 @@ from holdfast.api.call import Operation, Tag
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.webhook_endpoint_handlers import KINDS
-from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal
+from holdfast.core.request_types import RequestModel
 
 DOCUMENT: Final[dict[str, Any]] = json.decode(openapi_document(OPERATIONS))
 DESCRIBED: Final = [operation for methods in DOCUMENT["paths"].values() for operation in methods.values()]

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.event_schemas import POOLS_MAX, TARIFFS_MAX
 from holdfast.core.quotas import KEYS_MAX
 from holdfast.core.refusals import RefusedError
+from holdfast.core.stock_schemas import POOLS_MAX, TARIFFS_MAX
 from holdfast.runtime import db, ids
 from holdfast.runtime.credentials import Role, create_key
 from holdfast.tickets import keys as ticket_keys

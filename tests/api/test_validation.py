@@ -13,8 +13,9 @@ from holdfast.api.booking_schemas import HoldNew
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.requests import BookingsQuery, CustomerTokenNew, OrgChange, PaymentNew, TransferNew
 from holdfast.api.validation import NOT_VALID, TIME, invalid_body, invalid_query
-from holdfast.core.event_schemas import EventChange, EventNew, RequestModel
+from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.refusals import Refusal, Refused, RefusedError
+from holdfast.core.request_types import RequestModel
 
 CODE: Final = "may contain only letters, digits and _ . : -, at most 64 of them, and must start with a letter or digit"
 # Terms that only make sense to somebody who knows our decoder.

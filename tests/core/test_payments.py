@@ -15,7 +15,7 @@ from holdfast.core.decide import end_bookings, expire_due
 from holdfast.core.event_state import EventState
 from holdfast.core.layout import Layout
 from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResult, PaymentStatus
-from holdfast.core.policy import Policy
+from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal
 from holdfast.core.settlement import PAYMENTS_MAX
@@ -699,14 +699,19 @@ def test_a_started_payment_has_the_price_of_the_booking_and_is_not_captured() ->
     started = expect_payment(state, pay_command("payment", return_url="https://shop.example/"))
     assert (started.status, started.outcome, started.captured_at) == (PaymentStatus.STARTED, None, None)
     assert (started.amount, started.currency, started.return_url) == (3000, "EUR", "https://shop.example/")
-    assert [entry.kind for entry in state.entries] == ["payment.started"]
+    assert [entry.kind for entry in state.entries] == ["extended", "payment.started"]
 
 
-def test_starting_a_payment_extends_the_hold_once() -> None:
+def test_starting_a_payment_extends_the_hold_from_its_deadline_and_only_once() -> None:
     state = make_event_state(example_layout(policy=Policy(extend_seconds=900)), [booking_with(Status.HELD)])
-    assert expect_accepted(state, pay_command("one")).booking.expires_at == seconds_from_now(900)
+    assert expect_accepted(state, pay_command("one")).booking.expires_at == seconds_from_now(540 + 900)
     state = make_event_state(state.layout, state.bookings.values(), now=seconds_from_now(60))
-    assert expect_accepted(state, pay_command("two")).booking.expires_at == seconds_from_now(900)
+    assert expect_accepted(state, pay_command("two")).booking.expires_at == seconds_from_now(540 + 900)
+
+
+def test_starting_a_payment_gives_no_more_time_if_the_event_gives_none() -> None:
+    state = make_event_state(example_layout(policy=PRESETS["shift"]), [booking_with(Status.HELD)])
+    assert expect_accepted(state, pay_command("one")).booking.expires_at == seconds_from_now(540)
 
 
 def test_starting_a_payment_never_extends_a_hold_past_its_maximum() -> None:

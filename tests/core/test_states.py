@@ -294,7 +294,7 @@ def test_a_hold_lasts_until_the_last_microsecond_before_its_deadline() -> None:
 def test_the_seat_of_a_due_hold_is_free_at_once() -> None:
     due = make_booking("late", Status.HELD, seat_line("A-1"), expires_at=seconds_from_now(-1))
     state = make_event_state(bookings=[due])
-    outcomes = decide(state, [act_command("late", Verb.CONFIRM), place_command("next", SeatItem("A-1"))])
+    outcomes = decide(state, [act_command("late", Verb.EXTEND), place_command("next", SeatItem("A-1"))])
     assert isinstance(outcomes[1], Accepted)
     assert [entry.kind for entry in state.entries] == ["expired", "held"]
     assert held_and_sold(state, STALLS) == (1, 0)

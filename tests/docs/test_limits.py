@@ -18,7 +18,7 @@ from holdfast.api import (
     webhook_endpoint_handlers,
 )
 from holdfast.api.booking_handlers import PAGE_LINES_MAX
-from holdfast.core import event_schemas, quotas, seat_ranking, settlement
+from holdfast.core import buyer_form, event_schemas, quotas, request_types, seat_ranking, settlement, stock_schemas
 from holdfast.engine import lane
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
 from holdfast.i18n.texts import translate
@@ -37,12 +37,16 @@ NUMBERS = {
     "valid secret keys": quotas.KEYS_MAX,
     "webhook endpoints": webhook_endpoint_handlers.ENDPOINTS_MAX,
     "origins that may embed its pages": requests.ORIGINS_MAX,
-    "seats": event_schemas.SEATS_MAX,
-    "pools": event_schemas.POOLS_MAX,
-    "bytes of a seat's label": event_schemas.LABEL_BYTES_MAX,
-    "bytes of the name of a row": event_schemas.ROW_BYTES_MAX,
+    "seats": stock_schemas.SEATS_MAX,
+    "pools": stock_schemas.POOLS_MAX,
+    "bytes of a seat's label": request_types.LABEL_BYTES_MAX,
+    "bytes of the name of a row": stock_schemas.ROW_BYTES_MAX,
     "seats to block, or to put back on sale, in one request": event_schemas.BLOCKED_AT_ONCE_MAX,
-    "tariffs in all pools together": event_schemas.TARIFFS_MAX,
+    "tariffs in all pools together": stock_schemas.TARIFFS_MAX,
+    "questions": event_schemas.QUESTIONS_MAX,
+    "choices of a question": event_schemas.CHOICES_MAX,
+    "characters of an answer": buyer_form.ANSWER_LENGTH_MAX,
+    "size of all answers as JSON": buyer_form.ANSWERS_BYTES_MAX // 1024,
     "ticket keys in its lifetime": keys.KEYS_MAX,
     "units": booking_schemas.UNITS_MAX,
     "seats in one request for the best available seats": seat_ranking.BEST_SEATS_MAX,
@@ -51,8 +55,8 @@ NUMBERS = {
     "size of a body": call.BODY_BYTES_MAX // 1024**2,
     "unfinished bodies in memory, per process": body_reader.BUFFERED_BYTES_MAX // 1024**2,
     "time for sending a body": int(body_reader.BODY_SECONDS),
-    "size of `details` as JSON": event_schemas.DETAILS_BYTES_MAX // 1024,
-    "depth of `details`": event_schemas.DETAILS_LEVELS_MAX,
+    "size of `details` as JSON": request_types.DETAILS_BYTES_MAX // 1024,
+    "depth of `details`": request_types.DETAILS_LEVELS_MAX,
     "size of a query string": endpoint.QUERY_BYTES_MAX // 1024,
     "size of all headers together": server.HEADER_BYTES_MAX // 1024,
     "size of a page of the journal or of changes": event_handlers.JOURNAL_PAGE_BYTES // 1024,

@@ -32,9 +32,10 @@ from holdfast.core.commands import (
     SeatItem,
 )
 from holdfast.core.decide import Outcome
-from holdfast.core.event_schemas import EventChange, EventNew, PolicyChange, PoolChange, PoolNew, SeatGrid, TariffNew
+from holdfast.core.event_schemas import EventChange, EventNew, PolicyChange
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.states import EventStatus, Verb
+from holdfast.core.stock_schemas import PoolChange, PoolNew, SeatGrid, TariffNew
 from holdfast.engine import event_editor
 from holdfast.engine.auditor import audit_event
 from holdfast.engine.engine import Engine
@@ -45,6 +46,7 @@ from holdfast.worker.reaper import Reaper
 from tests.support.flaky_proxy import Cut, FlakyProxy
 from tests.support.harness import IS_LONG, fresh_database
 from tests.support.reference_model import (
+    EVENT_START,
     FLOOR_CAPACITY,
     LABELS,
     NUMBERS,
@@ -77,6 +79,7 @@ class Order(Struct, frozen=True):
     user: str
     items: tuple[SeatItem | PoolItem, ...] = ()
     best_available: BestSeats | None = None
+    staff: bool = True
 
 
 class ActionRequest(Struct, frozen=True):
@@ -105,7 +108,7 @@ baskets = st.one_of(
     floor_items.map(lambda item: [item]),
     st.tuples(seat_items, floor_items).map(lambda both: [*both[0], both[1]]),
 ).map(tuple)
-orders = st.builds(Order, users, baskets)
+orders = st.builds(Order, users, baskets, staff=st.booleans())
 best_orders = st.builds(
     Order, users, best_available=st.builds(BestSeats, st.just("hall"), st.integers(1, 4), adjacent=st.booleans())
 )
@@ -122,6 +125,9 @@ policies = st.builds(
     max_units_per_user=st.sampled_from([None, None, 5]),
     one_booking_per_user=st.sampled_from([False, False, True]),
     confirm_at_once=st.sampled_from([False, False, False, True]),
+    min_units=st.sampled_from([None, None, None, 2]),
+    max_units=st.sampled_from([None, None, None, 3]),
+    box_office=st.booleans(),
 )
 
 
@@ -145,9 +151,14 @@ class EventLifecycle(RuleBasedStateMachine):
 
         return self.runner.run(bounded())
 
-    @initialize(policy=policies, published=st.sampled_from([*[True] * 7, False]))
-    def create_event(self, policy: PolicyChange, published: bool) -> None:
-        self.model = Model(policy)
+    @initialize(
+        policy=policies,
+        published=st.sampled_from([*[True] * 7, False]),
+        opens_after=st.sampled_from([None, None, None, 60]),
+    )
+    def create_event(self, policy: PolicyChange, published: bool, opens_after: int | None) -> None:
+        opens_at = None if opens_after is None else START + timedelta(seconds=opens_after)
+        self.model = Model(policy, opens_at)
         self.run(self._create_event(policy))
         if published:
             self.publish_event()
@@ -159,10 +170,12 @@ class EventLifecycle(RuleBasedStateMachine):
         org = await create_org(db.Database(self.observer), f"org-{secrets.token_hex(8)}")
         assert org is not None
         self.org = org
-        tariffs = [TariffNew(code=code, price=price) for code, price in PRICES.items()]
+        factor = 0 if self.model.is_free else 1
+        tariffs = [TariffNew(code=code, price=price * factor) for code, price in PRICES.items()]
         new_event = EventNew(
             title="Friday night",
-            starts_at=START,
+            starts_at=EVENT_START,
+            sales_open_at=self.model.opens_at,
             currency="EUR",
             tax_bps=TAX_PERCENT * 100,
             policy=policy,
@@ -170,7 +183,7 @@ class EventLifecycle(RuleBasedStateMachine):
                 PoolNew(
                     code="hall",
                     seats=SeatGrid(rows=ROWS, numbers=NUMBERS),
-                    tariffs=[TariffNew(code="full", price=SEAT_PRICE)],
+                    tariffs=[TariffNew(code="full", price=SEAT_PRICE * factor)],
                 ),
                 PoolNew(code="floor", capacity=FLOOR_CAPACITY, tariffs=tariffs),
             ],
@@ -212,6 +225,7 @@ class EventLifecycle(RuleBasedStateMachine):
                 fingerprint=body,
                 items=request.items,
                 best_available=request.best_available,
+                staff=request.staff,
             )
             self.orders.append(order)
             return order
@@ -413,6 +427,12 @@ class EventLifecycle(RuleBasedStateMachine):
         self._change(EventChange(block_seats=[label]), taken and Refusal.SEAT_TAKEN)
         if not taken and self.model.event in ("draft", "active"):
             self.model.blocked.add(label)
+
+    @rule(is_limited=st.booleans())
+    def limit_users_to_one_booking(self, is_limited: bool) -> None:
+        self._change(EventChange(policy=PolicyChange(one_booking_per_user=is_limited)), False)
+        if self.model.event in ("draft", "active"):
+            self.model.policy = structs.replace(self.model.policy, one_booking_per_user=is_limited)
 
     @precondition(lambda self: self.model.blocked)
     @rule()

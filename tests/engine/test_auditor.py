@@ -7,7 +7,8 @@ import pytest
 from msgspec import Struct, json
 
 from holdfast import sql
-from holdfast.core.event_schemas import EventChange
+from holdfast.core.commands import Accepted
+from holdfast.core.event_schemas import EventChange, PolicyChange
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine import auditor
 from holdfast.engine.auditor import audit_event
@@ -223,6 +224,71 @@ async def test_the_auditor_finds_every_corruption(database: str, corruption: str
             (name, subject.format(version=version, **booking_ids))
         ]
         assert {finding.event for finding in findings} == {busy.event.text}
+
+
+ONE_PER_USER = {"one_booking_per_user": True}
+
+
+@async_test
+async def test_the_schema_refuses_a_second_live_booking_of_a_user(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(5), policy=ONE_PER_USER)
+        first, second = [new_hold_command(event, user=user) for user in ("ann", "bob")]
+        await run_commands(connection, [first, second])
+        plant = "UPDATE booking SET user_id = 'ann' WHERE id = $1"
+        with pytest.raises(asyncpg.UniqueViolationError, match="booking_one_per_user"):
+            await connection.execute(plant, second.booking)
+        await run_commands(connection, [new_action_command(event, first.booking, Verb.CANCEL)])
+        await connection.execute(plant, second.booking)
+        assert (await audit_event(db.Database(connection), event.id))[0] == []
+
+
+@pytest.mark.parametrize("disarm", ["DROP INDEX booking_one_per_user", "UPDATE booking SET one_per_user = false"])
+@async_test
+async def test_the_auditor_finds_a_second_live_booking_of_a_user(database: str, disarm: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(5), policy=ONE_PER_USER)
+        first, second = [new_hold_command(event, user=user) for user in ("ann", "bob")]
+        await run_commands(connection, [first, second])
+        await connection.execute(disarm)
+        await connection.execute("UPDATE booking SET user_id = 'ann'")
+        (finding,) = (await audit_event(db.Database(connection), event.id))[0]
+        latest = max(first.booking, second.booking)
+        assert (finding.what, finding.subject) == ("one_per_user", ids.format_booking_id(event.id, latest))
+        assert "ann" not in finding.detail
+
+
+@async_test
+async def test_bookings_from_before_a_user_could_have_only_one_are_in_order(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(9))
+        earlier = [new_hold_command(event, user="ann") for _ in range(2)]
+        await run_commands(connection, earlier)
+        limit = EventChange(policy=PolicyChange(one_booking_per_user=True))
+        await change_event(db.Database(connection), event.org, event.id, limit, ACTOR)
+        outcomes = await run_commands(connection, [new_hold_command(event, user=user) for user in ("ann", "bob")])
+        assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True], "ann has the same units already"
+        assert {row["id"] for row in await connection.fetch("SELECT id FROM booking WHERE user_id = 'ann'")} == {
+            command.booking for command in earlier
+        }
+        assert (await audit_event(db.Database(connection), event.id))[0] == []
+
+
+@async_test
+async def test_a_booking_can_be_revived_after_a_user_may_have_several_again(database: str) -> None:
+    """The booking was the only one of its user when it was placed, and no longer is."""
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(9), policy={**ONE_PER_USER, "late_grace_seconds": 3600})
+        first, second = [new_hold_command(event, user="ann") for _ in range(2)]
+        await run_commands(connection, [first])
+        await connection.execute("UPDATE booking SET expires_at = now()")
+        await run_commands(connection, [second])
+        allow = EventChange(policy=PolicyChange(one_booking_per_user=False))
+        await change_event(db.Database(connection), event.org, event.id, allow, ACTOR)
+        (outcome,) = await run_commands(connection, [new_action_command(event, first.booking, Verb.CONFIRM)])
+        assert isinstance(outcome, Accepted)
+        assert outcome.booking.status == "confirmed"
+        assert (await audit_event(db.Database(connection), event.id))[0] == []
 
 
 # A kept payment with the id of its booking.

@@ -261,7 +261,10 @@ def test_the_worker_completes_an_event_at_its_end_and_not_before(database: str) 
     org = Org(database)
     now = datetime.now(UTC)
     yesterday, tomorrow = (now + timedelta(days=days) for days in (-1, 1))
-    started_yesterday = {"starts_at": yesterday.isoformat()}
+    started_yesterday = {
+        "starts_at": yesterday.isoformat(),
+        "sales_close_at": (now + timedelta(days=2)).isoformat(),
+    }
     with running_server(database, workers=1, worker=True) as server, server.client(org.headers()) as admin:
         endless = publish_event(admin, example_event(**started_yesterday))
         ongoing = publish_event(admin, example_event(**started_yesterday, ends_at=tomorrow.isoformat()))

@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 
 from holdfast import sql
 from holdfast.core.commands import Accepted, BestSeats, Command
-from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
+from holdfast.core.event_schemas import EventChange
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import Verb
+from holdfast.core.stock_schemas import PoolChange, SeatGrid
 from holdfast.engine import batch as batches
 from holdfast.engine import batch_runner, layout_cache, load, slow_event
 from holdfast.engine import lane as lanes

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from holdfast import sql
-from holdfast.core.event_schemas import EventNew, PoolNew, SeatGrid
-from holdfast.engine import event_editor
+from holdfast.core.event_schemas import EventNew
+from holdfast.core.stock_schemas import PoolNew, SeatGrid
+from holdfast.engine import event_editor, stock_editor
 from holdfast.live import live_event as live_event_module
 from holdfast.live.live_event import LiveEvent
 from holdfast.runtime import db
@@ -59,7 +60,7 @@ async def test_creating_a_large_hall_leaves_the_loop_free(database: str) -> None
             await event_editor.create_event(db.Database(connection), org, HALL, "test")
 
         await create()
-        await check_lag(lambda: event_editor._prepare_stock(HALL.pools), create)
+        await check_lag(lambda: stock_editor.prepare_stock(HALL.pools), create)
 
 
 @async_test

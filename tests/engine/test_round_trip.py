@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from holdfast.core.booking import Booking, Line
-from holdfast.core.commands import Command, PoolItem, Receipt, SeatItem
+from holdfast.core.commands import Command, PoolItem, Receipt, SeatItem, TransferBooking
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.states import Status, Verb
 from holdfast.engine.layout_cache import LayoutCache
@@ -35,7 +35,7 @@ async def test_a_new_booking_is_loaded_as_it_was_saved(database: str) -> None:
         booking = _new_booking(event, loaded)
         assert _fields_at_default(booking) == {"payments", "receipts"}
         await _save(connection, event, loaded, lambda state: state.add_booking(booking, "test"))
-        assert await _reload(connection, event, booking.id) == structs.replace(booking, details=None)
+        assert await _reload(connection, event, booking.id) == structs.replace(booking, details=None, answers=None)
 
 
 @async_test
@@ -51,12 +51,24 @@ async def test_a_changed_booking_is_loaded_as_it_was_saved(database: str) -> Non
             submitted = state.move_booking(booking, Status.PAYMENT_SUBMITTED, "test", "another reason", later)
             paid = state.record_payment(submitted, _payment(booking), "test")
             receipt = Receipt(id=new_id(), hash=b"h" * 32, content_type="image/png", size=7)
-            state.transfer_booking(state.add_receipt(paid, receipt), "another", "b@example.org", "de", "test")
+            transfer = TransferBooking(
+                event=event.id,
+                org=event.org,
+                booking=booking.id,
+                generation=booking.generation,
+                user="another",
+                actor="test",
+                name="Bea",
+                email="b@example.org",
+                phone="+4930123456",
+                language="de",
+            )
+            state.transfer_booking(state.add_receipt(paid, receipt), transfer)
 
         saved = await _save(connection, event, await _load(connection, event, booking.id), change)
         changed = saved.states[event.id].bookings[booking.id]
-        assert not _fields_at_default(changed)
-        assert await _reload(connection, event, booking.id) == structs.replace(changed, details=None)
+        assert _fields_at_default(changed) == {"one_per_user"}
+        assert await _reload(connection, event, booking.id) == structs.replace(changed, details=None, answers=None)
 
 
 @async_test
@@ -109,11 +121,15 @@ def _new_booking(event: EventHandle, loaded: LoadedBatch) -> Booking:
         cart_hash=bytes(range(32)),
         details='{"a": "é\\n"}',
         has_details=True,
+        name="Ann",
         email="ann@example.org",
+        phone="+34911234567",
         language="es",
+        answers='{"q": true}',
         reason="a reason",
         generation=3,
         client=bytes(range(100, 112)),
+        one_per_user=True,
         version=loaded.states[event.id].version + 1,
     )
 

@@ -45,7 +45,7 @@ UNSORTED = sql.engine.lock.replace("ORDER BY event.id", "ORDER BY array_position
 async def _confirm_while_the_hold_expires(url: str, *, clock: str | None = None) -> Outcome | None:
     """A batch that confirms a hold waits for the event's lock. The hold expires before another session releases it."""
     async with lane_connection(url) as other, lane_connection(url) as waiting, lane_connection(url) as observer:
-        event = await new_event(other, pools=one_pool(1))
+        event = await new_event(other, pools=one_pool(1), policy={"late_grace_seconds": 0})
         hold = new_hold_command(event)
         await run_commands(other, [hold])
         if clock is not None:

@@ -8,13 +8,15 @@ from typing import Any
 from msgspec import structs
 
 from holdfast.core.booking import Booking, Line
+from holdfast.core.buyer_form import ContactRules
 from holdfast.core.clients import UserRecord
 from holdfast.core.commands import Accepted, ActOnBooking, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome, decide
-from holdfast.core.event_state import SYSTEM, EventState, PoolCounter
+from holdfast.core.event_state import SYSTEM, EventState, PoolCounter, SeatOwner
 from holdfast.core.layout import Layout, Pool, Seat, SeatPlan, Tariff
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.sales_window import Schedule
 from holdfast.core.states import EventStatus, Status, Verb
 
 NOW = datetime(2027, 3, 5, 12, 0, tzinfo=UTC)
@@ -66,6 +68,9 @@ def example_layout(**changes: Any) -> Layout:
         "currency": "EUR",
         "tax_bps": 1900,
         "policy": Policy(),
+        "schedule": Schedule(seconds_from_now(7 * 86_400)),
+        "contact": ContactRules(),
+        "questions": (),
         "seats_revision": 1,
         "pools": (stalls, standing),
         "seats": seats,
@@ -118,16 +123,19 @@ def make_event_state(layout: Layout | None = None, bookings: Iterable[Booking] =
     bookings = list(bookings)
     counters = {pool.number: PoolCounter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
     taken: set[int] = set()
+    owners: dict[int, SeatOwner] = {}
     for booking in bookings:
         for line in booking.lines:
             counters[line.pool].held += line.quantity if booking.status in COUNTED_AS_HELD else 0
             counters[line.pool].sold += line.quantity if booking.status in COUNTED_AS_SOLD else 0
             if line.seat is not None and booking.status in COUNTED_AS_HELD + COUNTED_AS_SOLD:
                 taken.add(line.seat)
+                owners[line.seat] = SeatOwner(booking.id, booking.user)
     users: dict[str, UserRecord] = defaultdict(UserRecord)
     for booking in bookings:
         users[booking.user].add(booking, now)
-    return EventState(layout, now, VERSION, counters, {booking.id: booking for booking in bookings}, taken, users)
+    by_id = {booking.id: booking for booking in bookings}
+    return EventState(layout, now, VERSION, counters, by_id, taken, users, owners=owners)
 
 
 def _capacity(layout: Layout, pool: Pool) -> int:

@@ -23,7 +23,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import EventNew
-from holdfast.core.states import EventStatus
+from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.batch import run_batch
 from holdfast.engine.event_editor import create_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
@@ -135,6 +135,13 @@ async def hold_many(connection: db.Connection, event: EventHandle, count: int) -
     outcomes = await run_commands(connection, [new_hold_command(event) for _ in range(count)])
     assert all(isinstance(outcome, Accepted) for outcome in outcomes)
     return [outcome.booking.id for outcome in outcomes if isinstance(outcome, Accepted)]
+
+
+async def sell_many(connection: db.Connection, event: EventHandle, count: int) -> list[bytes]:
+    """Place and confirm `count` bookings of one unit each."""
+    bookings = await hold_many(connection, event, count)
+    await run_commands(connection, [new_action_command(event, booking, Verb.CONFIRM) for booking in bookings])
+    return bookings
 
 
 async def shift_clock(connection: db.Connection | db.DatabaseScope, seconds: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import httpx
 
 FIELDS: Final = {"type": str, "title": str, "status": int, "code": str, "detail": str, "retryable": bool}
-OPTIONAL: Final = {"conflicts", "errors"}
+OPTIONAL: Final = {"conflicts", "errors", "booking", "sales_open_at"}
 # Traces of the implementation that must never reach a client.
 INTERNALS: Final = ("Traceback", "asyncpg", "msgspec", "SELECT ", "INSERT ", 'File "')
 

@@ -26,9 +26,11 @@ def run_steps(url: str, first: int, last: int) -> None:
     async def run() -> None:
         connection = await asyncpg.connect(url)
         async with connection.transaction():
+            await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
             for number, step in sql.migrations():
                 if first <= number <= last:
                     await connection.execute(step)
+                    await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
         await connection.close()
 
     asyncio.run(run())

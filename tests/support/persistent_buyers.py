@@ -64,7 +64,7 @@ class PersistentBuyers:
     async def _buy_until_stopped(self, client: httpx.AsyncClient) -> None:
         while not self._stopping and not self.unexpected_answers:
             item = {"pool": "places"} if random.random() < 0.8 else {"seat": f"A-{random.randint(1, SEATS)}"}
-            body = {"user": "u", "items": [item]}
+            body = {"user": f"u-{secrets.token_hex(6)}", "items": [item]}
             answer = await self._post_until_answered(client, f"/v1/events/{self._event}/holds", {201, 409}, body)
             if answer is None or answer.status_code == 409:
                 continue

@@ -1,5 +1,6 @@
 """A reference model of one event: a few dictionaries and no counters. It shares no code with the engine."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +9,7 @@ from msgspec import Struct
 from holdfast.core.commands import Accepted, ActOnBooking, BestSeats, Command, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import PolicyChange
-from holdfast.core.refusals import Refusal
+from holdfast.core.refusals import Refusal, Refused
 
 START = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 ROWS, NUMBERS, FLOOR_CAPACITY = ["A", "B"], 4, 6
@@ -19,6 +20,8 @@ TIMED = {"held", "payment_submitted"}
 LIVE = {*TIMED, "confirmed"}
 TAKING = (*sorted(TIMED), "confirmed", "completed")
 REVIEW_SECONDS, GRACE_SECONDS = 86_400, 120
+# Sales close when the event starts.
+EVENT_START = START + timedelta(hours=1)
 
 # The status that a verb leads to. Other pairs repeat a verb, or are refused as the tables below say.
 TRANSITIONS = {
@@ -30,6 +33,7 @@ TRANSITIONS = {
     ("payment_submitted", "expire"): "expired",
     ("expired", "submit"): "payment_submitted",
     ("expired", "settle"): "confirmed",
+    ("expired", "confirm"): "confirmed",
     ("held", "confirm"): "confirmed",
     ("held", "cancel"): "cancelled",
     ("held", "expire"): "expired",
@@ -74,6 +78,7 @@ class ModelBooking(Struct):
     expires_at: datetime | None
     max_expires_at: datetime | None
     body: bytes
+    tariffs: Counter[tuple[str, str]]
 
     def seats(self) -> set[str]:
         return {seat for seat, _ in self.units if seat is not None}
@@ -86,8 +91,9 @@ class ModelBooking(Struct):
 
 
 class Model:
-    def __init__(self, policy: PolicyChange) -> None:
+    def __init__(self, policy: PolicyChange, opens_at: datetime | None) -> None:
         self.policy = policy
+        self.opens_at = opens_at
         self.now = START
         self.event = "draft"
         self.entries = 1
@@ -95,6 +101,11 @@ class Model:
         self.blocked: set[str] = set()
         self.bookings: dict[bytes, ModelBooking] = {}
         self.keys: dict[bytes, bytes] = {}
+
+    @property
+    def is_free(self) -> bool:
+        """Nobody could pay for a booking that is confirmed at once."""
+        return self.policy.confirm_at_once is True
 
     def taken(self, *statuses: str) -> tuple[set[str], int]:
         """The seats and the number of floor places of bookings stored in these statuses."""
@@ -132,8 +143,11 @@ class Model:
 
     def run_batch(self, commands: Sequence[Command], outcomes: Sequence[Outcome]) -> list[object]:
         """The expected answers: the id of a booking, or the refusal. The model reads from the outcomes only which
-        best-available seats the engine chose, because any free ones will do."""
+        best-available seats the engine chose, because any free ones will do, and whether it looked at all bookings of a
+        user who had several before the event allowed only one."""
         self.expire()
+        live = Counter(booking.user for booking in self.bookings.values() if booking.status in LIVE)
+        self.users_with_several = {user for user, count in live.items() if count > 1}
         return [
             self.place(command, outcome) if isinstance(command, PlaceHold) else self.act(command)
             for command, outcome in zip(commands, outcomes, strict=True)
@@ -141,13 +155,28 @@ class Model:
         ]
 
     def place(self, command: PlaceHold, outcome: Outcome) -> object:
+        if self.event == "draft" and not command.staff:
+            return Refusal.NOT_FOUND
         earlier = self.keys.get(command.request_key)
         if earlier is not None and self.bookings[earlier].body == command.fingerprint:
             return earlier
         if self.event != "active":
             return Refusal.EVENT_NOT_ON_SALE
+        if not (command.staff and self.policy.box_office is True):
+            if self.opens_at is not None and self.now < self.opens_at:
+                return Refusal.NOT_ON_SALE_YET
+            if self.now >= EVENT_START:
+                return Refusal.SALES_CLOSED
         if earlier is not None:
             return Refusal.IDEMPOTENCY_KEY_REUSED
+        same = self.find_same(command)
+        refused_anyway = (
+            command.user in self.users_with_several
+            and isinstance(outcome, Refused)
+            and outcome.refusal is Refusal.ALREADY_BOOKED
+        )
+        if same is not None and not refused_anyway:
+            return same
         refusal = self.find_refusal(command)
         if refusal is not None:
             return refusal
@@ -156,6 +185,18 @@ class Model:
         )
         self.add(command, units)
         return command.booking
+
+    def find_same(self, command: PlaceHold) -> bytes | None:
+        """The live booking of the same user that already has what the command asks for."""
+        labels = {item.label for item in command.items if isinstance(item, SeatItem)}
+        for id_, booking in reversed(self.bookings.items()):
+            if booking.user != command.user or booking.status not in LIVE:
+                continue
+            has_units = booking.tariffs == _tariffs(command) and labels <= booking.seats()
+            is_named = bool(labels) and labels == booking.seats() and booking.floor() == 0
+            if has_units and (is_named or self.policy.one_booking_per_user is True):
+                return id_
+        return None
 
     def find_refusal(self, command: PlaceHold) -> Refusal | None:
         labels = {item.label for item in command.items if isinstance(item, SeatItem)}
@@ -168,8 +209,10 @@ class Model:
         seats, floor = self.taken(*TAKING)
         floor_wanted = sum(item.quantity for item in command.items if isinstance(item, PoolItem))
         limit = self.policy.max_units_per_user
+        least, most = self.policy.min_units, self.policy.max_units
         applies = {
             Refusal.UNKNOWN_SEAT: not labels <= set(LABELS),
+            Refusal.UNIT_COUNT: not _or(least, 0) <= wanted <= _or(most, wanted),
             Refusal.ALREADY_BOOKED: self.policy.one_booking_per_user is True and bool(theirs),
             Refusal.LIMIT_REACHED: isinstance(limit, int)
             and sum(other.quantity() for other in theirs) + wanted > limit,
@@ -204,6 +247,7 @@ class Model:
         subtotal = sum(SEAT_PRICE for seat, _ in units if seat) + sum(
             PRICES[item.tariff or ""] * item.quantity for item in floor_items
         )
+        subtotal = 0 if self.is_free else subtotal
         confirms_at_once = self.policy.confirm_at_once is True
         hold, maximum = self.policy.hold_seconds, self.policy.max_hold_seconds
         assert isinstance(hold, int)
@@ -218,6 +262,7 @@ class Model:
             expires_at=None if confirms_at_once else self.now + timedelta(seconds=hold),
             max_expires_at=None if confirms_at_once else self.now + timedelta(seconds=max(hold, maximum)),
             body=command.fingerprint,
+            tariffs=_tariffs(command),
         )
 
     def act(self, command: ActOnBooking) -> object:
@@ -261,6 +306,23 @@ class Model:
         self.entries += until != booking.expires_at
         booking.expires_at = until
         return id_
+
+
+def _or(limit: object, default: int) -> int:
+    return limit if isinstance(limit, int) else default
+
+
+def _tariffs(command: PlaceHold) -> Counter[tuple[str, str]]:
+    """How many units of each tariff the command asks for."""
+    if command.best_available is not None:
+        return Counter({("hall", "full"): command.best_available.quantity})
+    tariffs: Counter[tuple[str, str]] = Counter()
+    for item in command.items:
+        if isinstance(item, SeatItem):
+            tariffs["hall", "full"] += 1
+        else:
+            tariffs["floor", item.tariff or ""] += item.quantity
+    return tariffs
 
 
 def _units(items: Sequence[SeatItem | PoolItem]) -> list[tuple[str | None, int]]:

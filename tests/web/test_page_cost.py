@@ -13,8 +13,9 @@ from holdfast.api import ticket_handlers
 from holdfast.api.auth import CALLERS_MAX, Authenticator, Caller
 from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted
-from holdfast.core.event_schemas import EventChange, PoolChange, SeatGrid
+from holdfast.core.event_schemas import EventChange
 from holdfast.core.states import Verb
+from holdfast.core.stock_schemas import PoolChange, SeatGrid
 from holdfast.engine.event_editor import change_event
 from holdfast.runtime import db, ids
 from holdfast.runtime.credentials import Role

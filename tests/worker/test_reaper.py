@@ -36,6 +36,7 @@ from tests.support.engine_harness import (
     one_pool,
     poll_until,
     run_commands,
+    sell_many,
     shift_clock,
 )
 
@@ -151,8 +152,8 @@ async def test_an_ended_event_is_wound_up_in_bounded_batches(
 ) -> None:
     count = 2 * SWEEP_MAX + 100
     async with lane_connection(database) as connection:
-        event = await new_event(connection, pools=one_pool(count, price), policy={"confirm_at_once": True})
-        await hold_many(connection, event, count)
+        event = await new_event(connection, pools=one_pool(count, price))
+        await sell_many(connection, event, count)
         await set_status(db.Database(connection), event.org, event.id, status, ACTOR)
         reaper = reaper_on(connection)
         passes = [await reaper.run_once() for _ in range(4)]
@@ -181,8 +182,8 @@ async def test_simultaneous_reapers_wind_up_a_cancelled_event_exactly_once(datab
     count = SWEEP_MAX + 100
     async with AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(lane_connection(database)) for _ in range(REAPERS)]
-        event = await new_event(connections[0], pools=one_pool(count), policy={"confirm_at_once": True})
-        await hold_many(connections[0], event, count)
+        event = await new_event(connections[0], pools=one_pool(count))
+        await sell_many(connections[0], event, count)
         await set_status(db.Database(connections[0]), event.org, event.id, EventStatus.CANCELLED, ACTOR)
         ended = await asyncio.gather(*(_reap_all(connection) for connection in connections))
         assert sum(ended) == count
@@ -313,8 +314,8 @@ async def test_an_event_that_is_too_costly_for_one_sweep_is_wound_up_in_smaller_
     monkeypatch.setattr("holdfast.worker.reaper.RETRIES", Backoff((0,)))
     count, affordable = 30, 10
     async with lane_connection(database) as connection:
-        event = await new_event(connection, pools=one_pool(count), policy={"confirm_at_once": True})
-        await hold_many(connection, event, count)
+        event = await new_event(connection, pools=one_pool(count))
+        await sell_many(connection, event, count)
         await set_status(db.Database(connection), event.org, event.id, EventStatus.CANCELLED, ACTOR)
         reaper = failing_reaper(database, lambda _, size: TimeoutError() if size > affordable else None)
         passes = [await reaper.run_once() for _ in range(20)]

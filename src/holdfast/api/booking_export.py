@@ -4,10 +4,10 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from holdfast.api.call import ApiResponse, Call, StreamedBody
 from holdfast.api.event_handlers import EventRow, require_event
 from holdfast.api.requests import ExportQuery
 from holdfast.core.booking import Booking
+from holdfast.core.buyer_form import Question
 from holdfast.core.layout import BookedItem
 from holdfast.i18n.formatting import minor_digits
 from holdfast.runtime import ids
@@ -42,7 +43,9 @@ COLUMNS: Final = (
     Column("id", lambda booking: booking.id),
     Column("status", lambda booking: booking.status),
     Column("user", lambda booking: booking.user),
-    Column("email", lambda booking: booking.email),
+    Column("name", lambda booking: booking.contact.name),
+    Column("email", lambda booking: booking.contact.email),
+    Column("phone", lambda booking: booking.contact.phone),
     Column("items", lambda booking: "; ".join(map(_item_text, booking.items))),
     Column("units", lambda booking: sum(item.quantity for item in booking.items)),
     Column("subtotal", lambda booking: _amount(booking.subtotal, booking.currency)),
@@ -59,6 +62,7 @@ class ExportedRow(Struct, frozen=True):
     now: datetime
     booking: Booking
     items: list[BookedItem]
+    answers: dict[str, Any] | None
 
 
 Page = Sequence[ExportedRow]
@@ -72,7 +76,7 @@ async def export_bookings(call: Call, query: ExportQuery) -> ApiResponse[bytes]:
     first = await _read_page(call, event, FIRST)
     file_name = _file_name(found.title) or ids.format_event_id(event)
     return ApiResponse(
-        StreamedBody(_write_pages(call, event, query, first)),
+        StreamedBody(_write_pages(call, event, found.questions, query, first)),
         headers=((b"content-disposition", f'attachment; filename="bookings-{file_name}.csv"'.encode()),),
         content_type=b"text/csv; charset=utf-8",
     )
@@ -87,20 +91,33 @@ async def _read_page(call: Call, event: bytes, after: bytes) -> Page:
         )
 
 
-async def _write_pages(call: Call, event: bytes, query: ExportQuery, page: Page) -> AsyncIterator[bytes]:
-    """All bookings from this page on. The pages are of different moments, so the file may miss changes that happen
-    while it is written, but it has every booking that was there before."""
-    yield write_csv([[column.name for column in COLUMNS]])
+async def _write_pages(
+    call: Call, event: bytes, questions: Sequence[Question], query: ExportQuery, page: Page
+) -> AsyncIterator[bytes]:
+    """All bookings from this page on, with a column for each question. The pages are of different moments, so the file
+    may miss changes that happen while it is written, but it has every booking that was there before."""
+    yield write_csv([[*(column.name for column in COLUMNS), *(question.label for question in questions)]])
     while page:
-        yield _write_page(page, query)
+        yield write_csv(_write_rows(page, questions, query))
         page = await _read_page(call, event, page[-1].booking.id)
 
 
-def _write_page(page: Page, query: ExportQuery) -> bytes:
-    views = (booking_view(row.booking, row.items, row.now) for row in page)
-    return write_csv(
-        [column.value(view) for column in COLUMNS] for view in views if query.status in (None, view.status)
-    )
+def _write_rows(page: Page, questions: Sequence[Question], query: ExportQuery) -> Iterator[list[Cell]]:
+    for row in page:
+        view = booking_view(row.booking, row.items, row.now)
+        if query.status in (None, view.status):
+            answers = row.answers or {}
+            cells = [column.value(view) for column in COLUMNS]
+            yield [*cells, *(_answer_text(answers.get(question.code)) for question in questions)]
+
+
+def _answer_text(answer: Any) -> str | None:
+    """The answers for all units share a cell."""
+    if isinstance(answer, list):
+        return " | ".join(_answer_text(each) or "" for each in answer)
+    if isinstance(answer, bool):
+        return "yes" if answer else "no"
+    return answer if isinstance(answer, str) else None
 
 
 def write_csv(rows: Iterable[Iterable[Cell]]) -> bytes:

@@ -22,9 +22,9 @@ from holdfast.core.booking import Booking
 from holdfast.core.clients import FREE_BOOKING_SECONDS
 from holdfast.core.commands import Accepted, ActOnBooking, BookingAction, Client, TransferBooking
 from holdfast.core.decide import Outcome
-from holdfast.core.event_schemas import invalid_field
 from holdfast.core.layout import BookedItem
 from holdfast.core.refusals import Refusal, Refused, RefusedError
+from holdfast.core.request_types import invalid_field
 from holdfast.core.states import Verb
 from holdfast.runtime import ids
 
@@ -40,6 +40,11 @@ class BookingRow(Struct, frozen=True):
     booking: Booking
     items: list[BookedItem]
     found: int
+
+
+class LargeFields(Struct, frozen=True):
+    details: str | None
+    answers: str | None
 
 
 class BookingAccess(Struct, frozen=True):
@@ -69,7 +74,8 @@ async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
         client=await _client(call, event) if call.caller.user is not None else None,
     )
     outcome = await call.services.engine.submit(command)
-    return await booking_response(call, outcome, 201)
+    is_reentrant = isinstance(outcome, Accepted) and outcome.is_reentrant
+    return await booking_response(call, outcome, 200 if is_reentrant else 201)
 
 
 async def extend_booking(call: Call, body: Empty) -> ApiResponse[BookingView]:
@@ -106,7 +112,9 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
             booking=booking,
             generation=access.generation,
             user=body.user,
-            email=body.email,
+            name=body.contact.name,
+            email=body.contact.email or body.email,
+            phone=body.contact.phone,
             language=body.language,
             actor=call.caller.actor,
         )
@@ -219,20 +227,14 @@ async def require_booking(call: Call, event: bytes, booking: bytes) -> BookingAc
 
 def require_accepted(outcome: Outcome) -> Accepted:
     if isinstance(outcome, Refused):
-        raise RefusedError(
-            outcome.refusal,
-            outcome.detail,
-            conflicts=outcome.conflicts,
-            errors=outcome.errors,
-            retry_after=outcome.retry_after,
-        )
+        raise RefusedError.of(outcome)
     return outcome
 
 
 async def booking_response(call: Call, outcome: Outcome, status: int = 200) -> ApiResponse[BookingView]:
     accepted = require_accepted(outcome)
     booking = accepted.booking
-    if booking.has_details and booking.details is None:
+    if booking.has_details and booking.details is None and booking.answers is None:
         booking = await _add_details(call, booking)
     headers = ((b"idempotency-replayed", b"true"),) if accepted.replayed else ()
     items = accepted.layout.items(booking.lines)
@@ -240,11 +242,11 @@ async def booking_response(call: Call, outcome: Outcome, status: int = 200) -> A
 
 
 async def _add_details(call: Call, booking: Booking) -> Booking:
-    """The engine loads bookings without their details, which never change."""
-    details = await call.services.database.event(booking.event).fetchval(
-        sql.reads.booking_details, booking.event, booking.id
+    """The engine loads bookings without their details and answers, which never change."""
+    row = await call.services.database.event(booking.event).row(
+        LargeFields, sql.reads.booking_details, booking.event, booking.id
     )
-    return structs.replace(booking, details=details)
+    return structs.replace(booking, details=row.details, answers=row.answers) if row is not None else booking
 
 
 def _view(call: Call, booking: Booking, items: Sequence[BookedItem], now: datetime) -> BookingView:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Raw, json, structs
+from msgspec import UNSET, Meta, Raw, UnsetType, json, structs
 
-from holdfast.api.requests import EmailAddress, Language, User
+from holdfast.api.requests import ContactNew, EmailAddress, Language, User, check_one_email
 from holdfast.api.responses import Moment, PaymentView, View, payment_view
 from holdfast.core.booking import Booking
+from holdfast.core.buyer_form import ANSWER_LENGTH_MAX, ANSWERS_BYTES_MAX
 from holdfast.core.commands import BestSeats, Client, PlaceHold, PoolItem, SeatItem
-from holdfast.core.event_schemas import (
+from holdfast.core.event_schemas import QUESTIONS_MAX
+from holdfast.core.layout import BookedItem
+from holdfast.core.request_types import (
     Code,
     Details,
     Label,
@@ -22,7 +25,6 @@ from holdfast.core.event_schemas import (
     check_unique,
     invalid_field,
 )
-from holdfast.core.layout import BookedItem
 from holdfast.core.seat_ranking import BEST_SEATS_MAX
 from holdfast.core.states import TIMED, Status
 from holdfast.runtime import ids
@@ -31,6 +33,13 @@ _encode_sorted: Final = json.Encoder(order="sorted").encode
 
 # All items of a booking together. Each unit becomes a ticket.
 UNITS_MAX = 1000
+NO_CONTACT: Final = ContactNew()
+
+# By the code of the question. The answer to a question per unit is a list, in the order of the items.
+Answer = Annotated[str, Meta(max_length=ANSWER_LENGTH_MAX)] | bool | None
+Answers = Annotated[
+    dict[Code, Answer | Annotated[list[Answer], Meta(max_length=UNITS_MAX)]], Meta(max_length=QUESTIONS_MAX)
+]
 
 
 class Item(RequestModel, frozen=True):
@@ -58,7 +67,8 @@ class BestAvailable(RequestModel, frozen=True):
 
 
 class HoldNew(RequestModel, frozen=True):
-    """Send either `items` or `best_available`. `user` is optional with a customer token."""
+    """Send either `items` or `best_available`. `user` is optional with a customer token. `email` is another spelling of
+    `contact.email`."""
 
     user: User | None = None
     items: Annotated[list[Item], Meta(min_length=1, max_length=200)] | None = None
@@ -67,8 +77,12 @@ class HoldNew(RequestModel, frozen=True):
     details: Details | None = None
     email: EmailAddress | None = None
     language: Language | None = None
+    # Without a value these are not part of the request's fingerprint, as before they existed.
+    contact: ContactNew | UnsetType = UNSET
+    answers: Answers | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        check_one_email(self.contact, self.email)
         if (self.items is None) is (self.best_available is None):
             raise invalid_field("items", "must be sent, or `best_available`, but not both")
         if self.items is not None and len(self.items) > 1:
@@ -77,12 +91,20 @@ class HoldNew(RequestModel, frozen=True):
             check_unique("items", "seat", (item.seat for item in self.items if item.seat is not None))
         if self.details is not None:
             check_details(self.details)
+        if self.answers is not UNSET and len(json.encode(self.answers)) > ANSWERS_BYTES_MAX:
+            raise invalid_field("answers", f"may take at most {ANSWERS_BYTES_MAX // 1024} KiB as JSON")
+
+
+class ContactView(View, frozen=True):
+    name: str | None
+    email: str | None
+    phone: str | None
 
 
 class BookingView(View, frozen=True):
     """Buyers see `reference` on tickets and in emails. Only staff see what the former owner of a transferred booking
-    entered and paid: with a customer token, `details` and all amounts of such a booking are null, and `payments` is
-    empty."""
+    entered and paid: with a customer token, `details`, `answers` and all amounts of such a booking are null, and
+    `payments` is empty."""
 
     id: str
     reference: str
@@ -101,6 +123,8 @@ class BookingView(View, frozen=True):
     server_time: Moment
     version: int
     details: dict[str, Any] | Raw | None
+    contact: ContactView
+    answers: dict[str, Any] | Raw | None
     email: str | None
     language: str | None
     payments: list[PaymentView]
@@ -123,6 +147,7 @@ def hold_command(
     request_key: bytes,
     client: Client | None = None,
 ) -> PlaceHold:
+    contact = NO_CONTACT if body.contact is UNSET else body.contact
     return PlaceHold(
         event=event,
         org=org,
@@ -136,8 +161,11 @@ def hold_command(
         best_available=_best_seats(body),
         cart_hash=hashlib.sha256(body.cart_token.encode()).digest() if body.cart_token else None,
         details=json.encode(body.details).decode() if body.details is not None else None,
-        email=body.email,
+        name=contact.name,
+        email=contact.email or body.email,
+        phone=contact.phone,
         language=body.language,
+        answers=json.encode(body.answers).decode() if body.answers else None,
         client=client,
     )
 
@@ -178,6 +206,8 @@ def booking_view(booking: Booking, items: Sequence[BookedItem], now: datetime) -
         server_time=now,
         version=booking.version,
         details=Raw(booking.details) if booking.details is not None else None,
+        contact=ContactView(name=booking.name, email=booking.email, phone=booking.phone),
+        answers=Raw(booking.answers) if booking.answers is not None else None,
         email=booking.email,
         language=booking.language,
         payments=[payment_view(booking.event, booking.id, payment) for payment in booking.payments],
@@ -188,4 +218,6 @@ def booking_view(booking: Booking, items: Sequence[BookedItem], now: datetime) -
 def recipient_view(view: BookingView) -> BookingView:
     """The booking without what its former owner entered and paid."""
     items = [BookedItem(item.pool, item.tariff, item.seat, item.quantity, None) for item in view.items]
-    return structs.replace(view, items=items, subtotal=None, tax=None, total=None, details=None, payments=[])
+    return structs.replace(
+        view, items=items, subtotal=None, tax=None, total=None, details=None, answers=None, payments=[]
+    )

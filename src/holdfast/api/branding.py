@@ -7,8 +7,8 @@ from msgspec import UNSET, Struct
 from holdfast import sql
 from holdfast.api.requests import OrgChange
 from holdfast.api.responses import OrgView
-from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import invalid_field
 from holdfast.runtime.db import DatabaseScope
 from holdfast.runtime.file_types import content_type
 

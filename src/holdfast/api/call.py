@@ -13,8 +13,8 @@ from msgspec import Struct
 from holdfast.api.access import Access
 from holdfast.api.auth import Authenticator, Caller
 from holdfast.api.client_hash import ClientHasher
-from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import RequestModel
 from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
@@ -147,6 +147,8 @@ class Operation(Struct, frozen=True):
     summary: str
     tag: Tag = Tag.OPERATIONS
     status: int = 200
+    # The status of a repeated request that found its work done.
+    status_if_unchanged: int | None = None
     # The media types that a raw body may have, with the type of the document in each. None stands for a file.
     body_content: Mapping[str, type[Struct] | None] = MappingProxyType({})
     body_bytes_max: int = BODY_BYTES_MAX

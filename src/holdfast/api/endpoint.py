@@ -19,8 +19,8 @@ from holdfast.api.client_address import client_address
 from holdfast.api.problems import problem
 from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
-from holdfast.core.event_schemas import RequestModel, details_too_large
 from holdfast.core.refusals import Refusal, Refused, RefusedError
+from holdfast.core.request_types import RequestModel, details_too_large
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 log = structlog.get_logger()

@@ -22,11 +22,14 @@ from holdfast.api.responses import (
     SeatMap,
     TariffView,
 )
-from holdfast.core.event_schemas import EventChange, EventNew, invalid_field
+from holdfast.core.buyer_form import ContactRules, Question
+from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.journal import EntryData
 from holdfast.core.policy import Policy
 from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import invalid_field
+from holdfast.core.shift import Shift
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor
 from holdfast.live.live_event import LiveEvent
@@ -59,6 +62,12 @@ class EventRow(Struct, frozen=True):
     tax_bps: int
     policy: Policy
     details: dict[str, Any]
+    sales_open_at: datetime | None
+    sales_close_at: datetime | None
+    contact: ContactRules
+    questions: list[Question]
+    payment_instructions: str | None
+    shift: Shift | None
     created_at: datetime
 
 
@@ -74,6 +83,10 @@ class PoolRow(Struct, frozen=True):
     name: str
     seated: bool
     capacity: int
+    starts_at: datetime | None
+    ends_at: datetime | None
+    sales_open_at: datetime | None
+    sales_close_at: datetime | None
 
 
 class TariffRow(Struct, frozen=True):
@@ -82,6 +95,7 @@ class TariffRow(Struct, frozen=True):
     code: str
     name: str
     price: int
+    needs_companion: bool
 
 
 class EntryRow(Struct, frozen=True):
@@ -300,7 +314,9 @@ async def _views(scope: DatabaseScope, rows: Sequence[EventRow]) -> list[EventVi
     events = [row.id for row in rows]
     tariffs: dict[tuple[bytes, int], list[TariffView]] = {}
     for tariff in await scope.rows(TariffRow, sql.reads.tariffs_of, events):
-        view = TariffView(code=tariff.code, name=tariff.name, price=tariff.price)
+        view = TariffView(
+            code=tariff.code, name=tariff.name, price=tariff.price, needs_companion=tariff.needs_companion
+        )
         tariffs.setdefault((tariff.event_id, tariff.pool), []).append(view)
     pools: dict[bytes, list[PoolView]] = {event: [] for event in events}
     for pool in await scope.rows(PoolRow, sql.reads.pools_of, events):
@@ -309,7 +325,17 @@ async def _views(scope: DatabaseScope, rows: Sequence[EventRow]) -> list[EventVi
 
 
 def _pool_view(row: PoolRow, tariffs: list[TariffView]) -> PoolView:
-    return PoolView(code=row.code, name=row.name, capacity=row.capacity, seated=row.seated, tariffs=tariffs)
+    return PoolView(
+        code=row.code,
+        name=row.name,
+        capacity=row.capacity,
+        seated=row.seated,
+        tariffs=tariffs,
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        sales_open_at=row.sales_open_at,
+        sales_close_at=row.sales_close_at,
+    )
 
 
 def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
@@ -325,6 +351,12 @@ def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
         tax_bps=row.tax_bps,
         policy=row.policy,
         details=row.details,
+        sales_open_at=row.sales_open_at,
+        sales_close_at=row.sales_close_at or row.starts_at,
+        contact=row.contact,
+        questions=row.questions,
+        payment_instructions=row.payment_instructions,
+        shift=row.shift,
         pools=pools,
         version=row.version,
         created_at=row.created_at,

@@ -14,8 +14,8 @@ from starlette.types import Scope
 from holdfast.api.auth import Caller
 from holdfast.api.call import ApiResponse, Call, Handler, Operation, Services
 from holdfast.api.endpoint import Limits, check_access, decode_json, json_decoder
-from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import RequestModel
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 log = structlog.get_logger()

@@ -21,8 +21,8 @@ from holdfast.api.access import Access
 from holdfast.api.call import ApiResponse, Call, Operation, Resource, Services
 from holdfast.api.endpoint import Endpoint, Limits
 from holdfast.api.event_handlers import require_live_event
-from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import RequestModel
 from holdfast.live.broadcast import CLOSE_SECONDS, SERVICE_RESTART, TRY_AGAIN_LATER, Broadcast, Watcher
 from holdfast.live.live_event import LiveEvent
 from holdfast.runtime import ids

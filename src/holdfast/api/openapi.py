@@ -12,9 +12,9 @@ from holdfast.api.access import Access
 from holdfast.api.call import Operation, Resource, Tag
 from holdfast.api.problems import HTTP_STATUS
 from holdfast.api.responses import BookingWebhook, EventWebhook, Problem
-from holdfast.core.event_schemas import RequestModel
 from holdfast.core.notification_rules import BOOKING_WEBHOOK_KINDS, EVENT_WEBHOOK_KINDS
 from holdfast.core.refusals import Refusal
+from holdfast.core.request_types import RequestModel
 
 JsonObject = dict[str, Any]
 
@@ -179,8 +179,9 @@ def _responses(operation: Operation, schemas: _Schemas) -> JsonObject:
     content: JsonObject = {}
     for media_type in operation.response_media_types:
         content |= schemas.content(media_type, kind)
+    statuses = [status for status in (operation.status_if_unchanged, operation.status) if status is not None]
     responses: JsonObject = {
-        str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content}
+        str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in statuses
     }
     if operation.has_etag:
         responses["304"] = {"description": "Not Modified"}

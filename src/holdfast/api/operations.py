@@ -29,7 +29,7 @@ from holdfast.runtime.file_types import CONTENT_TYPES
 _EVENTS: Final = (
     Operation(
         "POST", "/v1/events", events.create_event, Access.ADMIN, Resource.ORG,
-        "Create an event. It stays a draft until you publish it.", status=201,
+        "Create an event. It stays a draft until you publish it.", status=201, refusals=(Refusal.ORDER_NUMBER_USED,),
     ),
     Operation(
         "GET", "/v1/events", events.list_events, Access.PUBLIC, Resource.ORG,
@@ -42,7 +42,10 @@ _EVENTS: Final = (
     Operation(
         "PATCH", "/v1/events/{id}", events.change_event, Access.ADMIN, Resource.EVENT,
         "Change an event, its capacities and prices, or block seats.",
-        refusals=(Refusal.EVENT_ENDED, Refusal.UNKNOWN_SEAT, Refusal.SEAT_TAKEN, Refusal.CAPACITY_IN_USE),
+        refusals=(
+            Refusal.EVENT_ENDED, Refusal.UNKNOWN_SEAT, Refusal.SEAT_TAKEN, Refusal.ORDER_NUMBER_USED,
+            Refusal.CAPACITY_IN_USE,
+        ),
     ),
     Operation(
         "POST", "/v1/events/{id}/publish", events.publish_event, Access.ADMIN, Resource.EVENT,
@@ -67,10 +70,13 @@ _EVENTS: Final = (
 _BOOKINGS: Final = (
     Operation(
         "POST", "/v1/events/{id}/holds", bookings.place_hold, Access.BUYERS, Resource.EVENT,
-        "Hold seats or units: all of the items, or none.", status=201, needs_idempotency_key=True,
+        "Hold seats or units: all of the items, or none. Status 200: the user already has exactly this booking.",
+        status=201, status_if_unchanged=200, needs_idempotency_key=True,
         refusals=(
-            Refusal.EVENT_NOT_ON_SALE, Refusal.IDEMPOTENCY_KEY_REUSED, Refusal.UNKNOWN_SEAT, Refusal.UNKNOWN_POOL,
-            Refusal.UNKNOWN_TARIFF, Refusal.ALREADY_BOOKED, Refusal.LIMIT_REACHED, Refusal.UNPAID_LIMIT_REACHED,
+            Refusal.EVENT_NOT_ON_SALE, Refusal.NOT_ON_SALE_YET, Refusal.SALES_CLOSED, Refusal.IDEMPOTENCY_KEY_REUSED,
+            Refusal.UNKNOWN_SEAT, Refusal.UNKNOWN_POOL, Refusal.UNKNOWN_TARIFF, Refusal.CONTACT_REQUIRED,
+            Refusal.ANSWER_REQUIRED, Refusal.COMPANION_REQUIRED, Refusal.UNIT_COUNT, Refusal.ALREADY_BOOKED,
+            Refusal.LIMIT_REACHED, Refusal.UNPAID_LIMIT_REACHED,
             Refusal.ADDRESS_LIMIT_REACHED, Refusal.TOO_MANY_EXPIRED_HOLDS, Refusal.SEAT_TAKEN, Refusal.SOLD_OUT,
             Refusal.ORPHAN_SEAT, Refusal.ALREADY_TRANSFERRED,
         ),
@@ -91,7 +97,7 @@ _BOOKINGS: Final = (
     ),
     Operation(
         "POST", "/v1/bookings/{id}/confirm", bookings.confirm_booking, Access.SALES, Resource.BOOKING,
-        "Confirm a hold that was paid elsewhere.", refusals=verb_refusals(Verb.CONFIRM),
+        "Confirm a hold that was paid elsewhere.", refusals=(Refusal.HOLD_EXPIRED, *verb_refusals(Verb.CONFIRM)),
     ),
     Operation(
         "POST", "/v1/bookings/{id}/cancel", bookings.cancel_booking, Access.BUYERS, Resource.BOOKING,

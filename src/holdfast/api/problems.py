@@ -7,6 +7,7 @@ from msgspec import json
 from holdfast.api.call import ApiResponse, Header
 from holdfast.api.responses import Problem
 from holdfast.core.refusals import Refusal, Refused
+from holdfast.runtime.ids import format_booking_id
 
 CONTENT_TYPE: Final = b"application/problem+json"
 
@@ -21,11 +22,17 @@ HTTP_STATUS: Final = {
     Refusal.NOT_FOUND: 404,
     Refusal.METHOD_NOT_ALLOWED: 405,
     Refusal.EVENT_NOT_ON_SALE: 409,
+    Refusal.NOT_ON_SALE_YET: 409,
+    Refusal.SALES_CLOSED: 409,
     Refusal.EVENT_ENDED: 409,
     Refusal.IDEMPOTENCY_KEY_REUSED: 422,
     Refusal.UNKNOWN_SEAT: 422,
     Refusal.UNKNOWN_POOL: 422,
     Refusal.UNKNOWN_TARIFF: 422,
+    Refusal.CONTACT_REQUIRED: 422,
+    Refusal.ANSWER_REQUIRED: 422,
+    Refusal.COMPANION_REQUIRED: 422,
+    Refusal.UNIT_COUNT: 422,
     Refusal.UNKNOWN_PROVIDER: 422,
     Refusal.INVALID_TICKET: 422,
     Refusal.WRONG_EVENT: 409,
@@ -39,6 +46,7 @@ HTTP_STATUS: Final = {
     Refusal.SEAT_TAKEN: 409,
     Refusal.SOLD_OUT: 409,
     Refusal.ORPHAN_SEAT: 409,
+    Refusal.ORDER_NUMBER_USED: 409,
     Refusal.CAPACITY_IN_USE: 409,
     Refusal.HOLD_EXPIRED: 410,
     Refusal.ALREADY_SUBMITTED: 409,
@@ -80,6 +88,8 @@ def problem(refused: Refused) -> ApiResponse[Problem]:
         errors=refused.errors,
         checked_in_at=refused.checked_in_at,
         gate=refused.gate,
+        sales_open_at=refused.sales_open_at,
+        booking=format_booking_id(*refused.booking) if refused.booking else None,
     )
     return ApiResponse(json.encode(document), status, _headers(refused), CONTENT_TYPE)
 

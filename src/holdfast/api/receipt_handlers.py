@@ -17,8 +17,8 @@ from holdfast.api.receipt_upload import FILE_BYTES_MAX, TooLargeError, UploadErr
 from holdfast.api.requests import ReceiptRef
 from holdfast.api.responses import ReceiptList, ReceiptView
 from holdfast.core.commands import Receipt, SubmitReceipt
-from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import invalid_field
 from holdfast.core.settlement import RECEIPTS_MAX
 from holdfast.core.states import ENDINGS, TRANSITIONS, EventStatus, Status, Verb
 from holdfast.runtime import ids

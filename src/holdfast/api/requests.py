@@ -5,14 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.event_schemas import (
-    DAY_SECONDS,
-    Code,
-    RequestModel,
-    UnpaidUnits,
-    check_unique,
-    invalid_field,
-)
+from holdfast.core.request_types import DAY_SECONDS, Code, RequestModel, UnpaidUnits, check_unique, invalid_field
 from holdfast.core.states import EventStatus, Status
 
 User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id for the buyer.")]
@@ -23,6 +16,10 @@ EmailAddress = Annotated[
         max_length=254,
         description="The address for emails to the buyer.",
     ),
+]
+PhoneNumber = Annotated[
+    str,
+    Meta(pattern=r"^\+[1-9][0-9]{6,14}$(?!\n)", description="E.164, such as `+34911234567`."),
 ]
 Language = Annotated[
     str,
@@ -78,10 +75,29 @@ class ReceiptUpload(RequestModel, frozen=True):
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 
+class ContactNew(RequestModel, frozen=True):
+    """Who the buyer is."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    email: EmailAddress | None = None
+    phone: PhoneNumber | None = None
+
+
 class TransferNew(RequestModel, frozen=True):
+    """`contact` is the new holder's. `email` is another spelling of `contact.email`."""
+
     user: User
+    contact: ContactNew = ContactNew()
     email: EmailAddress | None = None
     language: Language | None = None
+
+    def __post_init__(self) -> None:
+        check_one_email(self.contact, self.email)
+
+
+def check_one_email(contact: ContactNew | UnsetType, email: str | None) -> None:
+    if contact is not UNSET and contact.email not in (None, email) and email is not None:
+        raise invalid_field("email", "must be the same as `contact.email`, or be left out")
 
 
 class KeyRotation(RequestModel, frozen=True):

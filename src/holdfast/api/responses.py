@@ -5,11 +5,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from holdfast.core.buyer_form import ContactRules, Question
 from holdfast.core.journal import PoolState, SeatState
 from holdfast.core.notification_rules import BookingWebhookData, EventWebhookData
 from holdfast.core.payment import Payment, PaymentOutcome, PaymentStatus
 from holdfast.core.policy import Policy
 from holdfast.core.refusals import FieldError
+from holdfast.core.shift import Shift
 from holdfast.core.states import EventStatus
 from holdfast.live.snapshot import SeatView
 from holdfast.runtime import ids
@@ -24,7 +26,8 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Problem(View, frozen=True, omit_defaults=True):
-    """A problem document (RFC 9457). `code` is stable. `retryable` is true if repeating the request soon may help."""
+    """A problem document (RFC 9457). `code` is stable. `retryable` is true if repeating the request soon may help.
+    `booking` is the user's own booking that is in the way."""
 
     type: str
     title: str
@@ -36,12 +39,15 @@ class Problem(View, frozen=True, omit_defaults=True):
     errors: tuple[FieldError, ...] = ()
     checked_in_at: Moment | None = None
     gate: str | None = None
+    sales_open_at: Moment | None = None
+    booking: str | None = None
 
 
 class TariffView(View, frozen=True):
     code: str
     name: str
     price: int
+    needs_companion: bool = False
 
 
 class PoolView(View, frozen=True):
@@ -50,9 +56,16 @@ class PoolView(View, frozen=True):
     capacity: int
     seated: bool
     tariffs: list[TariffView]
+    starts_at: Moment | None = None
+    ends_at: Moment | None = None
+    sales_open_at: Moment | None = None
+    sales_close_at: Moment | None = None
 
 
 class EventView(View, frozen=True):
+    """`sales_close_at` is the start, unless the organiser set another time. A pool that starts at its own time closes
+    then, at the latest."""
+
     id: str
     title: str
     status: EventStatus
@@ -64,6 +77,12 @@ class EventView(View, frozen=True):
     tax_bps: int
     policy: Policy
     details: dict[str, Any]
+    sales_open_at: Moment | None
+    sales_close_at: Moment
+    contact: ContactRules
+    questions: list[Question]
+    payment_instructions: str | None
+    shift: Shift | None
     pools: list[PoolView]
     version: int
     created_at: Moment

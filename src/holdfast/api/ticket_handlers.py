@@ -12,8 +12,8 @@ from holdfast.api.call import ApiResponse, Call
 from holdfast.api.event_handlers import require_event
 from holdfast.api.requests import CheckinNew, KeyRotation
 from holdfast.api.responses import CheckinView, KeyView, TicketKeyView, TicketView
-from holdfast.core.event_schemas import invalid_field
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import invalid_field
 from holdfast.core.states import SOLD, EventStatus, Status
 from holdfast.runtime import ids
 from holdfast.tickets.booking_details import BookingDetails, load_booking_details

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from msgspec import Struct, inspect
 
-from holdfast.api.requests import Colour, EmailAddress, Language, OrgName, Reference, WebUrl
-from holdfast.core.event_schemas import Code, Currency, invalid_field
+from holdfast.api.requests import Colour, EmailAddress, Language, OrgName, PhoneNumber, Reference, WebUrl
 from holdfast.core.refusals import FieldError, Refusal, RefusedError
+from holdfast.core.request_types import Code, Currency, invalid_field
+from holdfast.core.shift import OrderText
 
 NAME_MAX: Final = 100
 TIME: Final = "must be an RFC 3339 time with a time zone, such as 2027-03-05T19:00:00Z"
@@ -28,6 +29,8 @@ _PATTERNS: Final[dict[Any, str]] = {
     Code: "may contain only letters, digits and _ . : -, at most 64 of them, and must start with a letter or digit",
     Currency: "must be an ISO 4217 code of three capital letters, such as EUR",
     EmailAddress: "must be an email address",
+    PhoneNumber: "must be a phone number with its country code, such as +34911234567",
+    OrderText: "may contain only letters, digits, spaces and _ . / -, and must start with a letter or digit",
     Language: "must be a BCP 47 language tag, such as en or pt-BR",
     Reference: "must be a booking reference of ten hexadecimal digits",
     WebUrl: "must be a URL that starts with https:// or http://",

@@ -12,9 +12,9 @@ from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.requests import DeliveriesQuery, Empty, EndpointChange, EndpointNew
 from holdfast.api.responses import DeliveryList, DeliveryView, EndpointList, EndpointView
-from holdfast.core.event_schemas import invalid_field
 from holdfast.core.notification_rules import BOOKING_WEBHOOK_KINDS, EVENT_WEBHOOK_KINDS
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import invalid_field
 from holdfast.notifications.webhook_addresses import check_url
 from holdfast.runtime import ids
 

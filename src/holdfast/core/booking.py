@@ -28,14 +28,18 @@ class BuyerInput(Struct, frozen=True, kw_only=True):
     user: str
     cart_hash: bytes | None = None
     details: str | None = None
+    name: str | None = None
     email: str | None = None
+    phone: str | None = None
     language: str | None = None
+    # The answers to the event's questions, as a JSON object.
+    answers: str | None = None
 
 
 class Booking(BuyerInput, frozen=True, kw_only=True, omit_defaults=True):
     """One buyer's claim on units of an event, in every status from hold to completion. `engine.sql` reads and writes
-    exactly these fields, as the JSON that msgspec makes of them. A booking that a batch has loaded has no `details`,
-    even if `has_details` is true: details may be large, and no rule depends on them."""
+    exactly these fields, as the JSON that msgspec makes of them. A booking that a batch has loaded has no `details` and
+    no `answers`, even if `has_details` is true: they may be large, and no rule depends on them later."""
 
     id: bytes
     event: bytes
@@ -57,6 +61,8 @@ class Booking(BuyerInput, frozen=True, kw_only=True, omit_defaults=True):
     generation: int = 0
     # A keyed hash of the buyer's address, if the limits by address apply to the booking.
     client: bytes | None = None
+    # Whether this may be the only live booking of its user. The schema enforces it.
+    one_per_user: bool = False
     version: int = 0
     payments: tuple[Payment, ...] = ()
     # Hashes of the receipts that the buyer submitted.

@@ -31,17 +31,23 @@ class ExpiryStreak(Struct):
 
 
 class UserRecord(Struct):
-    """The live bookings of one user in an event: how many, their units, and how many of those are unpaid."""
+    """The live bookings of one user in an event: how many, their units, how many of those are unpaid, and the id of one
+    of them."""
 
     bookings: int = 0
     units: int = 0
     unpaid_units: int = 0
+    booking: bytes | None = None
 
     def add(self, booking: Booking, now: datetime) -> None:
         self._count(booking, now, 1)
+        if booking.status in LIVE:
+            self.booking = booking.id
 
     def remove(self, booking: Booking, now: datetime) -> None:
         self._count(booking, now, -1)
+        if self.booking == booking.id:
+            self.booking = None
 
     def _count(self, booking: Booking, now: datetime, sign: int) -> None:
         if booking.status in LIVE:

@@ -151,7 +151,9 @@ class TransferBooking(Struct, frozen=True, kw_only=True):
     generation: int
     user: str
     actor: str
+    name: str | None = None
     email: str | None = None
+    phone: str | None = None
     language: str | None = None
 
 
@@ -159,10 +161,12 @@ Command = PlaceHold | ActOnBooking | StartPayment | SubmitReceipt | SettlePaymen
 
 
 class Accepted(Struct, frozen=True):
-    """The command succeeded. `replayed`: an earlier request with the same key made this booking or payment."""
+    """The command succeeded. `replayed`: an earlier request with the same key made this booking or payment.
+    `is_reentrant`: the user already had exactly this booking, whatever the key was."""
 
     booking: Booking
     layout: Layout
     now: datetime
     replayed: bool = False
     payment: Payment | None = None
+    is_reentrant: bool = False

@@ -1,55 +1,43 @@
 """Requests to create and change events. The types carry the limits, and unknown fields are refused."""
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones as read_timezones
 
-from msgspec import UNSET, Meta, Struct, UnsetType, json, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
+from holdfast.core.buyer_form import Asked, ContactRules
 from holdfast.core.policy import Policy
-from holdfast.core.refusals import FieldError, Refusal, RefusedError
+from holdfast.core.request_types import (
+    Code,
+    Currency,
+    Details,
+    Label,
+    Name,
+    PositiveSeconds,
+    Quantity,
+    RequestModel,
+    Seconds,
+    TaxBps,
+    Time,
+    TimeZone,
+    UnpaidUnits,
+    check_details,
+    check_unique,
+    invalid_field,
+)
+from holdfast.core.sales_window import NO_SCHEDULE, Schedule, merge_schedule, pool_window
+from holdfast.core.shift import Shift
+from holdfast.core.stock_schemas import POOLS_MAX, TARIFFS_MAX, PoolChange, PoolNew, check_pools, too_many_tariffs
 
-DAY_SECONDS = 86_400
-# The most seats that one event can have.
-SEATS_MAX = 100_000
-# In UTF-8.
-LABEL_BYTES_MAX = 64
-ROW_BYTES_MAX = 32
 # One journal entry names all of them, and every reader of the journal has to decode it.
 BLOCKED_AT_ONCE_MAX = 20_000
-DETAILS_BYTES_MAX = 16 * 1024
-DETAILS_LEVELS_MAX = 64
-POOLS_MAX = 1_000
-TARIFFS_MAX = 1_000
-
-Code = Annotated[
-    str,
-    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)", description="Letters, digits and _ . : - only."),
-]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Label = Annotated[str, Meta(min_length=1, max_length=LABEL_BYTES_MAX)]
-Quantity = Annotated[int, Meta(ge=1, le=1000)]
-UnpaidUnits = Annotated[int, Meta(ge=1, le=1_000_000)]
-Price = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
-Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
-TaxBps = Annotated[int, Meta(ge=0, le=10_000, description="Tax on top of prices, in hundredths of a percent.")]
-Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="ISO 4217.")]
-Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone.")]
-TimeZone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA name. Pages show times in this zone.")]
-Details = Annotated[dict[str, Any], Meta(description="Free-form: at most 16 KiB as JSON, and at most 64 levels deep.")]
-Seconds = Annotated[int, Meta(ge=0, le=366 * DAY_SECONDS)]
-PositiveSeconds = Annotated[int, Meta(ge=1, le=366 * DAY_SECONDS)]
-Coordinate = Annotated[float, Meta(ge=-1e9, le=1e9)]
-SeatNumber = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
-
+QUESTIONS_MAX = 20
+CHOICES_MAX = 50
 
 available_timezones = cache(read_timezones)
-
-
-class RequestModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of request bodies and queries."""
 
 
 class PolicyChange(RequestModel, frozen=True):
@@ -66,6 +54,9 @@ class PolicyChange(RequestModel, frozen=True):
     one_booking_per_user: bool | UnsetType = UNSET
     confirm_at_once: bool | UnsetType = UNSET
     avoid_orphans: bool | UnsetType = UNSET
+    min_units: Quantity | UnsetType | None = UNSET
+    max_units: Quantity | UnsetType | None = UNSET
+    box_office: bool | UnsetType = UNSET
     max_unpaid_units_per_user: Quantity | UnsetType | None = UNSET
     max_unpaid_units_per_address: UnpaidUnits | UnsetType | None = UNSET
     cooldown_after_expired: Annotated[int, Meta(ge=1, le=50)] | UnsetType | None = UNSET
@@ -75,39 +66,38 @@ class PolicyChange(RequestModel, frozen=True):
     guest_check_bits: Annotated[int, Meta(ge=8, le=24)] | UnsetType = UNSET
 
 
-class TariffNew(RequestModel, frozen=True):
-    code: Code
-    price: Price
-    name: Name | None = None
+class ContactChange(RequestModel, frozen=True):
+    """Which contact details a booking needs. Omitted fields keep their value; in a new event, the email is optional and
+    nobody asks for the others."""
+
+    name: Asked | UnsetType = UNSET
+    email: Asked | UnsetType = UNSET
+    phone: Asked | UnsetType = UNSET
 
 
-class SeatGrid(RequestModel, frozen=True):
-    """Rows with the same number of seats, labelled `<row>-<number>` from 1."""
-
-    rows: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=ROW_BYTES_MAX)]], Meta(min_length=1, max_length=1000)
-    ]
-    numbers: Annotated[int, Meta(ge=1, le=1000)]
-
-
-class SeatNew(RequestModel, frozen=True, gc=False):
-    """Seats of a row with consecutive numbers are neighbours."""
-
-    label: Label
-    row: Annotated[str, Meta(max_length=ROW_BYTES_MAX)] = ""
-    number: SeatNumber | None = None
-    x: Coordinate | None = None
-    y: Coordinate | None = None
-
-
-class PoolNew(RequestModel, frozen=True):
-    """A pool has either a capacity or seats. Without tariffs it is free of charge."""
+class QuestionNew(RequestModel, frozen=True):
+    """A question that buyers answer once per booking, or for each unit. Only a `choice` has `choices`."""
 
     code: Code
-    name: Name | None = None
-    capacity: Capacity | None = None
-    tariffs: Annotated[list[TariffNew], Meta(min_length=1, max_length=100)] | None = None
-    seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | None = None
+    label: Annotated[str, Meta(min_length=1, max_length=500)]
+    kind: Literal["text", "choice", "yes_no"] = "text"
+    per: Literal["booking", "unit"] = "booking"
+    required: bool = False
+    choices: Annotated[list[Name], Meta(max_length=CHOICES_MAX)] = []  # noqa: RUF012 (msgspec copies it)
+
+    def __post_init__(self) -> None:
+        field = f"questions.{self.code}.choices"
+        if self.kind == "choice" and not self.choices:
+            raise invalid_field(field, "must have at least one choice")
+        if self.kind != "choice" and self.choices:
+            raise invalid_field(field, "must be left out, unless `kind` is `choice`")
+        check_unique(field, "choice", self.choices)
+
+
+Questions = Annotated[list[QuestionNew], Meta(max_length=QUESTIONS_MAX)]
+PaymentInstructions = Annotated[
+    str, Meta(min_length=1, max_length=2_000, description="How to pay for a booking that is paid by receipt.")
+]
 
 
 class EventNew(RequestModel, frozen=True):
@@ -118,28 +108,30 @@ class EventNew(RequestModel, frozen=True):
     preset: Literal["shift", "show", "arena", "registration", "experience"] | None = None
     tax_bps: TaxBps = 0
     policy: PolicyChange = PolicyChange()
-    details: Details = {}
+    details: Details = {}  # noqa: RUF012 (msgspec copies it)
     # A worker completes the event at this time.
     ends_at: Time | None = None
     timezone: TimeZone = "UTC"
+    # Without these, sales open when somebody publishes the event, and close when it starts.
+    sales_open_at: Time | None = None
+    sales_close_at: Time | None = None
+    contact: ContactChange = ContactChange()
+    questions: Questions = []  # noqa: RUF012 (msgspec copies it)
+    payment_instructions: PaymentInstructions | None = None
+    shift: Shift | None = None
 
     def __post_init__(self) -> None:
-        check_start(self.starts_at)
-        check_end(self.starts_at, self.ends_at)
+        check_schedule(self.schedule, {pool.code: pool.schedule for pool in self.pools})
         check_timezone(self.timezone)
         check_details(self.details)
         check_pools(self.pools)
+        check_unique("questions", "code", (question.code for question in self.questions))
+        check_instructions(self.payment_instructions)
+        check_service_fee(self.shift, [t.price for pool in self.pools for t in pool.tariffs or ()])
 
-
-class PoolChange(RequestModel, frozen=True):
-    """Changes the pool with this code, or adds one. Tariffs whose code exists are changed, others are added. Existing
-    bookings keep their price."""
-
-    code: Code
-    name: Name | UnsetType = UNSET
-    capacity: Capacity | UnsetType = UNSET
-    tariffs: Annotated[list[TariffNew], Meta(min_length=1, max_length=100)] | UnsetType = UNSET
-    seats: SeatGrid | Annotated[list[SeatNew], Meta(min_length=1, max_length=50_000)] | UnsetType = UNSET
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
 
 class EventChange(RequestModel, frozen=True):
@@ -150,17 +142,27 @@ class EventChange(RequestModel, frozen=True):
     details: Details | UnsetType = UNSET
     ends_at: Time | UnsetType | None = UNSET
     timezone: TimeZone | UnsetType = UNSET
-    pools: Annotated[list[PoolChange], Meta(max_length=POOLS_MAX)] = []
-    block_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []
-    unblock_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []
+    sales_open_at: Time | UnsetType | None = UNSET
+    sales_close_at: Time | UnsetType | None = UNSET
+    contact: ContactChange = ContactChange()
+    questions: Questions | UnsetType = UNSET
+    payment_instructions: PaymentInstructions | UnsetType | None = UNSET
+    shift: Shift | UnsetType | None = UNSET
+    pools: Annotated[list[PoolChange], Meta(max_length=POOLS_MAX)] = []  # noqa: RUF012
+    block_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []  # noqa: RUF012
+    unblock_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []  # noqa: RUF012
 
     def __post_init__(self) -> None:
-        if self.starts_at is not UNSET:
-            check_start(self.starts_at)
+        _check_years("", self.merge_schedule(NO_SCHEDULE))
+        for pool in self.pools:
+            _check_years(f"pools.{pool.code}.", pool.merge_schedule(NO_SCHEDULE))
         if self.timezone is not UNSET:
             check_timezone(self.timezone)
         if self.details is not UNSET:
             check_details(self.details)
+        check_instructions(self.payment_instructions)
+        if self.questions is not UNSET:
+            check_unique("questions", "code", (question.code for question in self.questions))
         check_unique("pools", "code", (pool.code for pool in self.pools))
         for pool in self.pools:
             if pool.tariffs is not UNSET:
@@ -168,188 +170,80 @@ class EventChange(RequestModel, frozen=True):
         if sum(len(pool.tariffs) for pool in self.pools if pool.tariffs is not UNSET) > TARIFFS_MAX:
             raise too_many_tariffs()
 
-
-FREE = TariffNew(code="standard", price=0)
-
-
-class NumberedPool(Struct, frozen=True):
-    number: int
-    code: str
-    name: str
-    seated: bool
-    capacity: int
-
-
-class NumberedTariff(Struct, frozen=True):
-    pool: int
-    number: int
-    code: str
-    name: str
-    price: int
-
-
-class NumberedSeat(Struct, frozen=True, gc=False):
-    number: int
-    pool: int
-    label: str
-    row: str
-    number_in_row: int | None
-    x: float | None
-    y: float | None
-
-
-class NumberedStock(Struct, frozen=True):
-    """Pools, tariffs and seats, numbered within their event."""
-
-    pools: list[NumberedPool]
-    tariffs: list[NumberedTariff]
-    seats: list[NumberedSeat]
+    def merge_schedule(self, known: Schedule) -> Schedule:
+        return merge_schedule(known, self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
 
 def merge_policy(policy: Policy, change: PolicyChange) -> Policy:
-    given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
-    return structs.replace(policy, **given)
+    merged = structs.replace(policy, **_given(change))
+    if merged.min_units is not None and merged.max_units is not None and merged.min_units > merged.max_units:
+        raise invalid_field("policy.min_units", "must not be more than `max_units`")
+    return merged
 
 
-def check_start(starts_at: datetime) -> None:
-    if not 1970 < starts_at.year < 2500:
-        raise invalid_field("starts_at", "must be between 1971 and 2499")
+def merge_contact(contact: ContactRules, change: ContactChange) -> ContactRules:
+    return structs.replace(contact, **_given(change))
 
 
-def check_end(starts_at: datetime, ends_at: datetime | None) -> None:
-    if ends_at is not None and not starts_at < ends_at < starts_at + timedelta(days=366):
-        raise invalid_field("ends_at", "must be later than `starts_at`, by less than a year")
+def _given(change: PolicyChange | ContactChange) -> dict[str, Any]:
+    return {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
+
+
+def check_instructions(text: str | UnsetType | None) -> None:
+    if isinstance(text, str) and not text.strip():
+        raise invalid_field("payment_instructions", "must contain more than spaces")
+
+
+def check_prices(policy: Policy, prices: Iterable[int]) -> None:
+    """Nobody can pay for a booking that is confirmed at once."""
+    if policy.confirm_at_once and any(prices):
+        raise invalid_field("policy.confirm_at_once", "must be false if anything has a price")
+
+
+def check_service_fee(shift: Shift | None, prices: Iterable[int]) -> None:
+    if shift is not None and shift.service_fee is not None and any(price != shift.service_fee for price in prices):
+        raise invalid_field("shift.service_fee", "must be the price of every tariff")
+
+
+def check_schedule(event: Schedule, pools: Mapping[str, Schedule]) -> None:
+    """Refuse times that contradict each other, in an event and its pools by code."""
+    _check_times("", event)
+    closes_at = event.sales_close_at or event.starts_at
+    if event.sales_open_at is not None and closes_at is not None and event.sales_open_at >= closes_at:
+        raise invalid_field("sales_open_at", "must be earlier than `sales_close_at`, which is the start by default")
+    for code, pool in pools.items():
+        if pool is not NO_SCHEDULE:
+            _check_pool_times(f"pools.{code}.", event, pool)
+
+
+def _check_pool_times(prefix: str, event: Schedule, pool: Schedule) -> None:
+    _check_times(prefix, pool)
+    if pool.starts_at is not None and event.ends_at is not None and pool.starts_at >= event.ends_at:
+        raise invalid_field(f"{prefix}starts_at", "must be earlier than the event's `ends_at`")
+    if pool.ends_at is not None and event.ends_at is not None and pool.ends_at > event.ends_at:
+        raise invalid_field(f"{prefix}ends_at", "must not be later than the event's `ends_at`")
+    if pool.sales_close_at is not None and pool.starts_at is not None and pool.sales_close_at > pool.starts_at:
+        raise invalid_field(f"{prefix}sales_close_at", "must not be later than `starts_at`")
+    if pool.sales_open_at is not None and pool.sales_open_at >= pool_window(event, pool).closes_at:
+        raise invalid_field(f"{prefix}sales_open_at", "must be earlier than the close of sales")
+
+
+def _check_years(prefix: str, schedule: Schedule) -> None:
+    for name, at in structs.asdict(schedule).items():
+        if at is not None and not 1970 < at.year < 2500:
+            raise invalid_field(f"{prefix}{name}", "must be between 1971 and 2499")
+
+
+def _check_times(prefix: str, schedule: Schedule) -> None:
+    _check_years(prefix, schedule)
+    if schedule.ends_at is None:
+        return
+    if schedule.starts_at is None:
+        raise invalid_field(f"{prefix}ends_at", "needs a `starts_at`")
+    if not schedule.starts_at < schedule.ends_at < schedule.starts_at + timedelta(days=366):
+        raise invalid_field(f"{prefix}ends_at", "must be later than `starts_at`, by less than a year")
 
 
 def check_timezone(name: str) -> None:
     if name not in available_timezones():
         raise invalid_field("timezone", "must be an IANA time zone such as Europe/Madrid")
-
-
-def details_too_large() -> RefusedError:
-    return invalid_field("details", f"may take at most {DETAILS_BYTES_MAX // 1024} KiB as JSON")
-
-
-def check_details(details: Details) -> None:
-    """Refuse details that are too large or too deep. Check the size first, because it bounds the search for depth."""
-    too_deep = invalid_field("details", f"may be nested at most {DETAILS_LEVELS_MAX} levels deep")
-    try:
-        size = len(json.encode(details))
-    except RecursionError:
-        raise too_deep from None
-    if size > DETAILS_BYTES_MAX:
-        raise details_too_large()
-    level: list[Any] = [details]
-    for _ in range(DETAILS_LEVELS_MAX):
-        level = [child for value in level for child in _children(value)]
-        if not level:
-            return
-    raise too_deep
-
-
-def check_pools(pools: list[PoolNew], known_pools: int = 0, known_seats: int = 0) -> None:
-    """Refuse pools that contradict themselves, or that are too many together with the event's existing ones. This
-    builds no seats, so it is cheap; `number_stock` finds duplicate labels."""
-    check_unique("pools", "code", (pool.code for pool in pools))
-    if known_seats + count_seats(pools) > SEATS_MAX:
-        raise invalid_field("pools", f"can have at most {SEATS_MAX} seats")
-    if known_pools + len(pools) > POOLS_MAX:
-        raise invalid_field("pools", f"can be at most {POOLS_MAX} in one event")
-    if sum(len(pool.tariffs or [FREE]) for pool in pools) > TARIFFS_MAX:
-        raise too_many_tariffs()
-    for pool in pools:
-        check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs or ()))
-        _check_capacity(pool)
-        _check_seat_names(pool)
-
-
-def _check_seat_names(pool: PoolNew) -> None:
-    """A seat map repeats the names for up to 100,000 seats, so their size in bytes counts."""
-    if isinstance(pool.seats, SeatGrid):
-        labels, rows = [], pool.seats.rows
-    else:
-        labels, rows = [seat.label for seat in pool.seats or ()], [seat.row for seat in pool.seats or ()]
-    if any(not label.isascii() and len(label.encode()) > LABEL_BYTES_MAX for label in labels):
-        raise invalid_field(f"pools.{pool.code}.seats", f"can have labels of at most {LABEL_BYTES_MAX} bytes")
-    if any(not row.isascii() and len(row.encode()) > ROW_BYTES_MAX for row in rows):
-        raise invalid_field(f"pools.{pool.code}.seats", f"can have rows with names of at most {ROW_BYTES_MAX} bytes")
-
-
-def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0) -> NumberedStock:
-    """Number new pools that `check_pools` has accepted. Seats of a pool get consecutive numbers, and so do seats of a
-    row. A large hall takes a while: call this in a thread."""
-    stock = NumberedStock([], [], [])
-    for number, pool in enumerate(pools, first_pool):
-        seats = _sort_seats(_list_seats(pool))
-        capacity = pool.capacity if pool.capacity is not None else len(seats)
-        stock.pools.append(NumberedPool(number, pool.code, pool.name or pool.code, bool(seats), capacity))
-        stock.tariffs.extend(
-            NumberedTariff(number, n, t.code, t.name or t.code, t.price) for n, t in enumerate(pool.tariffs or [FREE])
-        )
-        for seat in seats:
-            position = first_seat + len(stock.seats)
-            stock.seats.append(NumberedSeat(position, number, seat.label, seat.row, seat.number, seat.x, seat.y))
-    check_unique("pools", "seat label", (seat.label for seat in stock.seats))
-    return stock
-
-
-def too_many_tariffs() -> RefusedError:
-    return invalid_field("pools", f"can have at most {TARIFFS_MAX} tariffs in total")
-
-
-def invalid_field(field: str, message: str) -> RefusedError:
-    """`message` completes a sentence about the field: "must be at least 1"."""
-    return RefusedError(Refusal.INVALID_REQUEST, f"`{field}` {message}.", errors=(FieldError(field, message),))
-
-
-def _children(value: Any) -> Iterable[Any]:
-    """The objects and lists directly inside the value."""
-    members = value.values() if isinstance(value, dict) else value
-    return (member for member in members if isinstance(member, dict | list))
-
-
-def count_seats(pools: Iterable[PoolNew]) -> int:
-    return sum(_seat_count(pool) for pool in pools)
-
-
-def _seat_count(pool: PoolNew) -> int:
-    """Counts without building the seats, so that an oversized request costs nothing."""
-    if isinstance(pool.seats, SeatGrid):
-        return len(pool.seats.rows) * pool.seats.numbers
-    return len(pool.seats or ())
-
-
-def _list_seats(pool: PoolNew) -> list[SeatNew]:
-    if pool.seats is None:
-        return []
-    if not isinstance(pool.seats, SeatGrid):
-        return pool.seats
-    return [
-        SeatNew(label=f"{row}-{number}", row=row, number=number)
-        for row in pool.seats.rows
-        for number in range(1, pool.seats.numbers + 1)
-    ]
-
-
-def _sort_seats(seats: list[SeatNew]) -> list[SeatNew]:
-    """Sort by row in order of first appearance, then by number."""
-    depth: dict[str, int] = {}
-    for seat in seats:
-        depth.setdefault(seat.row, len(depth))
-    return sorted(seats, key=lambda seat: (depth[seat.row], seat.number is None, seat.number or 0))
-
-
-def _check_capacity(pool: PoolNew) -> None:
-    seats = _seat_count(pool)
-    if pool.capacity is None and not seats:
-        raise invalid_field(f"pools.{pool.code}", "needs a capacity or seats")
-    if pool.capacity is not None and seats and pool.capacity != seats:
-        raise invalid_field(f"pools.{pool.code}.capacity", "must be left out: it is the number of seats")
-
-
-def check_unique(field: str, what: str, values: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for value in values:
-        if value in seen:
-            raise invalid_field(field, f"has the {what} {value} twice")
-        seen.add(value)

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from holdfast.core.booking import Booking
 from holdfast.core.clients import ClientRecords, UserRecord
-from holdfast.core.commands import Receipt
+from holdfast.core.commands import Receipt, TransferBooking
 from holdfast.core.journal import (
     EXTENDED,
     NO_CHANGE,
@@ -27,7 +27,7 @@ from holdfast.core.journal import (
 from holdfast.core.layout import Layout, Pool
 from holdfast.core.payment import Payment, PaymentStatus
 from holdfast.core.seating import SeatChooser
-from holdfast.core.states import CLAIMS, Claim, Status
+from holdfast.core.states import CLAIMING, CLAIMS, Claim, Status
 
 SYSTEM: Final = "system"
 
@@ -55,6 +55,11 @@ class CounterShift(Struct):
     sold: int = 0
 
 
+class SeatOwner(Struct, frozen=True, gc=False):
+    booking: bytes
+    user: str
+
+
 class PaymentChange(Struct, frozen=True):
     """The booking of a payment that this batch changes, and the status it was loaded with; a new one has none."""
 
@@ -74,6 +79,7 @@ class EventState:
         users: Mapping[str, UserRecord],
         clients: ClientRecords | None = None,
         checked_in: Set[bytes] = frozenset(),
+        owners: dict[int, SeatOwner] | None = None,
     ) -> None:
         self.layout = layout
         self.now = now
@@ -81,6 +87,8 @@ class EventState:
         self.counters = counters
         self.bookings = bookings
         self.taken = taken
+        # Who has a taken seat. Only known if the owner asks for the seat again in this batch, or took it in this batch.
+        self.owners = owners or {}
         # The users whose limits this batch may check. Others do not count.
         self.users = users
         self.clients = clients or ClientRecords({}, {})
@@ -137,24 +145,30 @@ class EventState:
             expires_at=expires_at or booking.expires_at,
             version=self.version + 1,
         )
+        if booking.status not in CLAIMING and status in CLAIMING:
+            after = structs.replace(after, one_per_user=self.layout.policy.one_booking_per_user)
         return self._record(booking, after, status, actor, self._claim_units(booking, after))
 
     def extend_booking(self, booking: Booking, expires_at: datetime, actor: str) -> Booking:
         after = structs.replace(booking, expires_at=expires_at, version=self.version + 1)
         return self._record(booking, after, EXTENDED, actor, NO_CHANGE)
 
-    def transfer_booking(
-        self, booking: Booking, user: str, email: str | None, language: str | None, actor: str
-    ) -> Booking:
+    def transfer_booking(self, booking: Booking, command: TransferBooking) -> Booking:
         after = structs.replace(
             booking,
-            user=user,
-            email=email,
-            language=language,
+            user=command.user,
+            name=command.name,
+            email=command.email,
+            phone=command.phone,
+            language=command.language,
             generation=booking.generation + 1,
+            one_per_user=self.layout.policy.one_booking_per_user,
             version=self.version + 1,
         )
-        return self._record(booking, after, TRANSFERRED, actor, NO_CHANGE)
+        for line in after.lines:
+            if line.seat is not None:
+                self.owners[line.seat] = SeatOwner(after.id, after.user)
+        return self._record(booking, after, TRANSFERRED, command.actor, NO_CHANGE)
 
     def record_payment(
         self,
@@ -223,6 +237,7 @@ class EventState:
                     self._release_seat(line.seat)
                 elif old is Claim.NONE:
                     self._take_seat(line.seat)
+                    self.owners[line.seat] = SeatOwner(after.id, after.user)
                 seats[self.layout.seats[line.seat].label] = state
         for pool in dict.fromkeys(line.pool for line in after.lines):
             pools[self.layout.pools[pool].code] = self._pool_state(pool)
@@ -248,6 +263,7 @@ class EventState:
 
     def _release_seat(self, seat: int) -> None:
         self.taken.discard(seat)
+        self.owners.pop(seat, None)
         if chooser := self._choosers.get(self.layout.seats[seat].pool):
             chooser.mark(seat, free=self.is_free(seat))
 

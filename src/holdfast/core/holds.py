@@ -2,12 +2,17 @@
 
 from typing import Final
 
+from msgspec import structs
+
 from holdfast.core.booking import Booking, BuyerInput, Line
+from holdfast.core.buyer_form import sort_answers
 from holdfast.core.commands import Accepted, BestSeats, PlaceHold, PoolItem, SeatItem
 from holdfast.core.event_state import EventState
 from holdfast.core.hoarding import check_hoarding, is_limited
+from holdfast.core.hold_rules import check_form, check_pool_windows
 from holdfast.core.layout import Pool, Tariff
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.same_booking import find_same_booking
 from holdfast.core.seat_ranking import BEST_SEATS_MAX
 from holdfast.core.seating import find_orphans
 from holdfast.core.states import EventStatus, Status
@@ -34,17 +39,28 @@ def place_hold(state: EventState, command: PlaceHold) -> Accepted:
         return Accepted(earlier, layout, state.now, replayed=earlier.id != command.booking)
     if layout.status is not EventStatus.ACTIVE:
         raise RefusedError(Refusal.EVENT_NOT_ON_SALE, f"The event is {layout.status.value}.")
+    is_box_office = command.staff and layout.policy.box_office
+    if not is_box_office:
+        layout.sales_window.check(state.now)
     if earlier is not None:
         raise RefusedError(Refusal.IDEMPOTENCY_KEY_REUSED)
     lines = _price_items(state, command)
+    if layout.has_pool_windows and not is_box_office:
+        check_pool_windows(state, lines)
+    same = find_same_booking(state, command, lines)
+    if same is not None:
+        return Accepted(same, layout, state.now, replayed=True, is_reentrant=True)
+    check_form(state, command, lines)
     if layout.policy.limits_users:
-        check_user_limits(state, command.user, lines)
+        _check_own_limits(state, command.user, lines)
     if is_limited(layout.policy, command.client):
         check_hoarding(state, command, lines)
     if command.best_available is None:
-        _check_availability(state, lines)
+        _check_availability(state, command.user, lines)
     else:
         lines = _choose_best_seats(state, command.best_available, lines[0])
+    if len(lines) < len(command.items):
+        command = _sort_answers(state, command, lines)
     booking = state.add_booking(_new_booking(state, command, lines), command.actor)
     return Accepted(booking, layout, state.now)
 
@@ -130,6 +146,20 @@ def _merge_lines(lines: list[Line]) -> tuple[Line, ...]:
     return tuple(merged.values())
 
 
+def _sort_answers(state: EventState, command: PlaceHold, lines: tuple[Line, ...]) -> PlaceHold:
+    """Answers per unit come in the order of the items. Merging items has changed the order of the units."""
+    if command.answers is None:
+        return command
+    position = {(line.pool, line.tariff, line.seat): at for at, line in enumerate(lines)}
+    units = [
+        position[line.pool, line.tariff, line.seat]
+        for line in _price_all(state, command.items)
+        for _ in range(line.quantity)
+    ]
+    order = sorted(range(len(units)), key=units.__getitem__)
+    return structs.replace(command, answers=sort_answers(state.layout.questions, command.answers, order))
+
+
 def check_user_limits(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
     policy = state.layout.policy
     if policy.one_booking_per_user and state.users[user].bookings:
@@ -143,17 +173,37 @@ def check_user_limits(state: EventState, user: str, lines: tuple[Line, ...]) -> 
             )
 
 
-def _check_availability(state: EventState, lines: tuple[Line, ...]) -> None:
+def _check_own_limits(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
+    """Name the booking that is in the way. Only its owner, or staff, can place a hold for this user."""
+    try:
+        check_user_limits(state, user, lines)
+    except RefusedError as error:
+        own = state.users[user].booking
+        booking = (state.layout.event, own) if own is not None else None
+        raise RefusedError.of(structs.replace(error.refused, booking=booking)) from None
+
+
+def _check_availability(state: EventState, user: str, lines: tuple[Line, ...]) -> None:
     seats = [line.seat for line in lines if line.seat is not None]
     if seats:
-        taken = tuple(state.layout.seats[seat].label for seat in seats if not state.is_free(seat))
+        taken = [seat for seat in seats if not state.is_free(seat)]
         if taken:
-            raise RefusedError(Refusal.SEAT_TAKEN, f"Taken: {', '.join(taken)}.", conflicts=taken)
+            raise _seats_taken(state, user, taken)
     short = find_short_pools(state, lines)
     if short:
         raise RefusedError(Refusal.SOLD_OUT, f"Not enough left of: {', '.join(short)}.", conflicts=tuple(short))
     if seats and state.layout.policy.avoid_orphans:
         _refuse_orphans(state, seats)
+
+
+def _seats_taken(state: EventState, user: str, taken: list[int]) -> RefusedError:
+    labels = {seat: state.layout.seats[seat].label for seat in taken}
+    detail = f"Taken: {', '.join(labels.values())}."
+    own = {seat: owner.booking for seat in taken if (owner := state.owners.get(seat)) and owner.user == user}
+    if own:
+        detail += f" This user already has {', '.join(labels[seat] for seat in own)}."
+    booking = (state.layout.event, next(iter(own.values()))) if own else None
+    return RefusedError(Refusal.SEAT_TAKEN, detail, conflicts=tuple(labels.values()), booking=booking)
 
 
 def _refuse_orphans(state: EventState, seats: list[int]) -> None:
@@ -211,7 +261,8 @@ def _new_booking(state: EventState, command: PlaceHold, lines: tuple[Line, ...])
         request_key=command.request_key,
         fingerprint=command.fingerprint,
         client=client.address if client is not None and is_limited(layout.policy, client) else None,
-        has_details=command.details is not None,
+        has_details=command.details is not None or command.answers is not None,
+        one_per_user=layout.policy.one_booking_per_user,
         version=state.version + 1,
         **{name: getattr(command, name) for name in BuyerInput.__struct_fields__},
     )

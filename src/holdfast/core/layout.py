@@ -6,7 +6,9 @@ from functools import cached_property
 from msgspec import Struct
 
 from holdfast.core.booking import Line
+from holdfast.core.buyer_form import ContactRules, Question
 from holdfast.core.policy import Policy
+from holdfast.core.sales_window import NO_SCHEDULE, SalesWindow, Schedule, pool_window, span_windows
 from holdfast.core.seat_ranking import PoolRanking
 from holdfast.core.states import EventStatus
 
@@ -16,6 +18,8 @@ class Tariff(Struct, frozen=True):
     code: str
     name: str
     price: int
+    # Whether a booking with this tariff also needs a unit of a tariff that can be booked alone, at the same time.
+    needs_companion: bool = False
 
 
 class Seat(Struct, frozen=True, gc=False):
@@ -36,6 +40,7 @@ class Pool(Struct, frozen=True):
     tariffs: tuple[Tariff, ...]
     # The first and last seat. The seats of a pool have consecutive numbers, and so do the seats of a row.
     seats: tuple[int, int] | None
+    schedule: Schedule = NO_SCHEDULE
 
 
 class BookedItem(Struct, frozen=True):
@@ -107,6 +112,9 @@ class Layout:
         currency: str,
         tax_bps: int,
         policy: Policy,
+        schedule: Schedule,
+        contact: ContactRules,
+        questions: tuple[Question, ...],
         pools: tuple[Pool, ...],
         seat_plan: SeatPlan,
     ) -> None:
@@ -117,12 +125,38 @@ class Layout:
         self.currency = currency
         self.tax_bps = tax_bps
         self.policy = policy
+        self.schedule = schedule
+        self.contact = contact
+        self.questions = questions
         self.pools = pools
         self.pool_by_code = {pool.code: pool for pool in pools}
         self.seats_revision = seats_revision
         self.seat_plan = seat_plan
         self.seats = seat_plan.seats
         self.seat_by_label = seat_plan.seat_by_label
+
+    @cached_property
+    def pool_windows(self) -> tuple[SalesWindow, ...]:
+        """When each pool is on sale."""
+        return tuple(pool_window(self.schedule, pool.schedule) for pool in self.pools)
+
+    @cached_property
+    def sales_window(self) -> SalesWindow:
+        """Outside of this, nothing of the event is on sale."""
+        return span_windows(self.pool_windows)
+
+    @cached_property
+    def has_pool_windows(self) -> bool:
+        """Whether some pools are on sale while others are not."""
+        return any(window != self.sales_window for window in self.pool_windows)
+
+    @cached_property
+    def required_contact(self) -> tuple[str, ...]:
+        return self.contact.required
+
+    @cached_property
+    def has_companions(self) -> bool:
+        return any(tariff.needs_companion for pool in self.pools for tariff in pool.tariffs)
 
     def items(self, lines: Iterable[Line]) -> list[PricedItem]:
         items = []

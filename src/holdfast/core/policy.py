@@ -17,6 +17,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     one_booking_per_user: bool = False
     confirm_at_once: bool = False
     avoid_orphans: bool = False
+    # How many units one booking can have.
+    min_units: int | None = None
+    max_units: int | None = None
+    # Whether staff can book before sales open and after they close.
+    box_office: bool = False
     # Against hoarding. These limit guests, and customers if `limit_customers` says so.
     max_unpaid_units_per_user: int | None = 20
     max_unpaid_units_per_address: int | None = 40
@@ -37,19 +42,20 @@ class Policy(Struct, frozen=True, kw_only=True):
 PRESETS: Mapping[str, Policy] = {
     "shift": Policy(
         hold_seconds=180,
-        max_hold_seconds=600,
+        extend_seconds=0,
+        max_hold_seconds=180,
         review="manual",
+        max_units_per_user=1,
         one_booking_per_user=True,
         max_unpaid_units_per_address=10,
     ),
-    "show": Policy(hold_seconds=600, max_units_per_user=10, avoid_orphans=True),
+    "show": Policy(hold_seconds=600, max_hold_seconds=900, max_units_per_user=10, avoid_orphans=True),
     "arena": Policy(
         hold_seconds=900,
-        extend_seconds=300,
-        max_hold_seconds=2400,
+        max_hold_seconds=1200,
         max_units_per_user=10,
         max_unpaid_units_per_address=80,
     ),
-    "registration": Policy(confirm_at_once=True, one_booking_per_user=True),
-    "experience": Policy(hold_seconds=900),
+    "registration": Policy(confirm_at_once=True, max_units_per_user=1, one_booking_per_user=True),
+    "experience": Policy(hold_seconds=900, max_hold_seconds=1200),
 }

@@ -5,6 +5,7 @@ The members stand in order of precedence: if several refusals apply, the caller 
 
 from datetime import datetime
 from enum import Enum
+from typing import Self
 
 from msgspec import Struct
 
@@ -25,11 +26,20 @@ class Refusal(Enum):
         False,
     )
     EVENT_NOT_ON_SALE = ("The event is not on sale: it is a draft, or it has ended.", False)
+    NOT_ON_SALE_YET = ("Sales have not opened yet. `sales_open_at` says when they do.", False)
+    SALES_CLOSED = ("Sales have closed.", False)
     EVENT_ENDED = ("The event is completed or cancelled and can no longer change.", False)
     IDEMPOTENCY_KEY_REUSED = ("This Idempotency-Key belongs to a different request. Send a new key.", False)
     UNKNOWN_SEAT = ("The event has no such seat. Choose one from its seat map.", False)
     UNKNOWN_POOL = ("The event has no such pool. Choose one of its pools.", False)
     UNKNOWN_TARIFF = ("The pool has no such tariff, or you did not name one. Choose one of its tariffs.", False)
+    CONTACT_REQUIRED = ("The event needs more contact details of the buyer. Send them in `contact`.", False)
+    ANSWER_REQUIRED = ("The event has questions that need an answer. Send it in `answers`.", False)
+    COMPANION_REQUIRED = (
+        "A ticket of this kind needs a companion. Add a ticket that can be booked alone.",
+        False,
+    )
+    UNIT_COUNT = ("A booking of this event needs more units, or can have only fewer.", False)
     UNKNOWN_PROVIDER = ("This payment provider is not set up here. Choose another one.", False)
     INVALID_TICKET = ("This code is not a ticket for one of your events.", False)
     WRONG_EVENT = ("This ticket is for another event. `detail` names the event.", False)
@@ -46,9 +56,10 @@ class Refusal(Enum):
         "Too many holds in a row have expired without a payment. Wait for the number of seconds in Retry-After.",
         False,
     )
-    SEAT_TAKEN = ("Someone else has one of these seats. Choose other seats.", False)
+    SEAT_TAKEN = ("At least one of these seats is taken. Choose other seats.", False)
     SOLD_OUT = ("Not enough units are left. Ask for fewer, or choose another pool.", False)
     ORPHAN_SEAT = ("This choice would leave a single empty seat. Choose seats that leave no gap.", False)
+    ORDER_NUMBER_USED = ("Another event has this order number. Choose another one.", False)
     CAPACITY_IN_USE = ("More units are taken than the new capacity allows. Set a higher capacity.", False)
     HOLD_EXPIRED = ("The hold has expired. Its units are on sale again. Start a new hold.", False)
     ALREADY_SUBMITTED = ("A payment receipt for this booking is waiting for review.", False)
@@ -99,6 +110,9 @@ class Refused(Struct, frozen=True):
     gate: str | None = None
     # The number of seconds after which the same request may succeed.
     retry_after: int | None = None
+    sales_open_at: datetime | None = None
+    # The user's own booking that is in the way, as the ids of its event and itself.
+    booking: tuple[bytes, bytes] | None = None
 
 
 class RefusedError(Exception):
@@ -114,6 +128,16 @@ class RefusedError(Exception):
         checked_in_at: datetime | None = None,
         gate: str | None = None,
         retry_after: int | None = None,
+        sales_open_at: datetime | None = None,
+        booking: tuple[bytes, bytes] | None = None,
     ) -> None:
         super().__init__(detail or refusal.title)
-        self.refused = Refused(refusal, detail, conflicts, errors, checked_in_at, gate, retry_after)
+        self.refused = Refused(
+            refusal, detail, conflicts, errors, checked_in_at, gate, retry_after, sales_open_at, booking
+        )
+
+    @classmethod
+    def of(cls, refused: Refused) -> Self:
+        error = cls(refused.refusal, refused.detail)
+        error.refused = refused
+        return error

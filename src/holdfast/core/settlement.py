@@ -16,7 +16,7 @@ from holdfast.core.payment import RECEIPT, Payment, PaymentOutcome, PaymentResul
 from holdfast.core.reasons import Reason
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import TRANSITIONS, Status, Verb
-from holdfast.core.transitions import apply_verb, end_with_event, extend_hold, find_booking, is_revivable
+from holdfast.core.transitions import apply_verb, end_with_event, extend_for_payment, find_booking, is_revivable
 
 # Far more than any buyer needs for one booking.
 PAYMENTS_MAX: Final = 50
@@ -47,7 +47,7 @@ def start_payment(state: EventState, command: StartPayment) -> Accepted:
         raise RefusedError(Refusal.REVIEW_NOT_OFFERED)
     _check_payment_count(booking)
     if not booking.payments:
-        booking = extend_hold(state, booking, command.actor)
+        booking = extend_for_payment(state, booking, command.actor)
     payment = _new_payment(state, booking, command)
     booking = state.record_payment(booking, payment, command.actor)
     if booking.total == 0:

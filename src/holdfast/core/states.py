@@ -133,12 +133,13 @@ _TABLE: Final[dict[Status, dict[Verb, Status | Refusal]]] = {
     Status.EXPIRED: {
         Verb.EXTEND: Refusal.HOLD_EXPIRED,
         Verb.START_PAYMENT: Refusal.HOLD_EXPIRED,
-        # A late receipt or late money revives the booking if it `is_revivable`, and is refused otherwise.
+        # A late receipt, late money or a late confirmation revives the booking if it `is_revivable`, and is refused
+        # otherwise.
         Verb.SUBMIT: Status.PAYMENT_SUBMITTED,
         Verb.APPROVE: Refusal.HOLD_EXPIRED,
         Verb.REJECT: Refusal.HOLD_EXPIRED,
         Verb.SETTLE: Status.CONFIRMED,
-        Verb.CONFIRM: Refusal.HOLD_EXPIRED,
+        Verb.CONFIRM: Status.CONFIRMED,
         Verb.CANCEL: Refusal.HOLD_EXPIRED,
         Verb.REFUND: Refusal.HOLD_EXPIRED,
         Verb.TRANSFER: Refusal.HOLD_EXPIRED,

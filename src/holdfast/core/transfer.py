@@ -34,5 +34,5 @@ def transfer_booking(state: EventState, command: TransferBooking) -> Accepted:
         if booking.generation >= GENERATIONS_MAX:
             raise RefusedError(Refusal.LIMIT_REACHED, "The booking was transferred too many times.")
         check_user_limits(state, command.user, booking.lines)
-        booking = state.transfer_booking(booking, command.user, command.email, command.language, command.actor)
+        booking = state.transfer_booking(booking, command)
     return Accepted(booking, state.layout, state.now)

@@ -1,6 +1,6 @@
 """Acting on an existing booking, and what each change of its status means for its payments."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import structs
@@ -131,10 +131,21 @@ def end_with_event(state: EventState, booking: Booking) -> Booking:
 
 
 def extend_hold(state: EventState, booking: Booking, actor: str) -> Booking:
+    """Give the buyer `extend_seconds` from now."""
+    return _extend_until(state, booking, state.now + timedelta(seconds=state.layout.policy.extend_seconds), actor)
+
+
+def extend_for_payment(state: EventState, booking: Booking, actor: str) -> Booking:
+    """Give the buyer `extend_seconds` more than they had. Paying early costs no time."""
+    assert booking.expires_at is not None
+    extra = timedelta(seconds=state.layout.policy.extend_seconds)
+    return _extend_until(state, booking, booking.expires_at + extra, actor)
+
+
+def _extend_until(state: EventState, booking: Booking, wanted: datetime, actor: str) -> Booking:
     assert booking.expires_at is not None
     assert booking.max_expires_at is not None
-    wanted = state.now + timedelta(seconds=state.layout.policy.extend_seconds)
-    expires_at = min(max(booking.expires_at, wanted), booking.max_expires_at)
+    expires_at = min(wanted, booking.max_expires_at)
     return state.extend_booking(booking, expires_at, actor) if expires_at > booking.expires_at else booking
 
 

@@ -6,8 +6,9 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.event_schemas import EventNew, PolicyChange, PoolNew, SeatGrid, SeatNew, TariffNew
+from holdfast.core.event_schemas import EventNew, PolicyChange
 from holdfast.core.states import EventStatus
+from holdfast.core.stock_schemas import PoolNew, SeatGrid, SeatNew, TariffNew
 from holdfast.engine.event_editor import create_event, set_status
 from holdfast.runtime import ids
 from holdfast.runtime.credentials import create_org

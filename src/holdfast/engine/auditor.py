@@ -76,6 +76,7 @@ async def audit_event(database: Database, event: bytes) -> tuple[list[Finding], 
         pools = await scope.fetch(sql.worker.audit_pools, event)
         seats = await scope.fetch(sql.worker.audit_seats, event)
         lines = await scope.fetch(sql.worker.audit_lines, event)
+        users = await scope.fetch(sql.worker.audit_users, event)
         strays = await scope.fetch(sql.worker.audit_strays, event)
         money = await scope.fetch(sql.worker.audit_money, event)
         journal = await scope.fetch(sql.worker.audit_journal, event)
@@ -84,6 +85,7 @@ async def audit_event(database: Database, event: bytes) -> tuple[list[Finding], 
         *(_finding(event, "pool_counts", row["code"], row) for row in pools),
         *(_finding(event, "seat_lines", row["label"], row) for row in seats),
         *(_finding(event, "booking_lines", ids.format_booking_id(event, row["id"]), row) for row in lines),
+        *(_finding(event, "one_per_user", ids.format_booking_id(event, row["id"]), row) for row in users),
         *(_finding(event, "stray", ids.format_booking_id(event, row["id"]), row) for row in strays),
         *(_finding(event, "money", ids.format_payment_id(event, row["id"]), row) for row in money),
         *(_finding(event, "journal_gap", str(row["version"]), row) for row in journal),

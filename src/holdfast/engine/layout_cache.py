@@ -8,8 +8,10 @@ from typing import Final
 from msgspec import json
 
 from holdfast import sql
+from holdfast.core.buyer_form import ContactRules, Question
 from holdfast.core.layout import Layout, Pool, Seat, SeatPlan, Tariff
 from holdfast.core.policy import Policy
+from holdfast.core.sales_window import NO_SCHEDULE, Schedule
 from holdfast.core.states import EventStatus
 from holdfast.runtime.db import Connection, DatabaseScope, Record
 
@@ -129,6 +131,12 @@ def _build_seat_plans(events: list[bytes], rows: Sequence[Record]) -> dict[bytes
     return {event: SeatPlan(tuple(event_seats)) for event, event_seats in seats.items()}
 
 
+def _schedule(row: Record) -> Schedule:
+    """Most pools have no times, and share one empty schedule."""
+    times = (row["starts_at"], row["ends_at"], row["sales_open_at"], row["sales_close_at"])
+    return Schedule(*times) if any(times) else NO_SCHEDULE
+
+
 def _build_layouts(
     heads: Sequence[Record],
     pool_rows: Sequence[Record],
@@ -137,12 +145,13 @@ def _build_layouts(
 ) -> list[Layout]:
     tariffs = defaultdict(list)
     for row in tariff_rows:
-        tariffs[row["event_id"], row["pool"]].append(Tariff(row["number"], row["code"], row["name"], row["price"]))
+        tariff = Tariff(row["number"], row["code"], row["name"], row["price"], row["needs_companion"])
+        tariffs[row["event_id"], row["pool"]].append(tariff)
     pools = defaultdict(list)
     for row in pool_rows:
         event, number = row["event_id"], row["number"]
         span = plans[event].spans.get(number)
-        pools[event].append(Pool(number, row["code"], row["name"], tuple(tariffs[event, number]), span))
+        pools[event].append(Pool(number, row["code"], row["name"], tuple(tariffs[event, number]), span, _schedule(row)))
     return [
         Layout(
             event=row["id"],
@@ -153,6 +162,9 @@ def _build_layouts(
             currency=row["currency"],
             tax_bps=row["tax_bps"],
             policy=json.decode(row["policy"], type=Policy),
+            schedule=_schedule(row),
+            contact=json.decode(row["contact"], type=ContactRules),
+            questions=json.decode(row["questions"], type=tuple[Question, ...]),
             pools=tuple(pools[row["id"]]),
             seat_plan=plans[row["id"]],
         )

@@ -11,6 +11,7 @@ from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.clients import FREE_BOOKING_SECONDS, ClientRecord, ClientRecords, ExpiryStreak, UserRecord
 from holdfast.core.commands import (
+    ActOnBooking,
     Command,
     PlaceHold,
     SeatItem,
@@ -18,11 +19,12 @@ from holdfast.core.commands import (
     SubmitReceipt,
     TransferBooking,
 )
-from holdfast.core.event_state import EventState, PoolCounter
+from holdfast.core.event_state import EventState, PoolCounter, SeatOwner
 from holdfast.core.hoarding import ADDRESS_FACTOR, is_limited
 from holdfast.core.layout import Layout
 from holdfast.core.notification_rules import WebhookSubscription
 from holdfast.core.policy import Policy
+from holdfast.core.states import Verb
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import Connection, Record
 
@@ -55,12 +57,19 @@ class _Loaded(Struct):
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
 
 
+class _OwnBookings(Struct):
+    users: list[tuple[bytes, str, bytes]]
+    owners: list[tuple[bytes, int, bytes, str]]
+    bookings: list[Booking]
+
+
 class _LoadedClients(Struct):
     clients: list[tuple[bytes, bytes, int, int, datetime | None]] = []
     streaks: list[tuple[bytes, str, int, datetime | None]] = []
 
 
 _decode_loaded: Final = json.Decoder(_Loaded).decode
+_decode_own_bookings: Final = json.Decoder(_OwnBookings).decode
 _decode_clients: Final = json.Decoder(_LoadedClients).decode
 
 
@@ -130,7 +139,8 @@ async def _load_batch(
     clients = _LoadedClients()
     if limited or late:
         clients = await _load_clients(connection, layouts, limited, late, loaded.now)
-    return _build_batch(loaded, clients, checked_in, layouts, versions)
+    own = await _load_own_bookings(connection, layouts, commands_to_load, loaded)
+    return _build_batch(loaded, clients, own, checked_in, layouts, versions)
 
 
 async def _load_checked_in(connection: Connection, commands: list[Command]) -> frozenset[bytes]:
@@ -182,6 +192,30 @@ async def _load(
     return _decode_loaded(document)
 
 
+async def _load_own_bookings(
+    connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], loaded: _Loaded
+) -> _OwnBookings | None:
+    """What users already have who ask for more. A separate statement, because most buyers have nothing yet."""
+    holds = [command for command in commands if isinstance(command, PlaceHold)]
+    asking = _users_who_ask_again(layouts, holds, loaded)
+    named = _seats_asked_again(layouts, holds, loaded)
+    if not asking and not named:
+        return None
+    user_events, users, user_wanted = _columns(asking, 3)
+    named_events, named_seats, named_users = _columns(named, 3)
+    document = await connection.fetchval(
+        *sql.engine.load_own_bookings(
+            user_events=user_events,
+            users=users,
+            user_wanted=user_wanted,
+            named_events=named_events,
+            named_seats=named_seats,
+            named_users=named_users,
+        )
+    )
+    return _decode_own_bookings(document)
+
+
 async def _load_clients(
     connection: Connection,
     layouts: Mapping[bytes, Layout],
@@ -210,6 +244,7 @@ async def _load_clients(
 def _build_batch(
     loaded: _Loaded,
     clients: _LoadedClients,
+    own: _OwnBookings | None,
     checked_in: frozenset[bytes],
     layouts: Mapping[bytes, Layout],
     versions: dict[bytes, int],
@@ -222,6 +257,16 @@ def _build_batch(
     users: dict[bytes, dict[str, UserRecord]] = defaultdict(dict)
     for event, user, count, units, unpaid in loaded.users:
         users[event][user] = UserRecord(count, units, unpaid)
+    owners: dict[bytes, dict[int, SeatOwner]] = defaultdict(dict)
+    if own is not None:
+        for event, user, booking_id in own.users:
+            users[event][user].booking = booking_id
+        for event, seat, booking_id, user in own.owners:
+            owners[event][seat] = SeatOwner(booking_id, user)
+        for booking in own.bookings:
+            # A hold that is due and not among the due holds of this batch expires with a later one.
+            if not booking.is_due(loaded.now):
+                bookings[booking.event].setdefault(booking.id, booking)
     for event, number, capacity, held, sold in loaded.pools:
         counters[event][number] = PoolCounter(capacity, held, sold)
     by_client: dict[bytes, dict[bytes, ClientRecord]] = defaultdict(dict)
@@ -241,6 +286,7 @@ def _build_batch(
             users[event],
             ClientRecords(by_client[event], streaks[event]),
             checked_in,
+            owners[event],
         )
         for event, version in versions.items()
     }
@@ -263,6 +309,36 @@ def _needs_user(policy: Policy, command: PlaceHold | TransferBooking) -> bool:
         return True
     has_limit = policy.max_unpaid_units_per_user is not None
     return has_limit and isinstance(command, PlaceHold) and is_limited(policy, command.client)
+
+
+def _users_who_ask_again(
+    layouts: Mapping[bytes, Layout], holds: list[PlaceHold], loaded: _Loaded
+) -> set[tuple[bytes, str, bool]]:
+    """The users whose live bookings may be in the way of their request, and whether theirs may be what they ask for."""
+    having = {(event, user) for event, user, bookings, _, _ in loaded.users if bookings}
+    return {
+        (command.event, command.user, policy.one_booking_per_user)
+        for command in (holds if having else ())
+        if (command.event, command.user) in having and (policy := layouts[command.event].policy).limits_users
+    }
+
+
+def _seats_asked_again(
+    layouts: Mapping[bytes, Layout], holds: list[PlaceHold], loaded: _Loaded
+) -> set[tuple[bytes, int, str]]:
+    """The taken seats that a command names, each with the user who asks: it may be theirs. Users without live bookings
+    have none."""
+    taken = dict(loaded.taken)
+    counts = {(event, user): bookings for event, user, bookings, _, _ in loaded.users}
+    return {
+        (command.event, seat.number, command.user)
+        for command in (holds if taken else ())
+        if command.event in taken and counts.get((command.event, command.user), 1)
+        for item in command.items
+        if isinstance(item, SeatItem)
+        and (seat := layouts[command.event].seat_by_label.get(item.label))
+        and seat.number in taken[command.event]
+    }
 
 
 def _late_receipt_clients(loaded: _Loaded, commands: list[Command]) -> set[tuple[bytes, bytes]]:
@@ -295,6 +371,8 @@ def _guests_to_load(layouts: Mapping[bytes, Layout], limited: list[PlaceHold]) -
 
 def _may_revive(command: Command) -> bool:
     """Whether the command can revive an expired booking, which needs to know whether its units are free."""
+    if isinstance(command, ActOnBooking):
+        return command.verb is Verb.CONFIRM
     return isinstance(command, SettlePayment | SubmitReceipt)
 
 

@@ -9,8 +9,8 @@
 -- into bytes.
 
 -- fragment: booking_fields
--- The row `booking` as core.booking.Booking: every field under its own name, except that `details` stay on disk. A batch
--- loads many bookings and needs the details of none. Responses that show them add `booking.details::text AS details`.
+-- The row `booking` as core.booking.Booking: every field under its own name, except that `details` and `answers` stay on
+-- disk. A batch loads many bookings and needs them of none. Responses that show them add the fragment `large_fields`.
 holdfast_base64(booking.id) AS id,
 holdfast_base64(booking.event_id) AS event,
 holdfast_base64(booking.org_id) AS org,
@@ -30,12 +30,15 @@ booking.max_expires_at,
 encode(booking.request_key, 'base64') AS request_key,
 encode(booking.fingerprint, 'base64') AS fingerprint,
 encode(booking.cart_hash, 'base64') AS cart_hash,
-booking.details IS NOT NULL AS has_details,
+booking.details IS NOT NULL OR booking.answers IS NOT NULL AS has_details,
+booking.name,
 booking.email,
+booking.phone,
 booking.language,
 booking.reason,
 booking.generation,
 encode(booking.client, 'base64') AS client,
+booking.one_per_user,
 booking.version,
 (
     SELECT coalesce(json_agg(fields ORDER BY payment.id), '[]')
@@ -46,6 +49,9 @@ booking.version,
     SELECT coalesce(json_agg(encode(receipt.hash, 'base64')), '[]')
     FROM receipt WHERE receipt.booking_id = booking.id AND receipt.event_id IS NOT DISTINCT FROM booking.event_id
 ) AS receipts
+
+-- fragment: large_fields
+booking.details::text AS details, booking.answers::text AS answers
 
 -- fragment: booking_items
 -- The lines of the row `booking` as core.layout.BookedItem. Reads need no more of a layout than this.
@@ -79,6 +85,11 @@ CROSS JOIN LATERAL (
 -- fragment: lines_before
 -- The lines of all rows before this one, in an arbitrary order.
 sum(size.lines) OVER (ROWS UNBOUNDED PRECEDING) - size.lines
+
+-- fragment: event_fields
+-- The columns of `event` that api.event_handlers.EventRow has.
+id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, sales_open_at,
+sales_close_at, contact, questions, payment_instructions, shift, created_at
 
 -- fragment: payment_fields
 -- The row `payment` as core.payment.Payment.
@@ -289,6 +300,61 @@ SELECT json_build_object(
 )
 FROM clock
 
+-- name: load_own_bookings
+-- Only for batches with users who have live bookings and ask for more, as one JSON document:
+-- - users: the latest live booking of each given user;
+-- - owners: those of the named seats that the user who asks already has;
+-- - bookings: of each user, the booking that has such a seat, and the latest one if the user can have only one.
+WITH users AS MATERIALIZED (
+    SELECT given.event_id, given.user_id, given.is_wanted, latest.id
+    FROM unnest(:user_events::uuid[], :users::text[], :user_wanted::boolean[]) AS given (event_id, user_id, is_wanted)
+    CROSS JOIN LATERAL (
+        SELECT max(booking.id::text)::uuid AS id FROM (
+            SELECT booking.id FROM booking
+            WHERE booking.event_id = given.event_id AND booking.user_id = given.user_id
+              AND booking.status IN ({{live}})
+            LIMIT 10000
+        ) AS booking
+    ) AS latest
+    WHERE latest.id IS NOT NULL
+),
+owners AS MATERIALIZED (
+    SELECT given.event_id, given.user_id, given.seat, line.booking_id
+    FROM unnest(:named_events::uuid[], :named_seats::integer[], :named_users::text[]) AS given (event_id, seat, user_id)
+    CROSS JOIN LATERAL (
+        SELECT line.event_id, line.booking_id FROM line
+        WHERE line.event_id = given.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = given.seat
+        ORDER BY line.event_id, line.seat LIMIT 1
+    ) AS line CROSS JOIN LATERAL (
+        SELECT booking.user_id, booking.status FROM booking
+        WHERE booking.event_id = line.event_id AND booking.id = line.booking_id LIMIT 1
+    ) AS booking
+    WHERE booking.user_id = given.user_id AND booking.status IN ({{live}})
+),
+wanted AS MATERIALIZED (
+    SELECT event_id, id FROM users WHERE is_wanted
+    UNION
+    (SELECT DISTINCT ON (event_id, user_id) event_id, booking_id FROM owners ORDER BY event_id, user_id, booking_id)
+)
+SELECT json_build_object(
+    'users', (
+        SELECT coalesce(json_agg(json_build_array(holdfast_base64(event_id), user_id, holdfast_base64(id))), '[]')
+        FROM users
+    ),
+    'owners', (
+        SELECT coalesce(json_agg(json_build_array(
+            holdfast_base64(event_id), seat, holdfast_base64(booking_id), user_id
+        )), '[]')
+        FROM owners
+    ),
+    'bookings', (
+        SELECT coalesce(json_agg(to_json(fields)), '[]')
+        FROM wanted CROSS JOIN LATERAL (
+            SELECT * FROM booking WHERE booking.event_id = wanted.event_id AND booking.id = wanted.id LIMIT 1
+        ) AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
+    )
+)
+
 -- name: load_clients
 -- Only for batches with holds that limits against hoarding apply to, as one JSON document:
 -- - what the given clients have without paying, and how many of their last `:client_outcomes` bookings expired in a row;
@@ -363,7 +429,9 @@ SELECT json_build_object(
 )
 
 -- name: load_events
-SELECT id, org_id, status, revision, seats_revision, currency, tax_bps, policy FROM event WHERE id = ANY ($1::uuid[])
+SELECT id, org_id, status, revision, seats_revision, currency, tax_bps, policy, starts_at, ends_at, sales_open_at,
+       sales_close_at, contact, questions
+FROM event WHERE id = ANY ($1::uuid[])
 
 -- name: load_layout_seats
 SELECT event_id, number, label, pool, row, number_in_row, x, y, blocked FROM seat WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
@@ -373,17 +441,19 @@ SELECT event_id, number, label, pool, row, number_in_row, x, y, blocked FROM sea
 -- longer live. This runs before `insert_bookings`, which may take the same seats again.
 WITH changed AS MATERIALIZED (
     SELECT holdfast_uuid(booking.event) AS event_id, holdfast_uuid(booking.id) AS id, document.was, booking.status,
-           booking.user AS user_id, booking.email, booking.language, booking.expires_at, booking.reason,
-           coalesce(booking.generation, 0) AS generation, booking.version
+           booking.user AS user_id, booking.name, booking.email, booking.phone, booking.language, booking.expires_at,
+           booking.reason, coalesce(booking.generation, 0) AS generation,
+           coalesce(booking.one_per_user, false) AS one_per_user, booking.version
     FROM json_to_recordset($1::json) AS document (was text, booking json)
     CROSS JOIN LATERAL json_to_record(document.booking) AS booking (
-        event text, id text, status text, "user" text, email text, language text, expires_at timestamptz, reason text,
-        generation integer, version bigint
+        event text, id text, status text, "user" text, name text, email text, phone text, language text,
+        expires_at timestamptz, reason text, generation integer, one_per_user boolean, version bigint
     )
 ), updated AS (
-    UPDATE booking SET status = changed.status, user_id = changed.user_id, email = changed.email,
-                       language = changed.language, expires_at = changed.expires_at, reason = changed.reason,
-                       generation = changed.generation, version = changed.version
+    UPDATE booking SET status = changed.status, user_id = changed.user_id, name = changed.name, email = changed.email,
+                       phone = changed.phone, language = changed.language, expires_at = changed.expires_at,
+                       reason = changed.reason, generation = changed.generation, one_per_user = changed.one_per_user,
+                       version = changed.version
     FROM changed
     WHERE booking.event_id = changed.event_id AND booking.id = changed.id AND booking.status = changed.was
     RETURNING 1
@@ -414,16 +484,17 @@ WITH new AS MATERIALIZED (
     FROM json_to_recordset(:bookings::json) AS booking (
         id text, event text, org text, "user" text, status text, lines json, subtotal bigint, tax bigint, total bigint,
         currency text, created_at timestamptz, expires_at timestamptz, max_expires_at timestamptz, request_key text,
-        fingerprint text, cart_hash text, details text, email text, language text, reason text, generation integer,
-        client text, version bigint
+        fingerprint text, cart_hash text, details text, name text, email text, phone text, language text, answers text,
+        reason text, generation integer, client text, one_per_user boolean, version bigint
     )
 ), bookings AS (
     INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, expires_at,
-                         max_expires_at, request_key, fingerprint, cart_hash, details, email, language, reason,
-                         generation, client, version)
+                         max_expires_at, request_key, fingerprint, cart_hash, details, name, email, phone, language,
+                         answers, reason, generation, client, one_per_user, version)
     SELECT event_id, booking_id, holdfast_uuid(org), "user", status, subtotal, tax, total, currency, created_at, expires_at,
            max_expires_at, decode(request_key, 'base64'), decode(fingerprint, 'base64'), decode(cart_hash, 'base64'),
-           details::json, email, language, reason, coalesce(generation, 0), decode(client, 'base64'), version
+           details::json, name, email, phone, language, answers::json, reason, coalesce(generation, 0),
+           decode(client, 'base64'), coalesce(one_per_user, false), version
     FROM new
     RETURNING 1
 ), lines AS (

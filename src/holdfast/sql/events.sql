@@ -2,9 +2,11 @@
 
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
-                   policy, details, seat_count)
+                   policy, details, seat_count, sales_open_at, sales_close_at, contact, questions, payment_instructions,
+                   shift, order_number, one_per_user_since)
 VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details,
-        :seat_count)
+        :seat_count, :sales_open_at, :sales_close_at, :contact, :questions, :payment_instructions, :shift, :order_number,
+        CASE WHEN :one_per_user::boolean THEN holdfast_now() END)
 
 -- name: org_usage
 -- The usage that the quotas of an org limit.
@@ -12,14 +14,17 @@ SELECT count(*) AS events, coalesce(sum(seat_count), 0)::bigint AS seats
 FROM event WHERE org_id = $1 AND status IN ('draft', 'active')
 
 -- name: insert_pools
-INSERT INTO pool (event_id, number, code, name, seated, capacity)
+INSERT INTO pool (event_id, number, code, name, seated, capacity, starts_at, ends_at, sales_open_at, sales_close_at)
 SELECT $1, * FROM json_to_recordset($2::json) AS pool (
-    number integer, code text, name text, seated boolean, capacity integer
+    number integer, code text, name text, seated boolean, capacity integer, starts_at timestamptz, ends_at timestamptz,
+    sales_open_at timestamptz, sales_close_at timestamptz
 )
 
 -- name: insert_tariffs
-INSERT INTO tariff (event_id, pool, number, code, name, price)
-SELECT $1, * FROM json_to_recordset($2::json) AS tariff (pool integer, number integer, code text, name text, price bigint)
+INSERT INTO tariff (event_id, pool, number, code, name, price, needs_companion)
+SELECT $1, * FROM json_to_recordset($2::json) AS tariff (
+    pool integer, number integer, code text, name text, price bigint, needs_companion boolean
+)
 
 -- name: insert_seats
 INSERT INTO seat (event_id, number, pool, label, row, number_in_row, x, y)
@@ -28,12 +33,16 @@ SELECT $1, * FROM json_to_recordset($2::json) AS seat (
 )
 
 -- name: lock
-SELECT status, title, starts_at, ends_at, timezone, tax_bps, policy, details
+SELECT status, title, starts_at, ends_at, timezone, tax_bps, policy, details, sales_open_at, sales_close_at, contact,
+       questions, payment_instructions, shift
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
 UPDATE event SET title = :title, starts_at = :starts_at, ends_at = :ends_at, timezone = :timezone, tax_bps = :tax_bps,
-                 policy = :policy, details = :details
+                 policy = :policy, details = :details, sales_open_at = :sales_open_at, sales_close_at = :sales_close_at,
+                 contact = :contact, questions = :questions, payment_instructions = :payment_instructions,
+                 shift = :shift, order_number = :order_number,
+                 one_per_user_since = CASE WHEN :one_per_user::boolean THEN coalesce(one_per_user_since, holdfast_now()) END
 WHERE id = :id
 
 -- name: set_status
@@ -65,22 +74,29 @@ SELECT id, version, at, :kind, :actor, :data FROM changed
 INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, holdfast_now(), 'event_created', $2, '{}')
 
 -- name: pools
-SELECT number, code, name, seated, capacity, held, sold FROM pool WHERE event_id = $1 ORDER BY number
+SELECT number, code, name, seated, capacity, held, sold, starts_at, ends_at, sales_open_at, sales_close_at
+FROM pool WHERE event_id = $1 ORDER BY number
 
 -- name: tariffs_of_pool
-SELECT number, code, name FROM tariff WHERE event_id = $1 AND pool = $2
+SELECT number, code, name, needs_companion FROM tariff WHERE event_id = $1 AND pool = $2
 
 -- name: set_pool
-UPDATE pool SET name = $3, capacity = $4 WHERE event_id = $1 AND number = $2
+UPDATE pool SET name = :name, capacity = :capacity, starts_at = :starts_at, ends_at = :ends_at,
+                sales_open_at = :sales_open_at, sales_close_at = :sales_close_at
+WHERE event_id = :event AND number = :number
 
 -- name: set_tariff
-UPDATE tariff SET name = :name, price = :price WHERE event_id = :event AND pool = :pool AND number = :number
+UPDATE tariff SET name = :name, price = :price, needs_companion = :needs_companion
+WHERE event_id = :event AND pool = :pool AND number = :number
 
 -- name: count_seats
 SELECT seat_count FROM event WHERE id = $1
 
 -- name: add_seats
 UPDATE event SET seat_count = seat_count + $2 WHERE id = $1
+
+-- name: prices
+SELECT DISTINCT price FROM tariff WHERE event_id = $1
 
 -- name: count_tariffs
 SELECT count(*) FROM tariff WHERE event_id = $1

@@ -28,7 +28,7 @@ found AS MATERIALIZED (
     WHERE ($1::uuid IS NULL OR org_id = $1) AND status = 'active' AND published_at IS NOT NULL
     ORDER BY id DESC LIMIT $2
 )
-SELECT found.id, found.title, found.preset, found.starts_at, found.timezone, found.currency, found.details -> 'address' AS address,
+SELECT found.id, found.title, found.preset, found.starts_at, found.timezone, found.currency, coalesce(found.details -> 'address', found.shift -> 'address') AS address,
        stock.capacity, stock.seats, stock.remaining + due.units AS remaining, tariff.lowest_price
 FROM clock CROSS JOIN found CROSS JOIN LATERAL (
     SELECT sum(capacity) AS capacity, coalesce(sum(capacity) FILTER (WHERE seated), 0) AS seats,
@@ -78,16 +78,22 @@ due AS MATERIALIZED (
     GROUP BY line.event_id, line.pool
 )
 SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
-       found.timezone, found.currency, found.tax_bps, found.policy, found.details, found.created_at,
+       found.timezone, found.currency, found.tax_bps, found.policy, found.details, found.sales_open_at,
+       found.sales_close_at, found.contact, found.questions, found.shift, found.created_at,
+       coalesce(found.payment_instructions, org.payment_instructions) AS payment_instructions,
        org.id AS org_id, org.slug, org.name AS org_name, org.colour, org.logo_hash, org.frame_origins,
        stock.pools, stock.pools AS availability
 FROM found JOIN org ON org.id = found.org_id CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
         'code', pool.code, 'name', pool.name, 'capacity', pool.capacity, 'seated', pool.seated,
+        'starts_at', pool.starts_at, 'ends_at', pool.ends_at, 'sales_open_at', pool.sales_open_at,
+        'sales_close_at', pool.sales_close_at,
         'held', pool.held - coalesce(due.units, 0), 'sold', pool.sold,
         'remaining', pool.capacity - pool.held - pool.sold + coalesce(due.units, 0),
         'tariffs', (
-            SELECT json_agg(json_build_object('code', code, 'name', name, 'price', price) ORDER BY number)
+            SELECT json_agg(json_build_object(
+                'code', code, 'name', name, 'price', price, 'needs_companion', needs_companion
+            ) ORDER BY number)
             FROM tariff WHERE tariff.event_id = pool.event_id AND tariff.pool = pool.number
         )
     ) ORDER BY pool.number) AS pools

@@ -4,18 +4,19 @@
 -- of the event's bookings and read all of them.
 
 -- name: event
-SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at
-FROM event WHERE id = $1
+SELECT {{event_fields}} FROM event WHERE id = $1
 
 -- name: events
 -- Newest first, after the event :after: up to :limit events, and no more than fit into :bytes_max, but at least one. An event
 -- counts with its details, the names of its pools and tariffs, and a hundred bytes for each of those. `found` is how many
 -- :limit alone allows. Null means any.
-SELECT id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, created_at, found
+SELECT {{event_fields}}, found
 FROM (
     SELECT *, sum(bytes) OVER (ORDER BY id DESC) - bytes AS bytes_before
     FROM (
-        SELECT *, count(*) OVER () AS found, octet_length(details::text) + (
+        SELECT *, count(*) OVER () AS found, octet_length(details::text) + octet_length(questions::text) + (
+            SELECT coalesce(sum(octet_length(text)), 0) FROM (VALUES (shift::text), (payment_instructions)) AS optional (text)
+        ) + (
             SELECT coalesce(sum(100 + octet_length(pool.name)), 0) FROM pool WHERE pool.event_id = page.id
         ) + (
             SELECT coalesce(sum(100 + octet_length(tariff.name)), 0) FROM tariff WHERE tariff.event_id = page.id
@@ -32,10 +33,11 @@ WHERE bytes_before < :bytes_max
 ORDER BY id DESC
 
 -- name: pools_of
-SELECT event_id, number, code, name, seated, capacity FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
+SELECT event_id, number, code, name, seated, capacity, starts_at, ends_at, sales_open_at, sales_close_at
+FROM pool WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, number
 
 -- name: tariffs_of
-SELECT event_id, pool, number, code, name, price FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
+SELECT event_id, pool, number, code, name, price, needs_companion FROM tariff WHERE event_id = ANY ($1::uuid[]) ORDER BY event_id, pool, number
 
 -- name: event_version
 -- Shows whether a read model is current: the version, the number of due holds, and the journal entries after $2: up to $3
@@ -152,12 +154,12 @@ WHERE seat.event_id = $1 ORDER BY seat.number
 
 -- name: booking
 SELECT holdfast_now() AS now, to_json(fields) AS booking, {{booking_items}} AS items, 1 AS found
-FROM booking CROSS JOIN LATERAL (SELECT {{booking_fields}}, booking.details::text AS details) AS fields
+FROM booking CROSS JOIN LATERAL (SELECT {{booking_fields}}, {{large_fields}}) AS fields
 WHERE booking.event_id = $1 AND booking.id = $2 AND booking.org_id = $3
   AND ($4::text IS NULL OR booking.user_id = $4)
 
 -- name: booking_details
-SELECT details::text FROM booking WHERE event_id = $1 AND id = $2
+SELECT details::text AS details, answers::text AS answers FROM booking WHERE event_id = $1 AND id = $2
 
 -- name: bookings
 -- Newest first, after the booking :after: up to :limit bookings, and no more than have :lines_max lines, but at least one.
@@ -184,7 +186,7 @@ counted AS MATERIALIZED (
     ) AS line
 )
 SELECT clock.at AS now, to_json(fields) AS booking, {{booking_items}} AS items, booking.found
-FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}, booking.details::text AS details) AS fields
+FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}, {{large_fields}}) AS fields
 WHERE booking.lines_before < :lines_max
 ORDER BY booking.id DESC
 
@@ -213,7 +215,7 @@ counted AS MATERIALIZED (
     ) AS line
     WHERE page.position > 0
 )
-SELECT clock.at AS now, to_json(fields) AS booking, {{booking_items}} AS items
+SELECT clock.at AS now, to_json(fields) AS booking, {{booking_items}} AS items, booking.answers
 FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
 WHERE booking.lines_before < :lines_max
 ORDER BY booking.id

@@ -93,6 +93,15 @@ HAVING count(line.number) = 0
     OR bool_or(line.live <> (booking.status IN ({{claiming}})))
     OR sum(line.quantity * line.unit_price) <> booking.subtotal
 
+-- name: audit_users
+-- Users who have several live bookings, although the event allowed only one when the latest of them was placed. The row
+-- names that booking, because users appear in no log.
+SELECT (array_agg(booking.id ORDER BY booking.id DESC))[1] AS id, count(*) AS live_bookings_of_user
+FROM event JOIN booking ON booking.event_id = event.id AND booking.status IN ({{live}})
+WHERE event.id = $1 AND event.one_per_user_since IS NOT NULL
+GROUP BY event.one_per_user_since, booking.user_id
+HAVING count(*) > 1 AND max(booking.created_at) > event.one_per_user_since
+
 -- name: audit_strays
 -- Lines and journal entries of bookings that do not exist.
 SELECT line.booking_id AS id, 'line' AS kind FROM line

@@ -14,8 +14,8 @@ from holdfast.api.access import Access
 from holdfast.api.call import Operation, Tag
 from holdfast.api.openapi import refusals_of
 from holdfast.api.problems import HTTP_STATUS
-from holdfast.core.event_schemas import RequestModel
 from holdfast.core.refusals import Refusal
+from holdfast.core.request_types import RequestModel
 from holdfast.web.assets import ASSETS, asset_response, make_asset
 from holdfast.web.rendering import templates
 from holdfast.web.security import CSP_NONE, content_security_policy, security_headers

@@ -17,7 +17,7 @@ from holdfast.api.call import ApiResponse, Call
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.api.responses import PaymentView, TicketView
-from holdfast.core.event_schemas import RequestModel
+from holdfast.core.request_types import RequestModel
 
 Content = TypeVar("Content")
 

@@ -1,0 +1,70 @@
+"""When an event, or one of its pools, is on sale."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec import UNSET, Struct, UnsetType, structs
+
+from holdfast.core.refusals import Refusal, RefusedError
+
+
+class SalesWindow(Struct, frozen=True):
+    """Sales open at `opens_at`, and close at `closes_at`. No opening means that sales have always been open."""
+
+    opens_at: datetime | None
+    closes_at: datetime
+
+    def check(self, now: datetime, conflicts: tuple[str, ...] = ()) -> None:
+        if self.opens_at is not None and now < self.opens_at:
+            raise RefusedError(
+                Refusal.NOT_ON_SALE_YET,
+                f"Sales open at {self.opens_at.isoformat()}.",
+                conflicts=conflicts,
+                sales_open_at=self.opens_at,
+            )
+        if now >= self.closes_at:
+            raise RefusedError(
+                Refusal.SALES_CLOSED, f"Sales closed at {self.closes_at.isoformat()}.", conflicts=conflicts
+            )
+
+
+class Schedule(Struct, frozen=True):
+    """The times of an event or a pool, as the organiser set them."""
+
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    sales_open_at: datetime | None = None
+    sales_close_at: datetime | None = None
+
+
+NO_SCHEDULE: Final = Schedule()
+
+
+def merge_schedule(
+    known: Schedule,
+    starts_at: datetime | UnsetType | None,
+    ends_at: datetime | UnsetType | None,
+    sales_open_at: datetime | UnsetType | None,
+    sales_close_at: datetime | UnsetType | None,
+) -> Schedule:
+    """The known times with those that a request sets."""
+    given = (starts_at, ends_at, sales_open_at, sales_close_at)
+    return Schedule(*[old if new is UNSET else new for old, new in zip(structs.astuple(known), given, strict=True)])
+
+
+def pool_window(event: Schedule, pool: Schedule) -> SalesWindow:
+    """When a pool is on sale. Its own opening counts before the event's, so that a pool can have a presale. The
+    earliest closing counts: closing the event closes every slot, and a slot that has begun is never sold. By default,
+    sales close at the start."""
+    assert event.starts_at is not None
+    closings = [at for at in (pool.sales_close_at, event.sales_close_at, pool.starts_at) if at is not None]
+    return SalesWindow(pool.sales_open_at or event.sales_open_at, min(closings, default=event.starts_at))
+
+
+def span_windows(windows: Sequence[SalesWindow]) -> SalesWindow:
+    """The window outside of which none of the pools is on sale."""
+    openings = [window.opens_at for window in windows]
+    known = [at for at in openings if at is not None]
+    opens_at = min(known) if len(known) == len(openings) else None
+    return SalesWindow(opens_at, max(window.closes_at for window in windows))
