@@ -31,6 +31,7 @@ UNSET: Final[dict[str, Any]] = {
     "logo_url": None,
     "frame_origins": [],
     "max_unpaid_units_per_address": 120,
+    "payment_instructions": None,
 }
 LOGOS: Final = {kind: SAMPLES[kind] for kind in ("image/png", "image/jpeg", "image/webp")}
 
@@ -58,6 +59,15 @@ def test_a_change_affects_only_the_fields_it_names(admin: httpx.Client, org: Org
     assert change(admin, name="Acme") == {**changed, "name": "Acme"}
     assert change(admin, colour=None) == {**changed, "name": "Acme", "colour": None}
     assert change(admin, frame_origins=[]) == {**changed, "name": "Acme", "colour": None, "frame_origins": []}
+
+
+def test_payment_instructions_keep_their_lines_until_null_removes_them(
+    admin: httpx.Client, other: httpx.Client
+) -> None:
+    text = "Banco Acme\nIBAN ES91 2100 0418 4502 0005 1332"
+    assert change(admin, payment_instructions=text)["payment_instructions"] == text
+    assert change(admin, name="Acme")["payment_instructions"] == text
+    assert change(admin, payment_instructions=None)["payment_instructions"] is None
 
 
 @pytest.mark.parametrize("kind", LOGOS)
@@ -128,6 +138,8 @@ MALFORMED_CHANGES: Final[dict[str, Any]] = {
     "origins_too_many": {"frame_origins": [f"https://{n}.example" for n in range(21)]},
     "unpaid_zero": {"max_unpaid_units_per_address": 0},
     "unpaid_text": {"max_unpaid_units_per_address": "40"},
+    "instructions_empty": {"payment_instructions": ""},
+    "instructions_too_long": {"payment_instructions": "x" * 2001},
     "origins_twice": {"frame_origins": ["https://shop.example"] * 2},
     "slug": {"slug": "other"},
     "logo": {"logo_url": "https://shop.example/logo.png"},
@@ -260,6 +272,7 @@ def test_a_command_can_set_the_branding(database: str, tmp_path: Path) -> None:
         "logo_url": f"https://tickets.example/logo/acme?v={hashlib.sha256(TINY_PNG).hexdigest()[:12]}",
         "frame_origins": ["https://shop.example", "http://localhost:3000"],
         "max_unpaid_units_per_address": 120,
+        "payment_instructions": None,
     }
     assert done.returncode == 0, done.stderr
     renamed = call_holdfast(
@@ -271,6 +284,9 @@ def test_a_command_can_set_the_branding(database: str, tmp_path: Path) -> None:
     for option, stored in (("40", 40), ("", None)):
         limited = call_holdfast(database, "orgs", "set", "acme", "--max-unpaid-per-address", option)
         assert json.loads(limited.stdout)["max_unpaid_units_per_address"] == stored
+    for option, kept in (("To Acme\nIBAN ES91", "To Acme\nIBAN ES91"), ("", None)):
+        told = call_holdfast(database, "orgs", "set", "acme", "--payment-instructions", option)
+        assert json.loads(told.stdout)["payment_instructions"] == kept
 
 
 def test_a_command_with_one_invalid_option_explains_it_and_changes_nothing(database: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How buyers see an org: its name, colour, logo, and the sites that may embed its pages."""
+"""How buyers see an org: its name, colour and logo, how to pay it, and the sites that may embed its pages."""
 
 from typing import Final
 
@@ -25,6 +25,7 @@ class BrandingRow(Struct, frozen=True):
     logo_hash: str | None
     frame_origins: list[str]
     max_unpaid_units_per_address: int | None
+    payment_instructions: str | None
 
 
 async def get_org(scope: DatabaseScope, org: bytes, public_url: str) -> OrgView:
@@ -38,6 +39,7 @@ async def get_org(scope: DatabaseScope, org: bytes, public_url: str) -> OrgView:
         logo_url=public_url.rstrip("/") + logo if logo else None,
         frame_origins=row.frame_origins,
         max_unpaid_units_per_address=row.max_unpaid_units_per_address,
+        payment_instructions=row.payment_instructions,
     )
 
 
@@ -51,6 +53,8 @@ async def change_org(scope: DatabaseScope, org: bytes, change: OrgChange) -> Non
             frame_origins=None if change.frame_origins is UNSET else change.frame_origins,
             has_max_unpaid=change.max_unpaid_units_per_address is not UNSET,
             max_unpaid=(None if change.max_unpaid_units_per_address is UNSET else change.max_unpaid_units_per_address),
+            has_payment_instructions=change.payment_instructions is not UNSET,
+            payment_instructions=None if change.payment_instructions is UNSET else change.payment_instructions,
         )
     )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from holdfast.core.event_schemas import PaymentInstructions
 from holdfast.core.request_types import DAY_SECONDS, Code, RequestModel, UnpaidUnits, check_unique, invalid_field
 from holdfast.core.states import EventStatus, Status
 
@@ -169,12 +170,13 @@ DEFAULT_PORTS = {"https": "443", "http": "80"}
 class OrgChange(RequestModel, frozen=True):
     """Omitted fields stay as they are. `frame_origins` are the sites that may embed your event pages.
     `max_unpaid_units_per_address` limits the unpaid units of guests behind one address in all your events; null means
-    no limit."""
+    no limit. `payment_instructions` are for events that have none of their own; null removes them."""
 
     name: OrgName | UnsetType = UNSET
     colour: Colour | UnsetType | None = UNSET
     frame_origins: Annotated[list[Origin], Meta(max_length=ORIGINS_MAX)] | UnsetType = UNSET
     max_unpaid_units_per_address: UnpaidUnits | UnsetType | None = UNSET
+    payment_instructions: PaymentInstructions | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         if self.name is not UNSET and not self.name.strip():

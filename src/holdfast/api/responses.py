@@ -274,7 +274,8 @@ class Progress(View, frozen=True):
 
 
 class OrgView(View, frozen=True):
-    """The org as buyers see it. `logo_url` changes with every new logo."""
+    """The org as buyers see it. `logo_url` changes with every new logo. `payment_instructions` are for events that have
+    none of their own."""
 
     slug: str
     name: str
@@ -282,6 +283,7 @@ class OrgView(View, frozen=True):
     logo_url: str | None
     frame_origins: list[str]
     max_unpaid_units_per_address: int | None
+    payment_instructions: str | None
 
 
 class CustomerToken(View, frozen=True):

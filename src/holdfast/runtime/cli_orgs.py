@@ -59,6 +59,10 @@ def set_(
         str | None,
         typer.Option(help="Unpaid units of guests behind one address in all events. '' removes the limit."),
     ] = None,
+    payment_instructions: Annotated[
+        str | None,
+        typer.Option(help="How to pay for a booking by receipt, unless the event says it. '' removes the text."),
+    ] = None,
     data: DataFolder = None,
 ) -> None:
     """Change how buyers see an org, and print the result. Options that you leave out keep their value."""
@@ -75,7 +79,7 @@ def set_(
 
     try:
         change, logo_file = (
-            _read_change(name, colour, frame_origin, max_unpaid_per_address),
+            _read_change(name, colour, frame_origin, max_unpaid_per_address, payment_instructions),
             _read_logo(logo) if logo else None,
         )
         saved = run_with_database(data, save)
@@ -123,7 +127,11 @@ async def find_org(database: Database, slug: str) -> bytes:
 
 
 def _read_change(
-    name: str | None, colour: str | None, origins: list[str] | None, max_unpaid_per_address: str | None
+    name: str | None,
+    colour: str | None,
+    origins: list[str] | None,
+    max_unpaid_per_address: str | None,
+    payment_instructions: str | None,
 ) -> OrgChange:
     """Validate the options with the rules of the API. An empty option removes what was set."""
     given: dict[str, object] = {}
@@ -135,6 +143,8 @@ def _read_change(
         given["frame_origins"] = [origin for origin in origins if origin]
     if max_unpaid_per_address is not None:
         given["max_unpaid_units_per_address"] = _read_number(max_unpaid_per_address)
+    if payment_instructions is not None:
+        given["payment_instructions"] = payment_instructions or None
     try:
         return msgspec.json.decode(msgspec.json.encode(given), type=OrgChange)
     except UnicodeEncodeError:

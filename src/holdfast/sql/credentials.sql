@@ -10,15 +10,17 @@ SELECT id, slug, name FROM org WHERE slug = $1
 SELECT id, slug, name FROM org ORDER BY slug
 
 -- name: branding
-SELECT slug, name, colour, logo_hash, frame_origins, max_unpaid_units_per_address FROM org WHERE id = $1
+SELECT slug, name, colour, logo_hash, frame_origins, max_unpaid_units_per_address, payment_instructions FROM org WHERE id = $1
 
 -- name: change_org
--- :has_colour and :has_max_unpaid say whether to set the value, because null is one of its values.
+-- :has_colour, :has_max_unpaid and :has_payment_instructions say whether to set the value, because null is one of its values.
 UPDATE org SET name = coalesce(:name, name),
                colour = CASE WHEN :has_colour THEN lower(:colour) ELSE colour END,
                frame_origins = coalesce(:frame_origins, frame_origins),
                max_unpaid_units_per_address =
-                   CASE WHEN :has_max_unpaid THEN :max_unpaid ELSE max_unpaid_units_per_address END
+                   CASE WHEN :has_max_unpaid THEN :max_unpaid ELSE max_unpaid_units_per_address END,
+               payment_instructions =
+                   CASE WHEN :has_payment_instructions THEN :payment_instructions ELSE payment_instructions END
 WHERE id = :org
 
 -- name: logo
