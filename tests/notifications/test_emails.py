@@ -3,7 +3,7 @@ or markup."""
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from email import message_from_bytes
 from email.header import decode_header, make_header
 from email.message import EmailMessage
@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from holdfast.core.shift import Shift
+from holdfast.core.time_slot import TimeSlot
 from holdfast.i18n.formatting import format_moment, format_money
 from holdfast.i18n.languages import LANGUAGES, language_of
 from holdfast.i18n.texts import translate
@@ -50,6 +52,8 @@ ATTACKS = [
     "{event.__class__} %s {{ 7 * 7 }} {% raw %}",
     "Night\x00\x1b[31m\ud800",
 ]
+EVENT_TIME = TimeSlot(datetime(2027, 3, 5, 19, tzinfo=UTC), None, is_of_pool=False)
+MORNING = TimeSlot(datetime(2027, 3, 6, 9, tzinfo=UTC), datetime(2027, 3, 6, 10, 30, tzinfo=UTC), is_of_pool=True)
 
 
 def make_email(kind: EmailKind = EmailKind.CONFIRMED, **changes: Any) -> Email:
@@ -59,11 +63,13 @@ def make_email(kind: EmailKind = EmailKind.CONFIRMED, **changes: Any) -> Email:
         to="ana@example.org",
         org_name="Teatro Ñandú, S.A.",
         event_title="Вечер джаза «Весна»",
-        starts_at=datetime(2027, 3, 5, 19, tzinfo=UTC),
         timezone="Europe/Madrid",
         address="Calle Mayor 12, Madrid",
         booking="bkg_7F3K92QX",
-        items=(EmailItem("Stalls, A-5, Full price", 1, 3000), EmailItem("Standing, Child", 2, 700)),
+        items=(
+            EmailItem("Stalls, A-5, Full price", 1, 3000, EVENT_TIME),
+            EmailItem("Standing, Child", 2, 700, EVENT_TIME),
+        ),
         subtotal=4400,
         tax=836,
         total=5236,
@@ -127,7 +133,7 @@ def expected_texts(kind: EmailKind, language: str) -> Iterator[str]:
         content.org,
         content.booking,
     )
-    yield from (content.when, "Calle Mayor 12, Madrid", "The receipt", "is for another day.")
+    yield from (*content.when, "Calle Mayor 12, Madrid", "The receipt", "is for another day.")
     yield from ("Stalls, A-5, Full price", "Standing, Child")
     if content.totals is not None:
         yield from (content.total_label, format_money(5236, "EUR", language), format_money(836, "EUR", language))
@@ -198,6 +204,55 @@ def test_a_new_holder_does_not_see_the_price() -> None:
     for text in (plain, HtmlText(html).text):
         assert "€" not in text
         assert "2 × Standing, Child" in text  # noqa: RUF001
+
+
+def test_an_email_about_one_slot_shows_its_time_and_end() -> None:
+    sent = make_email(items=(EmailItem("Morning tour, Adult", 2, 1000, MORNING),))
+    expected = "Saturday, March 6, 2027, 10:00 AM – 11:30 AM (Central European Standard Time)"  # noqa: RUF001
+    for text in bodies(compose(sent, SENDER)):
+        assert collapse_spaces(text).count(expected) == 1
+        assert "March 5" not in text
+
+
+def test_an_email_about_several_times_shows_the_time_of_each_item() -> None:
+    tour, concert = EmailItem("Morning tour", 1, 1000, MORNING), EmailItem("Concert", 1, 3000, EVENT_TIME)
+    content = describe(make_email(items=(tour, concert)))
+    assert [collapse_spaces(text)[:21] for text in content.when] == ["Friday, March 5, 2027", "Saturday, March 6, 20"]
+    assert [row.when for row in content.rows] == [content.when[1], content.when[0]]
+    for text in bodies(compose(make_email(items=(tour, concert)), SENDER)):
+        assert [text.count(when) for when in content.when] == [2, 2]
+
+
+SHIFT = Shift(
+    date=date(2027, 3, 5),
+    order_number=4711,
+    work_time="20:00 to 04:00",
+    address="Calle Mayor 12, Madrid",
+    buses="N3 until 23:30",
+    food="Dinner at midnight",
+    salary=9550,
+    service_fee=500,
+    additional_info="Bring black shoes.\n<b>No</b> jewellery.",
+)
+
+
+@pytest.mark.parametrize(
+    ("language", "day", "pay"), [("en", "Friday, March 5, 2027", "€95.50"), ("es", "Viernes, 5 de marzo", "95,50 €")]
+)
+def test_the_confirmation_of_a_shift_says_what_the_worker_has_to_know(language: str, day: str, pay: str) -> None:
+    plain, html = bodies(compose(make_email(shift=SHIFT, language=language), SENDER))
+    for text in (collapse_spaces(plain), HtmlText(html).text):
+        for expected in (day, "20:00 to 04:00", "N3 until 23:30", "Dinner at midnight", pay, "<b>No</b> jewellery."):
+            assert expected in text, expected
+        assert text.count("Calle Mayor 12, Madrid") == 1
+        assert "4711" not in text
+    assert "b" not in HtmlText(html).tags
+    assert "15 € an hour" in bodies(compose(make_email(shift=Shift(salary="15 € an hour")), SENDER))[0]
+
+
+@pytest.mark.parametrize("kind", sorted(set(EmailKind) - {EmailKind.CONFIRMED, EmailKind.TRANSFERRED}))
+def test_an_email_without_tickets_has_no_facts_about_a_shift(kind: EmailKind) -> None:
+    assert describe(make_email(kind, shift=SHIFT)).facts == ()
 
 
 def test_an_email_leaves_out_a_missing_tax_place_or_reason() -> None:

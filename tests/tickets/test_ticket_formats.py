@@ -13,6 +13,7 @@ from icalendar import Calendar
 from msgspec import structs
 from PIL import Image
 
+from holdfast.core.time_slot import TimeSlot
 from holdfast.tickets.calendar import calendar_file
 from holdfast.tickets.codes import TicketRef, new_key, sign_code
 from holdfast.tickets.pdf import tickets_pdf
@@ -94,6 +95,19 @@ def test_a_ticket_shows_everything_its_holder_needs() -> None:
         "Ticket 1 of 3",
     ):
         assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("hours", "language", "expected"),
+    [
+        (2, "en", "Saturday, March 7, 2026 8:00 PM – 10:00 PM · Central European Standard Time"),  # noqa: RUF001
+        (2, "es", "Sábado, 7 de marzo de 2026 20:00 – 22:00 · hora"),  # noqa: RUF001
+        (5, "en", "Saturday, March 7, 2026 8:00 PM – Sunday, March 8, 2026, 1:00 AM · Central"),  # noqa: RUF001
+    ],
+)
+def test_a_ticket_for_a_slot_shows_its_end(hours: int, language: str, expected: str) -> None:
+    slot = structs.replace(TICKET, ends_at=TICKET.starts_at + timedelta(hours=hours))
+    assert expected in text_of(slot, language)
 
 
 def test_a_ticket_has_no_labels_for_missing_fields() -> None:
@@ -208,6 +222,7 @@ tickets = st.builds(
     org_name=texts,
     number=st.integers(1, 9999),
     count=st.integers(1, 9999),
+    ends_at=st.none() | st.datetimes(datetime(1990, 1, 1), datetime(2190, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
 )
 
 
@@ -242,14 +257,14 @@ def make_calendar(
     title: str = "Concert",
     address: str | None = "Madrid",
     ends_at: datetime | None = None,
+    slots: dict[str, TimeSlot] | None = None,
 ) -> bytes:
     return calendar_file(
         booking="bk_1",
         reference="0A1B2C3D4E",
         language="en",
         title=title,
-        starts_at=STARTS_AT,
-        ends_at=ends_at,
+        slots=slots or {"stalls": TimeSlot(STARTS_AT, ends_at, is_of_pool=False)},
         timezone="Europe/Madrid",
         address=address,
         now=NOW,
@@ -285,6 +300,29 @@ def test_the_calendar_file_describes_the_event() -> None:
 def test_a_calendar_file_leaves_out_a_missing_end_and_place() -> None:
     names = {line.partition(":")[0] for line in unfolded_lines(make_calendar(address=None))}
     assert {"DTEND", "LOCATION"}.isdisjoint(names)
+
+
+def slot_at(hour: int) -> TimeSlot:
+    starts_at = STARTS_AT.replace(hour=hour)
+    return TimeSlot(starts_at, starts_at + timedelta(hours=1), is_of_pool=True)
+
+
+def entries_of(**slots: TimeSlot) -> list[tuple[str, int]]:
+    """The id and the hour of each entry."""
+    events = Calendar.from_ical(make_calendar(slots=slots)).walk("VEVENT")
+    return [(str(event["uid"]), event.decoded("dtstart").hour) for event in events]
+
+
+def test_a_booking_with_several_slots_has_one_calendar_entry_for_each_time() -> None:
+    assert entries_of(ten=slot_at(10), ten_vip=slot_at(10), noon=slot_at(12)) == [
+        ("bk_1@holdfast", 10),
+        ("bk_1.noon@holdfast", 12),
+    ]
+
+
+def test_a_calendar_entry_keeps_its_id_when_its_slot_moves() -> None:
+    assert entries_of(ten=slot_at(10)) == [("bk_1@holdfast", 10)]
+    assert entries_of(ten=slot_at(11), noon=slot_at(9)) == [("bk_1@holdfast", 11), ("bk_1.noon@holdfast", 9)]
 
 
 @settings(deadline=None)

@@ -189,10 +189,14 @@ class ReceiptList(View, frozen=True):
 
 
 class TicketView(View, frozen=True):
+    """`starts_at` and `ends_at` are the times of the pool, or of the event if the pool has none."""
+
     id: str
     seat: str | None
     pool: str
     tariff: str
+    starts_at: Moment
+    ends_at: Moment | None
     code: str
     status: TicketStatus
 
@@ -216,11 +220,17 @@ class TicketKeyView(View, frozen=True):
 
 
 class CheckinView(View, frozen=True):
+    """`starts_at` and `ends_at` are the times of the pool, or of the event if the pool has none. Holdfast also admits a
+    ticket for another slot of the event."""
+
     result: str
     ticket: str
     event: str
     booking: str
     pool: str
+    pool_name: str
+    starts_at: Moment
+    ends_at: Moment | None
     tariff: str
     seat: str | None
     at: Moment

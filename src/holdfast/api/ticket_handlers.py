@@ -112,9 +112,8 @@ async def check_in(call: Call, body: CheckinNew) -> ApiResponse[CheckinView]:
             actor=call.caller.actor,
         ),
     )
-    details = await load_booking_details(call.services.database, call.services.engine, ref.event, ref.booking)
-    ticket = ticket_at(details.booking, details.layout, ref.line, ref.unit) if details is not None else None
-    if attempt is None or ticket is None:
+    _, ticket = await _load_ticket(call, ref)
+    if attempt is None:
         raise RefusedError(Refusal.INVALID_TICKET)
     _check_valid(attempt, ref)
     if attempt.at is not None:
@@ -139,13 +138,21 @@ async def _verify_code(call: Call, body: CheckinNew) -> TicketRef:
     """The ticket of a code that one of the org's events has signed. Refuses tickets for events other than this
     door's."""
     at_door = _event_at_door(body)
-    ticket = await verify_code(call.services.database, call.caller.org, body.code)
-    if ticket is None:
+    ref = await verify_code(call.services.database, call.caller.org, body.code)
+    if ref is None:
         raise RefusedError(Refusal.INVALID_TICKET)
-    event = ticket.ref.event
-    if at_door not in (None, event) or not call.caller.may_read_tickets_of(event):
-        raise RefusedError(Refusal.WRONG_EVENT, f"This ticket is for another event: {ticket.event_text}.")
-    return ticket.ref
+    if at_door not in (None, ref.event) or not call.caller.may_read_tickets_of(ref.event):
+        details, ticket = await _load_ticket(call, ref)
+        raise RefusedError(Refusal.WRONG_EVENT, f"This ticket is for another event: {details.event_text(ticket.slot)}.")
+    return ref
+
+
+async def _load_ticket(call: Call, ref: TicketRef) -> tuple[BookingDetails, Ticket]:
+    details = await load_booking_details(call.services.database, call.services.engine, ref.event, ref.booking)
+    ticket = ticket_at(details.booking, details.layout, ref.line, ref.unit) if details is not None else None
+    if details is None or ticket is None:
+        raise RefusedError(Refusal.INVALID_TICKET)
+    return details, ticket
 
 
 def _device(checkin: CheckinRow) -> tuple[str | None, str | None, str]:
@@ -183,6 +190,9 @@ def _admission(ref: TicketRef, ticket: Ticket, at: datetime, gate: str | None) -
             event=ids.format_event_id(ref.event),
             booking=ids.format_booking_id(ref.event, ref.booking),
             pool=ticket.pool,
+            pool_name=ticket.pool_name,
+            starts_at=ticket.slot.starts_at,
+            ends_at=ticket.slot.ends_at,
             tariff=ticket.tariff,
             seat=ticket.seat,
             at=at,
@@ -235,6 +245,8 @@ def _ticket_view(details: BookingDetails, issued: IssuedTicket, is_used: bool) -
         seat=ticket.seat,
         pool=ticket.pool,
         tariff=ticket.tariff,
+        starts_at=ticket.slot.starts_at,
+        ends_at=ticket.slot.ends_at,
         code=issued.code,
         status=status if _is_valid(details) else TicketStatus.VOID,
     )

@@ -11,6 +11,7 @@ from holdfast.core.policy import Policy
 from holdfast.core.sales_window import NO_SCHEDULE, SalesWindow, Schedule, pool_window, span_windows
 from holdfast.core.seat_ranking import PoolRanking
 from holdfast.core.states import EventStatus
+from holdfast.core.time_slot import TimeSlot, time_slot
 
 
 class Tariff(Struct, frozen=True):
@@ -165,6 +166,10 @@ class Layout:
             seat = None if line.seat is None else self.seats[line.seat].label
             items.append(PricedItem(pool.code, pool.tariffs[line.tariff].code, seat, line.quantity, line.unit_price))
         return items
+
+    def time_slot(self, pool: int) -> TimeSlot:
+        """When the units of the pool with this number take place."""
+        return time_slot(self.schedule, self.pools[pool].schedule)
 
     def prepare_seating(self) -> None:
         """Compute everything that the first request for the best seats would otherwise wait for."""

@@ -19,6 +19,8 @@ _MINOR_DIGITS: Final = {
     4: "CLF UYW",
 }
 
+# A dash between two times, which stays on the line of the first.
+_UNTIL: Final = "\u00a0\u2013 "
 
 # An address is free text of any length. Tickets, emails and pages show this much of it.
 VENUE_ADDRESS_MAX: Final = 300
@@ -56,12 +58,27 @@ def format_detail_number(value: float, language: str) -> str:
 
 
 def format_moment(at: datetime, timezone: str, language: str) -> str:
-    """Day and time in the event's time zone, with its name, because the reader may be in another zone."""
-    local, locale = in_zone(at, timezone), Locale(language_of(language))
-    day, time = format_date(local, "full", locale), format_time(local, "short", locale=locale)
-    text = f"{day}, {time} ({get_timezone_name(local, 'long', locale=locale)})"
+    return format_period(at, None, timezone, language)
+
+
+def format_period(starts_at: datetime, ends_at: datetime | None, timezone: str, language: str) -> str:
+    """From when until when, in the event's time zone, with its name, because the reader may be in another zone."""
+    local, locale = in_zone(starts_at, timezone), Locale(language_of(language))
+    day, times = format_date(local, "full", locale), format_times(starts_at, ends_at, timezone, locale)
+    text = f"{day}, {times} ({get_timezone_name(local, 'long', locale=locale)})"
     # Many mail clients use fonts without the narrow no-break space.
     return text.replace("\u202f", "\u00a0")
+
+
+def format_times(starts_at: datetime, ends_at: datetime | None, timezone: str, locale: Locale) -> str:
+    """The time of day, and the end if there is one. The end names its day if that is another one."""
+    start = in_zone(starts_at, timezone)
+    text = format_time(start, "short", locale=locale)
+    if ends_at is None:
+        return text
+    end = in_zone(ends_at, timezone)
+    day = "" if end.date() == start.date() else f"{format_date(end, 'full', locale)}, "
+    return f"{text}{_UNTIL}{day}{format_time(end, 'short', locale=locale)}"
 
 
 def in_zone(at: datetime, timezone: str) -> datetime:

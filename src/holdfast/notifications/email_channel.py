@@ -88,7 +88,6 @@ def _email(
         to=body.email,
         org_name=details.org_name,
         event_title=details.title,
-        starts_at=details.starts_at,
         timezone=details.timezone,
         address=details.address,
         booking=ids.booking_reference(booking.id),
@@ -100,6 +99,7 @@ def _email(
         reason=_reason(body, kind),
         attachments=attachments,
         shows_prices=body.generation == 0,
+        shift=details.shift,
         message_id=f"<{ids.format_event_id(delivery.event)}.{delivery.number}@holdfast>",
     )
 
@@ -125,5 +125,5 @@ def _items(details: BookingDetails) -> tuple[EmailItem, ...]:
         pool = details.layout.pools[line.pool]
         seat = None if line.seat is None else details.layout.seats[line.seat].label
         label = ", ".join(part for part in (pool.name, seat, pool.tariffs[line.tariff].name) if part)
-        items.append(EmailItem(label, line.quantity, line.unit_price))
+        items.append(EmailItem(label, line.quantity, line.unit_price, details.layout.time_slot(line.pool)))
     return tuple(items)

@@ -13,10 +13,13 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from msgspec import Struct
 
-from holdfast.i18n.formatting import format_moment, format_money
+from holdfast.core.shift import Shift
+from holdfast.core.time_slot import TimeSlot
+from holdfast.i18n.formatting import format_money, format_period
 from holdfast.i18n.languages import language_of
 from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import UndeliveredError
+from holdfast.tickets.shift_facts import shift_facts
 
 # A longer header, or one that a client could misread, is encoded.
 PLAIN_HEADER_CHARS_MAX: Final = 60
@@ -65,6 +68,7 @@ class EmailItem(Struct, frozen=True):
     label: str
     quantity: int
     unit_price: int
+    slot: TimeSlot
 
 
 class Attachment(Struct, frozen=True):
@@ -85,7 +89,6 @@ class Email(Struct, frozen=True, kw_only=True):
     to: str
     org_name: str
     event_title: str
-    starts_at: datetime
     timezone: str
     address: str | None
     booking: str
@@ -98,14 +101,24 @@ class Email(Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...]
     message_id: str
     shows_prices: bool = True
+    shift: Shift | None = None
 
 
 class EmailRow(Struct, frozen=True):
-    """An item as the reader sees it. `breakdown` is quantity times price, for more than one of a kind."""
+    """An item as the reader sees it. `when` is its time if the booking has several. `breakdown` is quantity times
+    price, for more than one of a kind."""
 
     label: str
+    when: str | None
     breakdown: str | None
     amount: str | None
+
+
+class EmailFact(Struct, frozen=True):
+    """Something that the organiser tells everybody who comes."""
+
+    label: str
+    lines: tuple[str, ...]
 
 
 class EmailTotals(Struct, frozen=True):
@@ -127,8 +140,9 @@ class EmailContent(Struct, frozen=True, kw_only=True):
     lead: str
     tickets: str | None
     event: str
-    when: str
+    when: tuple[str, ...]
     where: str | None
+    facts: tuple[EmailFact, ...]
     booking: str
     reason: tuple[str, ...]
     rows: tuple[EmailRow, ...]
@@ -193,6 +207,7 @@ def describe(email: Email) -> EmailContent:
     def text(key: str) -> str:
         return translate(language, f"email.{key}", event=event, org=org, booking=booking)
 
+    times = {item.slot: _time(item.slot, email.timezone, language) for item in email.items}
     return EmailContent(
         language=language,
         is_good_news=email.kind in WITH_TICKETS,
@@ -202,11 +217,12 @@ def describe(email: Email) -> EmailContent:
         lead=text(f"{email.kind}.lead"),
         tickets=text("tickets") if email.attachments and email.kind in WITH_TICKETS else None,
         event=event,
-        when=_capitalize(format_moment(email.starts_at, email.timezone, language)),
+        when=tuple(dict.fromkeys(times[slot] for slot in sorted(times, key=lambda slot: slot.starts_at))),
         where=", ".join(_lines(email.address)) or None,
+        facts=_facts(email, language) if email.kind in WITH_TICKETS else (),
         booking=booking,
         reason=_lines(email.reason),
-        rows=tuple(_row(email, item, language) for item in email.items),
+        rows=tuple(_row(email, item, language, times[item.slot] if len(times) > 1 else None) for item in email.items),
         totals=_totals(email, language) if email.shows_prices else None,
         total_label=text("refund_total" if email.kind in _REFUNDS else "total"),
         next_step=text(f"{email.kind}.next"),
@@ -223,13 +239,23 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _row(email: Email, item: EmailItem, language: str) -> EmailRow:
+def _time(slot: TimeSlot, timezone: str, language: str) -> str:
+    return _capitalize(format_period(slot.starts_at, slot.shown_end, timezone, language))
+
+
+def _facts(email: Email, language: str) -> tuple[EmailFact, ...]:
+    """What a worker has to know about a shift, except for an address that is in the email anyway."""
+    found = [(fact.label, _lines(fact.value)) for fact in shift_facts(email.shift, email.currency, language)]
+    return tuple(EmailFact(label, lines) for label, lines in found if lines and lines != _lines(email.address))
+
+
+def _row(email: Email, item: EmailItem, language: str, when: str | None) -> EmailRow:
     label = _one_line(item.label)
     if not email.shows_prices:
-        return EmailRow(f"{item.quantity} {_TIMES} {label}", None, None)
+        return EmailRow(f"{item.quantity} {_TIMES} {label}", when, None, None)
     price = format_money(item.unit_price, email.currency, language)
     amount = format_money(item.quantity * item.unit_price, email.currency, language)
-    return EmailRow(label, f"{item.quantity} {_TIMES} {price}" if item.quantity > 1 else None, amount)
+    return EmailRow(label, when, f"{item.quantity} {_TIMES} {price}" if item.quantity > 1 else None, amount)
 
 
 def _totals(email: Email, language: str) -> EmailTotals:

@@ -17,10 +17,9 @@ SELECT coalesce(max(number), 0) FROM ticket_key WHERE event_id = $1
 -- name: revoke_keys
 UPDATE ticket_key SET revoked_at = holdfast_now() WHERE event_id = $1 AND number < $2 AND revoked_at IS NULL
 
--- name: verification
--- The key that signed a ticket, and the event that the ticket is for, if the event belongs to the org and the key is not
--- revoked.
-SELECT ticket_key.public, event.title, event.starts_at, event.timezone FROM ticket_key JOIN event ON event.id = ticket_key.event_id
+-- name: verification_key
+-- The key that signed a ticket, if the event belongs to the org and the key is not revoked.
+SELECT ticket_key.public FROM ticket_key JOIN event ON event.id = ticket_key.event_id
 WHERE ticket_key.event_id = $1 AND ticket_key.number = $2 AND ticket_key.revoked_at IS NULL AND event.org_id = $3
 
 -- name: check_in
@@ -47,8 +46,8 @@ SELECT line, unit FROM checkin WHERE event_id = $1 AND booking_id = $2
 
 -- name: booking_details
 -- The text about a booking on tickets and in emails. They have room for $3 characters of the address.
-SELECT event.title, event.starts_at, event.ends_at, event.timezone, left(event.details ->> 'address', $3) AS address,
-       event.revision, org.name AS org_name, to_json(fields) AS booking
+SELECT event.title, event.timezone, left(coalesce(event.details ->> 'address', event.shift ->> 'address'), $3) AS address,
+       event.shift, event.revision, org.name AS org_name, to_json(fields) AS booking
 FROM event JOIN org ON org.id = event.org_id JOIN booking ON booking.event_id = event.id
      CROSS JOIN LATERAL (SELECT {{booking_fields}}) AS fields
 WHERE event.id = $1 AND booking.event_id = $1 AND booking.id = $2

@@ -1,14 +1,14 @@
 """A booking with its event and its org: what tickets and emails are made of."""
 
-from datetime import datetime
-
 from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
+from holdfast.core.shift import Shift
+from holdfast.core.time_slot import TimeSlot
 from holdfast.engine.engine import Engine
-from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, shorten
+from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, format_period, shorten
 from holdfast.runtime.db import Database
 
 
@@ -16,19 +16,27 @@ class BookingDetails(Struct, frozen=True, kw_only=True):
     booking: Booking
     layout: Layout
     title: str
-    starts_at: datetime
-    ends_at: datetime | None
     timezone: str
     address: str | None
+    shift: Shift | None
     org_name: str
+
+    @property
+    def slots(self) -> dict[str, TimeSlot]:
+        """When the booking takes place, by the code of the pool."""
+        pools = [line.pool for line in self.booking.lines]
+        return {self.layout.pools[pool].code: self.layout.time_slot(pool) for pool in pools}
+
+    def event_text(self, slot: TimeSlot) -> str:
+        """Such as "Friday night, Friday, March 5, 2027, 8:00 PM (Central European Standard Time)"."""
+        return f"{self.title}, {format_period(slot.starts_at, slot.shown_end, self.timezone, 'en')}"
 
 
 class _DetailsRow(Struct, frozen=True):
     title: str
-    starts_at: datetime
-    ends_at: datetime | None
     timezone: str
     address: str | None
+    shift: Shift | None
     revision: int
     org_name: str
     booking: Booking
@@ -47,9 +55,8 @@ async def load_booking_details(
         booking=row.booking,
         layout=layouts[event],
         title=row.title,
-        starts_at=row.starts_at,
-        ends_at=row.ends_at,
         timezone=row.timezone,
         address=None if row.address is None else shorten(row.address, VENUE_ADDRESS_MAX),
+        shift=row.shift,
         org_name=row.org_name,
     )

@@ -5,6 +5,7 @@ from msgspec import Struct
 from holdfast.core.booking import Booking
 from holdfast.core.layout import Layout
 from holdfast.core.states import FastStrEnum
+from holdfast.core.time_slot import TimeSlot
 
 
 class TicketStatus(FastStrEnum):
@@ -21,6 +22,7 @@ class Ticket(Struct, frozen=True):
     tariff: str
     tariff_name: str
     seat: str | None
+    slot: TimeSlot
 
 
 def tickets_of(booking: Booking, layout: Layout) -> list[Ticket]:
@@ -38,4 +40,8 @@ def _tickets_of_line(booking: Booking, layout: Layout, number: int) -> list[Tick
     pool = layout.pools[line.pool]
     tariff = pool.tariffs[line.tariff]
     seat = None if line.seat is None else layout.seats[line.seat].label
-    return [Ticket(number, unit, pool.code, pool.name, tariff.code, tariff.name, seat) for unit in range(line.quantity)]
+    slot = layout.time_slot(line.pool)
+    return [
+        Ticket(number, unit, pool.code, pool.name, tariff.code, tariff.name, seat, slot)
+        for unit in range(line.quantity)
+    ]

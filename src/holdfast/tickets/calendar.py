@@ -1,9 +1,11 @@
-"""The event of a booking as an iCalendar file."""
+"""When a booking takes place, as an iCalendar file."""
 
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from holdfast.core.time_slot import TimeSlot
 from holdfast.i18n.texts import translate
 
 PRODID: Final = "-//Holdfast//Tickets//EN"
@@ -15,35 +17,44 @@ def calendar_file(
     reference: str,
     language: str,
     title: str,
-    starts_at: datetime,
-    ends_at: datetime | None,
+    slots: Mapping[str, TimeSlot],
     timezone: str,
     address: str | None,
     now: datetime,
 ) -> bytes:
-    """A later file for the same booking replaces the calendar's entry. Times are in UTC, which every calendar reads
-    correctly; the time zone only says where the event takes place."""
+    """The entries of a booking, one for each of its times. `slots` are by the code of the pool, in the order of the
+    booking's lines, which never changes. A later file for the same booking replaces the calendar's entries, even if the
+    organiser has moved a slot. Times are in UTC, which every calendar reads correctly; the time zone only says where
+    the event takes place."""
     # Slow to import, and most processes never need it.
     from icalendar import Calendar, Event
-
-    event = Event()
-    event.add("uid", f"{booking}@holdfast")
-    event.add("dtstamp", now.astimezone(UTC))
-    event.add("dtstart", starts_at.astimezone(UTC))
-    if ends_at is not None:
-        event.add("dtend", ends_at.astimezone(UTC))
-    event.add("summary", _printable(title))
-    if address is not None:
-        event.add("location", _printable(address))
-    event.add("description", translate(language, "ticket.calendar", reference=reference))
 
     calendar = Calendar()
     calendar.add("prodid", PRODID)
     calendar.add("version", "2.0")
     calendar.add("method", "PUBLISH")
     calendar.add("x-wr-timezone", timezone)
-    calendar.add_component(event)
+    for uid, slot in _entries(booking, slots):
+        event = Event()
+        event.add("uid", f"{uid}@holdfast")
+        event.add("dtstamp", now.astimezone(UTC))
+        event.add("dtstart", slot.starts_at.astimezone(UTC))
+        if slot.ends_at is not None:
+            event.add("dtend", slot.ends_at.astimezone(UTC))
+        event.add("summary", _printable(title))
+        if address is not None:
+            event.add("location", _printable(address))
+        event.add("description", translate(language, "ticket.calendar", reference=reference))
+        calendar.add_component(event)
     return bytes(calendar.to_ical())
+
+
+def _entries(booking: str, slots: Mapping[str, TimeSlot]) -> list[tuple[str, TimeSlot]]:
+    """Each time once, with an id. The first has the id of the booking; the others name a pool too."""
+    pools: dict[tuple[datetime, datetime | None], str] = {}
+    for pool, slot in slots.items():
+        pools.setdefault((slot.starts_at, slot.ends_at), pool)
+    return [(f"{booking}.{pool}" if number else booking, slots[pool]) for number, pool in enumerate(pools.values())]
 
 
 def _printable(text: str) -> str:

@@ -11,13 +11,13 @@ from importlib import resources
 from typing import Final
 
 from babel import Locale, UnknownLocaleError
-from babel.dates import format_date, format_time, get_timezone_name
+from babel.dates import format_date, get_timezone_name
 from fpdf import FPDF
 from fpdf.drawing import PaintedPath
 from fpdf.enums import Align, PathPaintRule, XPos, YPos
 from fpdf.fonts import TTFFont
 
-from holdfast.i18n.formatting import in_zone, shorten
+from holdfast.i18n.formatting import format_times, in_zone, shorten
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.texts import Section, section
 from holdfast.tickets.printed_ticket import PrintedTicket
@@ -170,9 +170,9 @@ def _draw_when_and_where(document: _PdfDocument, ticket: PrintedTicket, labels: 
     date = format_date(starts_at, "full", locale)
     document.write_label(labels["when"], _LEFT_MM, _TEXT_MM)
     document.write_text(date[:1].upper() + date[1:], _LEFT_MM, _TEXT_MM, _VALUE_PTS, bold=True)
-    time = format_time(starts_at, "short", locale=locale)
+    times = format_times(ticket.starts_at, ticket.ends_at, ticket.timezone, locale)
     zone_name = get_timezone_name(starts_at, "long", locale=locale)
-    document.write_text(f"{time} · {zone_name}", _LEFT_MM, _TEXT_MM, (11, 9))
+    document.write_text(f"{times} · {zone_name}", _LEFT_MM, _TEXT_MM, (11, 9))
     if ticket.address:
         document.set_y(document.get_y() + 6)
         document.write_label(labels["where"], _LEFT_MM, _TEXT_MM)

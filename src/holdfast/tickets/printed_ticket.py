@@ -6,7 +6,8 @@ from msgspec import Struct
 
 
 class PrintedTicket(Struct, frozen=True, kw_only=True):
-    """`timezone` is an IANA name, `booking` the reference that the buyer knows, and `number` counts from one."""
+    """`timezone` is an IANA name, `booking` the reference that the buyer knows, and `number` counts from one. `ends_at`
+    is the end of a slot, and null if the ticket shows none."""
 
     code: str
     event_title: str
@@ -20,3 +21,4 @@ class PrintedTicket(Struct, frozen=True, kw_only=True):
     org_name: str
     number: int
     count: int
+    ends_at: datetime | None = None

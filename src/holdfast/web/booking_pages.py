@@ -17,6 +17,7 @@ from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import SOLD
+from holdfast.core.time_slot import time_slot
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
@@ -134,13 +135,13 @@ async def submit_receipt(page: PageRequest) -> Response:
 async def send_calendar(page: PageRequest) -> Response:
     listing = await _load_event(page)
     booking, event = await _load_booking(page), listing.event
+    booked = dict.fromkeys(item.pool for item in booking.items)
     content = calendar_file(
         booking=booking.id,
         reference=booking.reference,
         language=page.language,
         title=event.title,
-        starts_at=event.starts_at,
-        ends_at=event.ends_at,
+        slots={pool.code: time_slot(event, pool) for code in booked for pool in event.pools if pool.code == code},
         timezone=event.timezone,
         address=listing.address,
         now=booking.server_time,
