@@ -61,7 +61,16 @@ SELECT convert_to('{"seats":[' || coalesce(string_agg(
 FROM seat WHERE event_id = $1 AND pool < $2
 
 -- name: booked_events
-SELECT id, title, starts_at, timezone FROM event WHERE id = ANY ($1::uuid[])
+-- Events, with the times of these pools among theirs: the pool $3 of the event $2, and so on.
+SELECT event.id, event.title, event.starts_at, event.ends_at, event.timezone, (
+    SELECT coalesce(json_agg(json_build_object(
+        'code', pool.code, 'starts_at', pool.starts_at, 'ends_at', pool.ends_at
+    )), '[]')
+    FROM unnest($2::uuid[], $3::text[]) AS booked (event_id, code)
+         JOIN pool ON pool.event_id = booked.event_id AND pool.code = booked.code
+    WHERE booked.event_id = event.id AND pool.starts_at IS NOT NULL
+) AS pools
+FROM event WHERE event.id = ANY ($1::uuid[])
 
 -- name: listings
 -- Published events with their org, their pools, and what is left of each pool. A hold past its deadline counts as free at

@@ -17,11 +17,19 @@ from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import SOLD
-from holdfast.core.time_slot import time_slot
+from holdfast.core.time_slot import TimeSlot
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
-from holdfast.web.booking_summary import can_cancel, can_extend, is_live, last_payment, unit_count
+from holdfast.web.booking_summary import (
+    booked_slots,
+    can_cancel,
+    can_extend,
+    distinct_slots,
+    is_live,
+    last_payment,
+    unit_count,
+)
 from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of, refusal_text
@@ -33,20 +41,35 @@ BOOKINGS_MAX: Final = 100
 ACTIONS: Final = ("extend", "cancel", "pay", "receipt")
 
 
+class BookedPool(Struct, frozen=True):
+    """A pool with a time of its own."""
+
+    code: str
+    starts_at: datetime
+    ends_at: datetime | None
+
+
 class BookedEvent(Struct, frozen=True):
-    """What a list of bookings says about an event."""
+    """What a list of bookings says about an event. `pools` are those that have a time of their own."""
 
     id: bytes
     title: str
     starts_at: datetime
+    ends_at: datetime | None
     timezone: str
+    pools: list[BookedPool]
 
 
 class BookingEntry(Struct, frozen=True):
-    """A booking in a list."""
+    """A booking in a list. `times` has at least one, and the earliest first."""
 
     booking: BookingView
     event: BookedEvent
+    times: list[TimeSlot]
+
+    @property
+    def starts_at(self) -> datetime:
+        return self.times[0].starts_at
 
 
 def booking_routes(site: Site) -> list[Route]:
@@ -135,13 +158,12 @@ async def submit_receipt(page: PageRequest) -> Response:
 async def send_calendar(page: PageRequest) -> Response:
     listing = await _load_event(page)
     booking, event = await _load_booking(page), listing.event
-    booked = dict.fromkeys(item.pool for item in booking.items)
     content = calendar_file(
         booking=booking.id,
         reference=booking.reference,
         language=page.language,
         title=event.title,
-        slots={pool.code: time_slot(event, pool) for code in booked for pool in event.pools if pool.code == code},
+        slots=_slots(booking, listing),
         timezone=event.timezone,
         address=listing.address,
         now=booking.server_time,
@@ -164,23 +186,40 @@ async def send_ticket(page: PageRequest) -> Response:
 async def list_bookings(page: PageRequest) -> Response:
     page.org = await page.site.load_org(page.request.path_params["slug"])
     entries = await _load_entries(page) if page.has_session else []
+    entries.sort(key=lambda entry: entry.starts_at)
     current = [entry for entry in entries if is_live(entry.booking)]
-    past = [entry for entry in entries if not is_live(entry.booking)]
+    past = [entry for entry in reversed(entries) if not is_live(entry.booking)]
     recovered = [recovery.email for recovery in page.session.recoveries_in(page.org.id)]
     return await page.render_rows("bookings.html", len(entries), current=current, past=past, recovered=recovered)
 
 
 async def _load_entries(page: PageRequest) -> list[BookingEntry]:
-    """The bookings of this browser and those that it has recovered, newest first."""
+    """The bookings of this browser and those that it has recovered."""
     assert page.org is not None
     own = await page.customer.list_bookings(BookingsQuery(limit=BOOKINGS_MAX))
     recovered = await list_recovered(page, BOOKINGS_MAX)
-    by_booking = {booking.id: booking for booking in (*own, *recovered)}
-    bookings = sorted(by_booking.values(), key=lambda booking: booking.created_at, reverse=True)
-    events = {event for booking in bookings if (event := ids.parse_event_id(booking.event))}
-    rows = await page.site.database.org(page.org.id).rows(BookedEvent, sql.pages.booked_events, list(events))
+    bookings = {booking.id: booking for booking in (*own, *recovered)}.values()
+    booked = {
+        (event, item.pool)
+        for booking in bookings
+        if (event := ids.parse_event_id(booking.event))
+        for item in booking.items
+    }
+    events, pools = [event for event, _ in booked], [pool for _, pool in booked]
+    rows = await page.site.database.org(page.org.id).rows(
+        BookedEvent, sql.pages.booked_events, list(set(events)), events, pools
+    )
     by_id = {ids.format_event_id(event.id): event for event in rows}
-    return [BookingEntry(booking, by_id[booking.event]) for booking in bookings]
+    return [_entry(booking, by_id[booking.event]) for booking in bookings]
+
+
+def _entry(booking: BookingView, event: BookedEvent) -> BookingEntry:
+    slots = booked_slots(booking, event, {pool.code: pool for pool in event.pools})
+    return BookingEntry(booking, event, distinct_slots(slots))
+
+
+def _slots(booking: BookingView, listing: EventListing) -> dict[str, TimeSlot]:
+    return booked_slots(booking, listing.event, {pool.code: pool for pool in listing.event.pools})
 
 
 async def _load_event(page: PageRequest) -> EventListing:
@@ -237,6 +276,7 @@ async def _booking_page(
         # that the frame itself opens can set cookies there.
         page.keep_session_for(event)
     has_tickets = booking.status in SOLD
+    slots = _slots(booking, listing)
     return await page.render_rows(
         "booking.html",
         unit_count(booking),
@@ -246,6 +286,8 @@ async def _booking_page(
         event=event,
         tickets=await page.customer.list_tickets(booking.id) if has_tickets else [],
         names={(pool.code, tariff.code): (pool.name, tariff.name) for pool in event.pools for tariff in pool.tariffs},
+        slots=slots,
+        times=distinct_slots(slots),
         providers=page.site.providers,
         takes_receipts=event.policy.review == "manual" and bool(booking.total),
         can_extend=can_extend(booking, event),

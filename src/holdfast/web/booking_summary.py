@@ -1,8 +1,11 @@
 """What pages read off a booking."""
 
+from collections.abc import Mapping
+
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.responses import EventView, PaymentView
 from holdfast.core.states import LIVE, SOLD, TRANSITIONS, Status, Verb
+from holdfast.core.time_slot import Timed, TimeSlot, time_slot
 
 
 def is_live(booking: BookingView) -> bool:
@@ -41,6 +44,16 @@ def can_cancel(booking: BookingView, event: EventView) -> bool:
     prices = [tariff.price for pool in event.pools for tariff in pool.tariffs]
     is_free = not any(prices) if is_received(booking) else booking.total == 0
     return is_free and _allows(booking, Verb.CANCEL)
+
+
+def booked_slots(booking: BookingView, event: Timed, pools: Mapping[str, Timed]) -> dict[str, TimeSlot]:
+    """When the booking takes place, by the code of the pool and in the order of its items."""
+    return {item.pool: time_slot(event, pools.get(item.pool)) for item in booking.items}
+
+
+def distinct_slots(slots: Mapping[str, TimeSlot]) -> list[TimeSlot]:
+    """Each time once, the earliest first."""
+    return sorted(set(slots.values()), key=lambda slot: (slot.starts_at, slot.ends_at or slot.starts_at))
 
 
 def _allows(booking: BookingView, verb: Verb) -> bool:

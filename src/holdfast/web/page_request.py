@@ -126,8 +126,10 @@ class PageRequest:
             raise PageError(NOT_FOUND)
 
     def keep_session_for(self, event: EventView) -> None:
-        """Let the session of someone with a booking last until the event is over."""
-        self.session = self.session.keep_until(event.ends_at or event.starts_at)
+        """Let the session of someone with a booking last until the event and its last slot are over."""
+        slots = [pool.ends_at or pool.starts_at for pool in event.pools]
+        ends = [event.ends_at or event.starts_at, *(at for at in slots if at is not None)]
+        self.session = self.session.keep_until(max(ends))
 
     async def read_fields(self) -> dict[str, str]:
         """The fields of a form, if a page of this browser has sent it."""

@@ -14,7 +14,8 @@ from msgspec import json
 
 from holdfast.api.branding import logo_path
 from holdfast.core.states import Status
-from holdfast.i18n.formatting import format_detail_number, format_moment, format_money, in_zone
+from holdfast.core.time_slot import TimeSlot
+from holdfast.i18n.formatting import format_detail_number, format_moment, format_money, format_period, in_zone
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.i18n.texts import translate
@@ -63,6 +64,11 @@ _detail_number: Final = lru_cache(FORMATTED_MAX)(format_detail_number)
 
 
 @lru_cache(FORMATTED_MAX)
+def _period(slot: TimeSlot, timezone: str, language: str) -> str:
+    return format_period(slot.starts_at, slot.shown_end, timezone, language)
+
+
+@lru_cache(FORMATTED_MAX)
 def _day(at: datetime, timezone: str, pattern: str, language: str) -> str:
     return format_date(in_zone(at, timezone), pattern, language)
 
@@ -84,6 +90,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         reason=lambda reason: reason_text(language, reason),
         money=lambda amount, currency: page_money(amount, currency, language),
         moment=lambda at, zone: _moment(at, zone, language),
+        period=lambda slot, zone: _period(slot, zone, language),
         day=lambda at, zone, pattern: _day(at, zone, pattern, language),
         clock=lambda at, zone: _clock(at, zone, language),
         number=lambda count: _number(count, language),
