@@ -28,6 +28,8 @@ from holdfast.web.booking_summary import (
     distinct_slots,
     is_live,
     last_payment,
+    late_receipt_deadline,
+    takes_receipts,
     unit_count,
 )
 from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
@@ -39,6 +41,7 @@ from holdfast.web.site import Site, json_response, redirect_to_parent
 
 BOOKINGS_MAX: Final = 100
 ACTIONS: Final = ("extend", "cancel", "pay", "receipt")
+LATE_RECEIPT: Final = PageProblem(410, "late_receipt")
 
 
 class BookedPool(Struct, frozen=True):
@@ -138,7 +141,7 @@ async def submit_receipt(page: PageRequest) -> Response:
     try:
         await page.customer.check_receipt(_booking_id(page))
     except RefusedError as error:
-        return await _refused_page(page, listing, problem_of(error))
+        return await _refused_page(page, listing, _receipt_problem(error))
     form = await page.read_upload(UPLOAD_BYTES_MAX)
     try:
         token, file = form.get("form_token"), form.get("file")
@@ -147,12 +150,20 @@ async def submit_receipt(page: PageRequest) -> Response:
             return await _refused_page(page, listing, PageProblem(422, "no_file"))
         await page.customer.submit_receipt(_booking_id(page), await file.read())
     except RefusedError as error:
-        is_unreadable = error.refused.refusal is Refusal.INVALID_REQUEST
-        problem = PageProblem(422, "wrong_file") if is_unreadable else problem_of(error)
-        return await _refused_page(page, listing, problem)
+        return await _refused_page(page, listing, _receipt_problem(error))
     finally:
         await form.close()
     return page.redirect(_booking_path(page))
+
+
+def _receipt_problem(error: RefusedError) -> PageProblem:
+    match error.refused.refusal:
+        case Refusal.INVALID_REQUEST:
+            return PageProblem(422, "wrong_file")
+        case Refusal.HOLD_EXPIRED:
+            return LATE_RECEIPT
+        case _:
+            return problem_of(error)
 
 
 async def send_calendar(page: PageRequest) -> Response:
@@ -277,6 +288,7 @@ async def _booking_page(
         page.keep_session_for(event)
     has_tickets = booking.status in SOLD
     slots = _slots(booking, listing)
+    late_until = late_receipt_deadline(booking, event, listing.availability) if problem != LATE_RECEIPT else None
     return await page.render_rows(
         "booking.html",
         unit_count(booking),
@@ -289,25 +301,38 @@ async def _booking_page(
         slots=slots,
         times=distinct_slots(slots),
         providers=page.site.providers,
-        takes_receipts=event.policy.review == "manual" and bool(booking.total),
+        takes_receipts=takes_receipts(booking, event),
+        late_until=late_until,
+        late_seconds=_seconds_until(late_until, booking),
         can_extend=can_extend(booking, event),
         extend_minutes=math.ceil(event.policy.extend_seconds / 60),
         can_cancel=can_cancel(booking, event),
         is_back="payment" in page.request.query_params,
         problem=refusal_text(page.language, problem) if problem else None,
         key=str(booking.version),
-        script_data=_booking_data(page, listing, booking),
+        script_data=_booking_data(page, listing, booking, late_until),
     )
 
 
-def _booking_data(page: PageRequest, listing: EventListing, booking: BookingView) -> dict[str, Any]:
-    """What the page's script needs to know about a booking."""
+def _seconds_until(at: datetime | None, booking: BookingView) -> int | None:
+    return math.ceil((at - booking.server_time).total_seconds()) if at is not None else None
+
+
+def _booking_data(
+    page: PageRequest, listing: EventListing, booking: BookingView, late_until: datetime | None
+) -> dict[str, Any]:
+    """What the page's script needs to know about a booking. While an expired hold can be revived, the script counts
+    that time down."""
+    total_seconds = (booking.expires_at - booking.created_at).total_seconds() if booking.expires_at else None
+    late_seconds = _seconds_until(late_until, booking)
     return {
         **_state(booking),
+        "secondsLeft": booking.expires_in_seconds if late_seconds is None else late_seconds,
+        "isLate": late_seconds is not None,
         "texts": section(page.language, "script"),
         "language": page.language,
         "stateUrl": f"/b/{booking.id}/state",
-        "totalSeconds": (booking.expires_at - booking.created_at).total_seconds() if booking.expires_at else None,
+        "totalSeconds": total_seconds if late_seconds is None else listing.event.policy.late_grace_seconds,
         "extendSeconds": listing.event.policy.extend_seconds,
         "fileBytesMax": FILE_BYTES_MAX,
     }

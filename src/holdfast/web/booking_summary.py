@@ -1,11 +1,14 @@
 """What pages read off a booking."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.responses import EventView, PaymentView
-from holdfast.core.states import LIVE, SOLD, TRANSITIONS, Status, Verb
+from holdfast.core.payment import RECEIPT, PaymentStatus
+from holdfast.core.states import LIVE, SOLD, TRANSITIONS, EventStatus, Status, Verb
 from holdfast.core.time_slot import Timed, TimeSlot, time_slot
+from holdfast.live.snapshot import PoolAvailability
 
 
 def is_live(booking: BookingView) -> bool:
@@ -54,6 +57,34 @@ def booked_slots(booking: BookingView, event: Timed, pools: Mapping[str, Timed])
 def distinct_slots(slots: Mapping[str, TimeSlot]) -> list[TimeSlot]:
     """Each time once, the earliest first."""
     return sorted(set(slots.values()), key=lambda slot: (slot.starts_at, slot.ends_at or slot.starts_at))
+
+
+def takes_receipts(booking: BookingView, event: EventView) -> bool:
+    return event.policy.review == "manual" and bool(booking.total)
+
+
+def late_receipt_deadline(
+    booking: BookingView, event: EventView, availability: Iterable[PoolAvailability]
+) -> datetime | None:
+    """Until when a receipt can revive an expired hold, or None if it cannot. The engine decides in the end, because
+    only it knows whether the same seats are free."""
+    if booking.status is not Status.EXPIRED or booking.expires_at is None or event.status is not EventStatus.ACTIVE:
+        return None
+    was_submitted = any(
+        payment.provider == RECEIPT and payment.status is PaymentStatus.REVIEW for payment in booking.payments
+    )
+    if was_submitted or not takes_receipts(booking, event) or not _has_room(booking, availability):
+        return None
+    deadline = booking.expires_at + timedelta(seconds=event.policy.late_grace_seconds)
+    return deadline if booking.server_time < deadline else None
+
+
+def _has_room(booking: BookingView, availability: Iterable[PoolAvailability]) -> bool:
+    wanted: dict[str, int] = {}
+    for item in booking.items:
+        wanted[item.pool] = wanted.get(item.pool, 0) + item.quantity
+    remaining = {pool.code: pool.remaining for pool in availability}
+    return all(remaining.get(pool, 0) >= units for pool, units in wanted.items())
 
 
 def _allows(booking: BookingView, verb: Verb) -> bool:

@@ -78,6 +78,13 @@ def _clock(at: datetime, timezone: str, language: str) -> str:
     return format_time(in_zone(at, timezone), "short", locale=language)
 
 
+def _deadline(at: datetime, now: datetime, timezone: str, language: str) -> str:
+    """The time to the second, with the day if that is not today."""
+    if in_zone(at, timezone).date() != in_zone(now, timezone).date():
+        return _moment(at, timezone, language)
+    return format_time(in_zone(at, timezone), "medium", locale=language).replace("\u202f", "\u00a0")
+
+
 @lru_cache(FORMATTED_MAX)
 def _number(value: float, language: str) -> str:
     return format_decimal(value, locale=language)
@@ -90,6 +97,7 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         reason=lambda reason: reason_text(language, reason),
         money=lambda amount, currency: page_money(amount, currency, language),
         moment=lambda at, zone: _moment(at, zone, language),
+        deadline=lambda at, now, zone: _deadline(at, now, zone, language),
         period=lambda slot, zone: _period(slot, zone, language),
         day=lambda at, zone, pattern: _day(at, zone, pattern, language),
         clock=lambda at, zone: _clock(at, zone, language),

@@ -9,6 +9,7 @@ const SOON_SECONDS = 60;
 reloadWhenRestored();
 startCountdown();
 startReceipt();
+startCopying();
 document.querySelectorAll("form[data-once]").forEach((form) => form.addEventListener("submit", () => showBusy(form)));
 if (page.secondsLeft !== null) {
   setInterval(() => document.hidden || reloadIfChanged(), POLL_MS);
@@ -28,7 +29,8 @@ function startCountdown() {
     announce.textContent = seconds <= SOON_SECONDS ? say("minuteLeft") : "";
     offerMoreTime(seconds < page.extendSeconds);
   };
-  new Countdown(page.secondsLeft, { tick, end: () => reloadIfChanged() });
+  // When a receipt comes too late even for an expired hold, nothing changes on the server.
+  new Countdown(page.secondsLeft, { tick, end: () => (page.isLate ? reload() : reloadIfChanged()) });
 }
 
 /** An extension lasts from now, so asking earlier would not move the deadline. */
@@ -43,11 +45,35 @@ async function reloadIfChanged() {
     const response = await fetch(page.stateUrl, { headers: { accept: "application/json" } });
     const now = await response.json();
     if (response.ok && ["status", "payment", "version"].some((name) => now[name] !== page[name])) {
-      location.replace(location.pathname);
+      reload();
     }
   } catch {
     // No connection. The next poll may succeed.
   }
+}
+
+function reload() {
+  location.replace(location.pathname);
+}
+
+/** Browsers offer the clipboard only over TLS and on this machine. */
+function startCopying() {
+  document.querySelectorAll("[data-copy]").forEach((button) => {
+    button.hidden = !navigator.clipboard;
+    button.addEventListener("click", () => copy(button));
+  });
+}
+
+async function copy(button) {
+  const label = button.querySelector("span");
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+  } catch {
+    // The browser does not allow it. The reader can still select the text.
+    return;
+  }
+  label.textContent = say("copied");
+  document.querySelector("[data-copied]").textContent = say("copied");
 }
 
 function showBusy(form) {
