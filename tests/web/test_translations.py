@@ -132,7 +132,9 @@ def test_no_text_is_left_untranslated() -> None:
         for key, text in texts.items()
         if text == TEXTS["es"][name][key]
     }
-    assert same <= {"page.no", "page.total", "page.subtotal", "email.total", "email.subtotal", "stampede.refusals"}
+    assert same <= {
+        "page.no", "page.total", "page.subtotal", "email.total", "email.subtotal", "stampede.refusals",
+    }  # fmt: skip
 
 
 def test_every_singular_text_has_a_plural() -> None:

@@ -21,6 +21,8 @@ from holdfast.core.time_slot import TimeSlot
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
 from holdfast.tickets.calendar import calendar_file
+from holdfast.tickets.shift_facts import shift_facts
+from holdfast.web.booking_answers import booking_answers, unit_answers
 from holdfast.web.booking_summary import (
     booked_slots,
     can_cancel,
@@ -300,10 +302,14 @@ async def _booking_page(
         names={(pool.code, tariff.code): (pool.name, tariff.name) for pool in event.pools for tariff in pool.tariffs},
         slots=slots,
         times=distinct_slots(slots),
+        shift_facts=shift_facts(event.shift, event.currency, page.language),
+        answers=booking_answers(booking, event),
+        unit_answers=unit_answers(booking, event),
         providers=page.site.providers,
         takes_receipts=takes_receipts(booking, event),
         late_until=late_until,
         late_seconds=_seconds_until(late_until, booking),
+        is_current=is_live(booking),
         can_extend=can_extend(booking, event),
         extend_minutes=math.ceil(event.policy.extend_seconds / 60),
         can_cancel=can_cancel(booking, event),

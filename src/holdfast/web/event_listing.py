@@ -57,7 +57,8 @@ class EventListing(Struct, frozen=True):
 
     @property
     def address(self) -> str | None:
-        return _printable_address(self.event.details.get("address"))
+        shift = self.event.shift
+        return _printable_address(self.event.details.get("address", shift.address if shift else None))
 
 
 class EventSummary(Struct, frozen=True):
