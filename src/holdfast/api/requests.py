@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.event_schemas import PaymentInstructions
+from holdfast.core.event_schemas import PaymentInstructions, check_instructions
 from holdfast.core.request_types import DAY_SECONDS, Code, RequestModel, UnpaidUnits, check_unique, invalid_field
 from holdfast.core.states import EventStatus, Status
 
@@ -181,6 +181,7 @@ class OrgChange(RequestModel, frozen=True):
     def __post_init__(self) -> None:
         if self.name is not UNSET and not self.name.strip():
             raise invalid_field("name", "must contain more than spaces")
+        check_instructions(self.payment_instructions)
         if self.frame_origins is not UNSET:
             check_unique("frame_origins", "origin", self.frame_origins)
             for origin in self.frame_origins:

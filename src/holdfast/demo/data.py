@@ -6,7 +6,8 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.event_schemas import EventNew, PolicyChange
+from holdfast.core.event_schemas import ContactChange, EventNew, PolicyChange, QuestionNew
+from holdfast.core.shift import Shift
 from holdfast.core.states import EventStatus
 from holdfast.core.stock_schemas import PoolNew, SeatGrid, SeatNew, TariffNew
 from holdfast.engine.event_editor import create_event, set_status
@@ -17,6 +18,10 @@ from holdfast.runtime.db import Database
 ORG: Final = "demo"
 ACTOR: Final = "demo"
 SATURDAY: Final = 5
+TOUR_DAYS: Final = 14
+TOUR_HOURS: Final = (9, 11, 14, 16)
+# Bogotá is this many hours behind UTC all year.
+BOGOTA_HOURS: Final = 5
 
 # More than the demo's events have.
 EVENTS_BYTES_MAX: Final = 1024 * 1024
@@ -70,11 +75,20 @@ def _new_events(now: datetime) -> list[EventNew]:
                     tariffs=[TariffNew(code="fee", name="Service fee", price=500)],
                 )
             ],
-            details={
-                "address": "Dock 4, Harbour Road 12",
-                "pay": "14 EUR an hour",
-                "hours": "06:00 to 14:00",
-            },
+            contact=ContactChange(name="required", phone="required"),
+            payment_instructions="Send the service fee by bank transfer to ES91 2100 0418 4502 0005 1332.\n"
+            "Then upload a photo of the receipt here.",
+            shift=Shift(
+                order_number=1042,
+                salary="14 € an hour",
+                food="Lunch included",
+                work_time="06:00 to 14:00",
+                address="Dock 4, Harbour Road 12",
+                service_fee=500,
+                buses="12 and 40, stop Harbour",
+                additional_info="Bring gloves and closed shoes.",
+                date=saturday.date(),
+            ),
         ),
         EventNew(
             title="The Winter Concert",
@@ -113,30 +127,43 @@ def _new_events(now: datetime) -> list[EventNew]:
             timezone="Europe/Madrid",
             currency="EUR",
             pools=[PoolNew(code="places", name="General admission", capacity=120)],
+            contact=ContactChange(name="required"),
+            questions=[
+                QuestionNew(code="diet", label="What do you eat?", kind="choice", choices=["Everything", "Vegan"]),
+                QuestionNew(code="talk", label="Would you like to give a lightning talk?", kind="yes_no"),
+            ],
         ),
         EventNew(
             title="Old-town walking tour",
             preset="experience",
-            starts_at=today + timedelta(days=3, hours=14),
-            ends_at=today + timedelta(days=3, hours=23),
+            starts_at=today + timedelta(days=1, hours=TOUR_HOURS[0] + BOGOTA_HOURS),
+            ends_at=today + timedelta(days=TOUR_DAYS + 1, hours=BOGOTA_HOURS),
             timezone="America/Bogota",
             currency="COP",
             tax_bps=1900,
             policy=PolicyChange(max_units_per_user=12),
+            details={"address": "Plaza de Bolívar"},
             pools=[
-                PoolNew(
-                    code=f"{hour:02}:00",
-                    name=f"Tour at {hour:02}:00",
-                    capacity=20,
-                    tariffs=[
-                        TariffNew(code="adult", name="Adult", price=5_000_000),
-                        TariffNew(code="child", name="Child", price=2_500_000),
-                    ],
-                )
-                for hour in (9, 11, 14, 16)
+                _tour(today + timedelta(days=day, hours=hour + BOGOTA_HOURS), hour)
+                for day in range(1, TOUR_DAYS + 1)
+                for hour in TOUR_HOURS
             ],
         ),
     ]
+
+
+def _tour(starts_at: datetime, hour: int) -> PoolNew:
+    return PoolNew(
+        code=f"{starts_at:%m%d}-{hour:02}00",
+        name=f"Tour at {hour:02}:00",
+        capacity=20,
+        starts_at=starts_at,
+        ends_at=starts_at + timedelta(minutes=90),
+        tariffs=[
+            TariffNew(code="adult", name="Adult", price=5_000_000),
+            TariffNew(code="child", name="Child", price=2_500_000, needs_companion=True),
+        ],
+    )
 
 
 def _concert_hall() -> list[PoolNew]:
