@@ -179,6 +179,16 @@ def test_starting_a_payment_early_costs_no_time(admin: httpx.Client, preset: str
         assert after["expires_at"] == after["max_expires_at"]
 
 
+def test_an_event_says_which_providers_it_offers(admin: httpx.Client) -> None:
+    unknown = example_event(pools=[places()], providers=["sandbax"])
+    expect_error(admin.post("/v1/events", json=unknown), 422, "unknown_provider")
+    event = publish_event(admin, example_event(pools=[places()], providers=["sandbox"]))
+    assert expect_ok(admin.get(f"/v1/events/{event}"))["providers"] == ["sandbox"]
+    expect_error(admin.patch(f"/v1/events/{event}", json={"providers": ["sandbax"]}), 422, "unknown_provider")
+    path, key = f"/v1/bookings/{hold(admin, event)['id']}/payments", {"Idempotency-Key": secrets.token_hex(8)}
+    expect_ok(admin.post(path, json={"provider": "sandbox"}, headers=key), 201)
+
+
 # When sales open and close
 
 

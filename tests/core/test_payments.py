@@ -1026,3 +1026,12 @@ def _check_step(before: Booking, after: Booking) -> None:
         if old.status is PaymentStatus.REFUNDED:
             assert new == old or new.status is PaymentStatus.REVIEW
             assert new == old or new.reason in AFTER_REFUND_REASONS
+
+
+def test_a_payment_starts_only_at_a_provider_that_the_event_offers() -> None:
+    layout = example_layout(providers=frozenset({"stripe"}))
+    state = make_event_state(layout, [booking_with(Status.HELD)])
+    assert expect_refusal(state, pay_command("one")) is Refusal.UNKNOWN_PROVIDER
+    assert expect_accepted(state, pay_command("two", provider="stripe")).payment is not None
+    free = make_event_state(layout, [make_free(booking_with(Status.HELD))])
+    assert expect_accepted(free, pay_command("three")).booking.status is Status.CONFIRMED

@@ -71,6 +71,7 @@ def example_layout(**changes: Any) -> Layout:
         "schedule": Schedule(seconds_from_now(7 * 86_400)),
         "contact": ContactRules(),
         "questions": (),
+        "providers": None,
         "seats_revision": 1,
         "pools": (stalls, standing),
         "seats": seats,

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
@@ -67,6 +67,7 @@ class EventRow(Struct, frozen=True):
     contact: ContactRules
     questions: list[Question]
     payment_instructions: str | None
+    providers: list[str] | None
     shift: Shift | None
     created_at: datetime
 
@@ -115,11 +116,19 @@ class OwnerRow(Struct, frozen=True):
 
 
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
+    _check_providers(call, body.providers)
     event = await event_editor.create_event(
         call.services.database, call.caller.org, body, call.caller.actor, _quotas(call)
     )
     location = f"/v1/events/{ids.format_event_id(event)}".encode()
     return ApiResponse(await _view(call, event), 201, ((b"location", location),))
+
+
+def _check_providers(call: Call, providers: list[str] | UnsetType | None) -> None:
+    """A name with a typo would make the event unpayable."""
+    unknown = [name for name in providers or () if name not in call.services.providers]
+    if unknown:
+        raise RefusedError(Refusal.UNKNOWN_PROVIDER, f"The payment provider `{unknown[0]}` is not set up here.")
 
 
 def _quotas(call: Call) -> Quotas:
@@ -156,6 +165,7 @@ async def get_event(call: Call) -> ApiResponse[EventView]:
 
 async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
     event = await require_event(call)
+    _check_providers(call, body.providers)
     await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
     await event_editor.change_event(
         call.services.database, call.caller.org, event, body, call.caller.actor, _quotas(call)
@@ -356,6 +366,7 @@ def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
         contact=row.contact,
         questions=row.questions,
         payment_instructions=row.payment_instructions,
+        providers=row.providers,
         shift=row.shift,
         pools=pools,
         version=row.version,

@@ -29,7 +29,8 @@ from holdfast.runtime.file_types import CONTENT_TYPES
 _EVENTS: Final = (
     Operation(
         "POST", "/v1/events", events.create_event, Access.ADMIN, Resource.ORG,
-        "Create an event. It stays a draft until you publish it.", status=201, refusals=(Refusal.ORDER_NUMBER_USED,),
+        "Create an event. It stays a draft until you publish it.", status=201,
+        refusals=(Refusal.UNKNOWN_PROVIDER, Refusal.ORDER_NUMBER_USED),
     ),
     Operation(
         "GET", "/v1/events", events.list_events, Access.PUBLIC, Resource.ORG,
@@ -43,8 +44,8 @@ _EVENTS: Final = (
         "PATCH", "/v1/events/{id}", events.change_event, Access.ADMIN, Resource.EVENT,
         "Change an event, its capacities and prices, or block seats.",
         refusals=(
-            Refusal.EVENT_ENDED, Refusal.UNKNOWN_SEAT, Refusal.SEAT_TAKEN, Refusal.ORDER_NUMBER_USED,
-            Refusal.CAPACITY_IN_USE,
+            Refusal.EVENT_ENDED, Refusal.UNKNOWN_SEAT, Refusal.UNKNOWN_PROVIDER, Refusal.SEAT_TAKEN,
+            Refusal.ORDER_NUMBER_USED, Refusal.CAPACITY_IN_USE,
         ),
     ),
     Operation(

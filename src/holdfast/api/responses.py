@@ -82,6 +82,7 @@ class EventView(View, frozen=True):
     contact: ContactRules
     questions: list[Question]
     payment_instructions: str | None
+    providers: list[str] | None
     shift: Shift | None
     pools: list[PoolView]
     version: int

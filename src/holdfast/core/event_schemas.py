@@ -99,6 +99,10 @@ PaymentInstructions = Annotated[
     str, Meta(min_length=1, max_length=2_000, description="How to pay for a booking that is paid by receipt.")
 ]
 
+Providers = Annotated[
+    list[Code], Meta(min_length=1, max_length=10, description="The payment providers that buyers can choose from.")
+]
+
 
 class EventNew(RequestModel, frozen=True):
     title: Name
@@ -118,6 +122,8 @@ class EventNew(RequestModel, frozen=True):
     contact: ContactChange = ContactChange()
     questions: Questions = []  # noqa: RUF012 (msgspec copies it)
     payment_instructions: PaymentInstructions | None = None
+    # Null: every provider that is set up.
+    providers: Providers | None = None
     shift: Shift | None = None
 
     def __post_init__(self) -> None:
@@ -147,6 +153,7 @@ class EventChange(RequestModel, frozen=True):
     contact: ContactChange = ContactChange()
     questions: Questions | UnsetType = UNSET
     payment_instructions: PaymentInstructions | UnsetType | None = UNSET
+    providers: Providers | UnsetType | None = UNSET
     shift: Shift | UnsetType | None = UNSET
     pools: Annotated[list[PoolChange], Meta(max_length=POOLS_MAX)] = []  # noqa: RUF012
     block_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []  # noqa: RUF012

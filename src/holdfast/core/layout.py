@@ -116,6 +116,7 @@ class Layout:
         schedule: Schedule,
         contact: ContactRules,
         questions: tuple[Question, ...],
+        providers: frozenset[str] | None,
         pools: tuple[Pool, ...],
         seat_plan: SeatPlan,
     ) -> None:
@@ -129,6 +130,7 @@ class Layout:
         self.schedule = schedule
         self.contact = contact
         self.questions = questions
+        self.providers = providers
         self.pools = pools
         self.pool_by_code = {pool.code: pool for pool in pools}
         self.seats_revision = seats_revision

@@ -40,7 +40,10 @@ class Refusal(Enum):
         False,
     )
     UNIT_COUNT = ("A booking of this event needs more units, or can have only fewer.", False)
-    UNKNOWN_PROVIDER = ("This payment provider is not set up here. Choose another one.", False)
+    UNKNOWN_PROVIDER = (
+        "This payment provider is not set up here, or the event does not offer it. Choose another one.",
+        False,
+    )
     INVALID_TICKET = ("This code is not a ticket for one of your events.", False)
     WRONG_EVENT = ("This ticket is for another event. `detail` names the event.", False)
     TICKET_VOID = ("The ticket is no longer valid.", False)

@@ -72,6 +72,7 @@ class _LockedEvent(Struct, frozen=True):
     contact: ContactRules
     questions: list[Question]
     payment_instructions: str | None
+    providers: list[str] | None
     shift: Shift | None
 
     @property
@@ -110,6 +111,7 @@ async def create_event(
                 contact=document(merge_contact(ContactRules(), new.contact)),
                 questions=document(new.questions),
                 payment_instructions=new.payment_instructions,
+                providers=new.providers,
                 shift=document(new.shift) if new.shift is not None else None,
                 order_number=_order_number(new.shift),
                 one_per_user=policy.one_booking_per_user,
@@ -238,6 +240,7 @@ async def _change_event_row(scope: DatabaseScope, event: bytes, locked: _LockedE
             payment_instructions=locked.payment_instructions
             if change.payment_instructions is UNSET
             else change.payment_instructions,
+            providers=locked.providers if change.providers is UNSET else change.providers,
             shift=document(shift) if shift is not None else None,
             order_number=_order_number(shift),
         )

@@ -165,6 +165,7 @@ def _build_layouts(
             schedule=_schedule(row),
             contact=json.decode(row["contact"], type=ContactRules),
             questions=json.decode(row["questions"], type=tuple[Question, ...]),
+            providers=frozenset(row["providers"]) if row["providers"] is not None else None,
             pools=tuple(pools[row["id"]]),
             seat_plan=plans[row["id"]],
         )

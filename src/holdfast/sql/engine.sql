@@ -89,7 +89,7 @@ sum(size.lines) OVER (ROWS UNBOUNDED PRECEDING) - size.lines
 -- fragment: event_fields
 -- The columns of `event` that api.event_handlers.EventRow has.
 id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps, policy, details, sales_open_at,
-sales_close_at, contact, questions, payment_instructions, shift, created_at
+sales_close_at, contact, questions, payment_instructions, providers, shift, created_at
 
 -- fragment: payment_fields
 -- The row `payment` as core.payment.Payment.
@@ -430,7 +430,7 @@ SELECT json_build_object(
 
 -- name: load_events
 SELECT id, org_id, status, revision, seats_revision, currency, tax_bps, policy, starts_at, ends_at, sales_open_at,
-       sales_close_at, contact, questions
+       sales_close_at, contact, questions, providers
 FROM event WHERE id = ANY ($1::uuid[])
 
 -- name: load_layout_seats

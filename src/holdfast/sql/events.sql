@@ -3,9 +3,10 @@
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
                    policy, details, seat_count, sales_open_at, sales_close_at, contact, questions, payment_instructions,
-                   shift, order_number, one_per_user_since)
+                   providers, shift, order_number, one_per_user_since)
 VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details,
-        :seat_count, :sales_open_at, :sales_close_at, :contact, :questions, :payment_instructions, :shift, :order_number,
+        :seat_count, :sales_open_at, :sales_close_at, :contact, :questions, :payment_instructions, :providers, :shift,
+        :order_number,
         CASE WHEN :one_per_user::boolean THEN holdfast_now() END)
 
 -- name: org_usage
@@ -34,14 +35,14 @@ SELECT $1, * FROM json_to_recordset($2::json) AS seat (
 
 -- name: lock
 SELECT status, title, starts_at, ends_at, timezone, tax_bps, policy, details, sales_open_at, sales_close_at, contact,
-       questions, payment_instructions, shift
+       questions, payment_instructions, providers, shift
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
 UPDATE event SET title = :title, starts_at = :starts_at, ends_at = :ends_at, timezone = :timezone, tax_bps = :tax_bps,
                  policy = :policy, details = :details, sales_open_at = :sales_open_at, sales_close_at = :sales_close_at,
                  contact = :contact, questions = :questions, payment_instructions = :payment_instructions,
-                 shift = :shift, order_number = :order_number,
+                 providers = :providers, shift = :shift, order_number = :order_number,
                  one_per_user_since = CASE WHEN :one_per_user::boolean THEN coalesce(one_per_user_since, holdfast_now()) END
 WHERE id = :id
 

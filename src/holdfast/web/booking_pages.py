@@ -15,6 +15,7 @@ from holdfast.api.booking_schemas import BookingView
 from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
 from holdfast.api.receipt_upload import FILE_BYTES_MAX
 from holdfast.api.requests import BookingsQuery, PaymentNew
+from holdfast.api.responses import EventView
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import SOLD
 from holdfast.core.time_slot import TimeSlot
@@ -305,7 +306,7 @@ async def _booking_page(
         shift_facts=shift_facts(event.shift, event.currency, page.language),
         answers=booking_answers(booking, event),
         unit_answers=unit_answers(booking, event),
-        providers=page.site.providers,
+        providers=_offered_providers(page, event),
         takes_receipts=takes_receipts(booking, event),
         late_until=late_until,
         late_seconds=_seconds_until(late_until, booking),
@@ -322,6 +323,10 @@ async def _booking_page(
 
 def _seconds_until(at: datetime | None, booking: BookingView) -> int | None:
     return math.ceil((at - booking.server_time).total_seconds()) if at is not None else None
+
+
+def _offered_providers(page: PageRequest, event: EventView) -> list[str]:
+    return [name for name in page.site.providers if event.providers is None or name in event.providers]
 
 
 def _booking_data(

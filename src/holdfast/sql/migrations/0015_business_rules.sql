@@ -9,6 +9,8 @@ ALTER TABLE event
     ADD COLUMN contact json NOT NULL DEFAULT '{}',
     ADD COLUMN questions json NOT NULL DEFAULT '[]',
     ADD COLUMN payment_instructions text,
+    -- The payment providers that the event offers. Null: all that are set up.
+    ADD COLUMN providers text[],
     ADD COLUMN shift json,
     -- The order number in `shift`, as text.
     ADD COLUMN order_number text,
