@@ -37,6 +37,8 @@ from tests.support.resources import UNKNOWN_IDS
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
 CALLERS: Final = ("anonymous", "admin", "sales", "review", "door", "customer")
 STAFF: Final = ("admin", "sales", "review", "door")
+# Resources that belong to no user.
+OF_ORG: Final = (Resource.EVENT, Resource.ENDPOINT, Resource.SERIES, Resource.SERIES_JOB)
 # Whose resource the path names: the caller's, another user's of the org, another org's, or nobody's.
 TARGETS: Final = ("own", "other_user", "other_org", "absent")
 Statuses = tuple[int, int, int, int]
@@ -117,6 +119,12 @@ TABLE: Final[dict[str, Row]] = {
     "publish_event": ADMINS,
     "complete_event": ADMINS,
     "cancel_event": ADMINS,
+    "create_series": row(admin=any_target(201)),
+    "list_series": row(anonymous=any_target(200), staff=any_target(200), customer=any_target(200)),
+    "get_series": READ_BY_ALL,
+    "change_series": ADMINS,
+    "create_series_events": row(admin=within_org(202)),
+    "get_series_job": ADMINS,
     "get_org": row(admin=any_target(200)),
     "change_org": row(admin=any_target(200)),
     "set_logo": row(admin=any_target(200)),
@@ -176,7 +184,7 @@ def create_target(tenants: Tenants, operation: Operation, kind: str) -> str:
         return UNKNOWN_IDS[operation.resource]
     owner = tenants.other_admin if kind == "other_org" else tenants.admin
     create = READY.get(operation.name)
-    if create is None and operation.resource in (Resource.EVENT, Resource.ENDPOINT):
+    if create is None and operation.resource in OF_ORG:
         return resources.create_resource(owner, operation.resource)
     user = "u-2" if kind == "other_user" else "u-1"
     return create(owner, user) if create else resources.create_resource(owner, operation.resource, user)
@@ -214,6 +222,9 @@ BODIES: Final[dict[str, Any]] = {
     "place_hold": {"user": "u-1", "items": [{"seat": "B-1"}]},
     "create_event": example_event(),
     "change_event": {"title": "Another title"},
+    "create_series": {"title": "Casablanca"},
+    "change_series": {"title": "Another title"},
+    "create_series_events": {"template": example_event(), "rule": resources.THREE_DAYS},
     "create_customer_token": {"user": "u-1"},
     "transfer_booking": {"user": "u-3"},
     "start_payment": {"provider": "sandbox"},
@@ -236,6 +247,8 @@ def read_version(tenants: Tenants, operation: Operation, id_: str) -> Any:
         Resource.RECEIPT: f"/v1/receipts/{id_}",
         Resource.TICKET: f"/v1/tickets/{id_}/qr.svg",
         Resource.ENDPOINT: f"/v1/webhook-endpoints/{id_}",
+        Resource.SERIES: f"/v1/series/{id_}",
+        Resource.SERIES_JOB: f"/v1/series-jobs/{id_}",
     }[operation.resource]
     answers = [client.get(path) for client in (tenants.admin, tenants.other_admin)]
     has_version = operation.resource in (Resource.EVENT, Resource.BOOKING)

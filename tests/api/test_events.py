@@ -4,6 +4,7 @@ import random
 import secrets
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 import httpx
@@ -199,16 +200,18 @@ def read_pages(client: httpx.Client, path: str, **params: Any) -> Iterator[Body]
 
 @pytest.fixture(scope="module")
 def catalogue(server: Server) -> Iterator[tuple[httpx.Client, list[str]]]:
-    """The admin of an org with seven events, and their ids, newest first: a draft, then published ones."""
+    """The admin of an org with seven events, and their ids, soonest first: a draft, then published ones."""
     org = Org(server.database_url, f"catalogue-{secrets.token_hex(3)}")
     with server.client(org.headers()) as client:
-        published = [publish_event(client, example_event(title=f"Event {n}")) for n in range(6)]
-        draft = create_event(client, example_event(title="Draft"))["id"]
-        yield client, [draft, *reversed(published)]
+        # Two of them start at the same time.
+        days = [9, 4, 7, 6, 7, 8]
+        published = {publish_event(client, example_event(starts_at=f"2027-03-0{day}T19:00:00Z")): day for day in days}
+        draft = create_event(client, example_event(title="Draft", starts_at="2027-03-01T19:00:00Z"))["id"]
+        yield client, [draft, *sorted(published, key=lambda id_: (published[id_], id_))]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8, 200])
-def test_the_pages_of_a_list_contain_every_event_once_newest_first(
+def test_the_pages_of_a_list_contain_every_event_once_soonest_first(
     catalogue: tuple[httpx.Client, list[str]], limit: int
 ) -> None:
     client, expected = catalogue
@@ -223,10 +226,12 @@ def test_new_items_do_not_shift_the_pages_of_a_list(server: Server) -> None:
     with server.client(org.headers()) as client:
         ids = [create_event(client, example_event())["id"] for _ in range(4)]
         found = []
-        for page in read_pages(client, "/v1/events", limit=1):
+        for page in islice(read_pages(client, "/v1/events", limit=1), 6):
             found += [event["id"] for event in page["items"]]
-            create_event(client, example_event())
-        assert found == ids[::-1]
+            create_event(client, example_event(starts_at="2027-03-04T19:00:00Z"))
+            create_event(client, example_event(starts_at="2027-03-06T19:00:00Z"))
+        assert found[: len(ids)] == ids
+        assert len(set(found)) == len(found)
 
 
 def test_events_can_be_listed_by_status(catalogue: tuple[httpx.Client, list[str]]) -> None:

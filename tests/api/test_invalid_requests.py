@@ -84,7 +84,14 @@ def booking(admin: httpx.Client) -> Iterator[str]:
 def ids_by_resource(admin: httpx.Client, event: str, booking: str) -> IdsByResource:
     created = {
         resource: create_resource(admin, resource)
-        for resource in (Resource.PAYMENT, Resource.RECEIPT, Resource.TICKET, Resource.ENDPOINT)
+        for resource in (
+            Resource.PAYMENT,
+            Resource.RECEIPT,
+            Resource.TICKET,
+            Resource.ENDPOINT,
+            Resource.SERIES,
+            Resource.SERIES_JOB,
+        )
     }
     return {
         **created,
@@ -703,8 +710,23 @@ MALFORMED_QUERIES_BY_OPERATION: Final = {
         "org_too_long": f"org={'o' * 64}",
         "org_with_nul": "org=%00",
         "after_of_a_booking": f"after={NO_BOOKING}",
-        "after_of_another_kind": f"after=xx{NO_EVENT[2:]}",
-        "after_with_a_stray_character": f"after={NO_EVENT[:-1]}*",
+        "after_of_an_event": f"after={NO_EVENT}",
+        "after_too_short": f"after={'A' * 28}",
+        "after_with_a_stray_character": f"after={'A' * 31}*",
+        "after_in_the_year_9999": f"after={'_' * 32}",
+        "after_not_ascii": f"after={'%D9%A1' * 32}",
+        "from_a_day": "from=2027-03-05",
+        "from_without_a_time_zone": "from=2027-03-05T19:00:00",
+        "to_a_word": "to=tomorrow",
+        "to_a_number": "to=0.5",
+        "series_too_long": f"series={'s' * 101}",
+        "q_too_long": f"q={'q' * 101}",
+        "q_with_nul": "q=%00",
+    },
+    "list_series": {
+        "org_too_long": f"org={'o' * 64}",
+        "after_of_an_event": f"after={NO_EVENT}",
+        "after_with_a_stray_character": f"after=se_{'0' * 31}*",
     },
     "list_bookings": {
         "status_unknown": "status=paid",
@@ -809,7 +831,16 @@ def absent(admin: httpx.Client) -> Body:
 # Each kind of id has one parser, which all operations on that kind share. `place_hold` calls it directly.
 @pytest.mark.parametrize(
     "name",
-    ["get_event", "place_hold", "get_booking", "get_payment", "get_receipt", "get_qr_svg", "get_endpoint"],
+    [
+        "get_event",
+        "place_hold",
+        "get_booking",
+        "get_payment",
+        "get_receipt",
+        "get_qr_svg",
+        "get_endpoint",
+        "get_series",
+    ],
 )
 def test_a_malformed_id_is_not_found(admin: httpx.Client, absent: Body, name: str) -> None:
     for id_name, id_ in MALFORMED_IDS.items():
@@ -900,6 +931,8 @@ VALID_BODIES: Final[dict[str, Body]] = {
     "transfer_booking": {"user": "u-2"},
     "check_in": {"code": "a code"},
     "create_endpoint": {"url": "http://127.0.0.1:9/"},
+    "create_series": {"title": "Casablanca"},
+    "create_series_events": {"template": example_event(), "rule": "FREQ=DAILY;COUNT=3"},
 }
 
 

@@ -198,6 +198,14 @@ SUCCESSES: Final[dict[str, SuccessCall]] = {
     "list_deliveries": lambda client, *_: client.get(
         f"/v1/webhook-endpoints/{resources.create_endpoint(client)}/deliveries"
     ),
+    "create_series": lambda client, *_: client.post("/v1/series", json={"title": "Casablanca", "description": "1942"}),
+    "list_series": lambda client, *_: client.get("/v1/series"),
+    "get_series": lambda client, *_: client.get(f"/v1/series/{resources.create_series(client)}"),
+    "change_series": lambda client, *_: client.patch(
+        f"/v1/series/{resources.create_series(client)}", json={"description": None}
+    ),
+    "create_series_events": lambda client, *_: resources.post_series_events(client, resources.create_series(client)),
+    "get_series_job": lambda client, *_: client.get(f"/v1/series-jobs/{resources.create_series_job(client)}"),
     "get_org": lambda client, *_: client.get("/v1/org"),
     "change_org": lambda client, *_: client.patch(
         "/v1/org", json={"name": "Acme", "colour": "#1f6feb", "frame_origins": ["https://shop.example"]}

@@ -27,6 +27,7 @@ class LocalPages(Struct):
     pool: db.Pool
     routes: list[Route]
     statements: list[str]
+    api: InProcessApi
 
     async def count_statements(self, path: str) -> int:
         """The number of statements of a page whose caches are warm."""
@@ -59,10 +60,11 @@ async def local_pages(url: str, **settings: Any) -> AsyncIterator[LocalPages]:
     engine.start()
     async with asyncpg.create_pool(url, min_size=1, max_size=4, init=prepare) as pool:
         services = make_services(Settings(database_url=url, **settings), pool, engine)
-        routes = create_pages(InProcessApi(OPERATIONS, services, Limits(services)), services)
+        api = InProcessApi(OPERATIONS, services, Limits(services))
+        routes = create_pages(api, services)
         transport = httpx.ASGITransport(Starlette(routes=routes))
         pages = [route for route in routes if isinstance(route, Route)]
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            yield LocalPages(client, pool, pages, statements)
+            yield LocalPages(client, pool, pages, statements, api)
         await services.inbox.close()
     await engine.close()

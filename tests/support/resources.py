@@ -19,6 +19,8 @@ TINY_PNG: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
+THREE_DAYS: Final = "FREQ=DAILY;COUNT=3"
+
 UNKNOWN_IDS: Final = {
     Resource.EVENT: ids.format_event_id(bytes(16)),
     Resource.BOOKING: ids.format_booking_id(bytes(16), bytes(16)),
@@ -26,6 +28,8 @@ UNKNOWN_IDS: Final = {
     Resource.RECEIPT: ids.format_receipt_id(bytes(16), bytes(16)),
     Resource.TICKET: ids.format_ticket_id(bytes(16), bytes(16), 0, 0),
     Resource.ENDPOINT: ids.format_endpoint_id(bytes(16)),
+    Resource.SERIES: ids.format_series_id(bytes(16)),
+    Resource.SERIES_JOB: ids.format_series_job_id(bytes(16)),
 }
 
 
@@ -129,6 +133,27 @@ def post_endpoint(client: httpx.Client) -> httpx.Response:
     return client.post("/v1/webhook-endpoints", json={"url": "http://127.0.0.1:9/hook"})
 
 
+def create_series(client: httpx.Client, **changes: Any) -> str:
+    """Create a series with one published event, so that everyone can see it."""
+    id_: str = expect_ok(client.post("/v1/series", json={"title": "Casablanca", **changes}), 201)["id"]
+    publish_event(client, example_event(series=id_))
+    return id_
+
+
+def post_series_events(
+    client: httpx.Client, series: str, headers: dict[str, str] | None = None, /, **body: Any
+) -> httpx.Response:
+    """Ask for the events of a series; by default, for three days in a row."""
+    rule = {} if "starts" in body else {"rule": THREE_DAYS}
+    request = {"template": example_event(), **rule, **body}
+    return client.post(f"/v1/series/{series}/events", json=request, headers=headers)
+
+
+def create_series_job(client: httpx.Client) -> str:
+    id_: str = expect_ok(post_series_events(client, create_series(client)), 202)["id"]
+    return id_
+
+
 def create_resource(client: httpx.Client, kind: Resource, user: str = "u-1") -> str:
     """Create a resource of this kind and return its id, as a path names it."""
     match kind:
@@ -145,6 +170,10 @@ def create_resource(client: httpx.Client, kind: Resource, user: str = "u-1") -> 
             return create_ticket(client, user)
         case Resource.ENDPOINT:
             return create_endpoint(client)
+        case Resource.SERIES:
+            return create_series(client)
+        case Resource.SERIES_JOB:
+            return create_series_job(client)
         case Resource.PROVIDER:
             return "sandbox"
         case Resource.ORG | Resource.NOTHING:

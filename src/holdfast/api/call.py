@@ -60,12 +60,15 @@ class Resource(Enum):
     TICKET = "ticket"
     ENDPOINT = "endpoint"
     PROVIDER = "provider"
+    SERIES = "series"
+    SERIES_JOB = "series job"
 
 
 class Tag(Enum):
     """The chapters of the API, with what each is about."""
 
     EVENTS = ("Events", "Create, publish, change and end events with their pools, tariffs and seats.")
+    SERIES = ("Series", "Group events, and create many of them from one template and a recurrence rule.")
     BOOKINGS = ("Bookings", "Hold seats or units and follow each booking from hold to confirmation or refund.")
     PAYMENTS = ("Payments", "Start payments, refund them, and receive webhooks from payment providers.")
     RECEIPTS = ("Receipts", "Upload a payment receipt, and review it by hand.")
@@ -100,6 +103,11 @@ class Call(Struct, frozen=True):
         """The caller of an operation that is not public."""
         assert self.caller_or_none is not None
         return self.caller_or_none
+
+    @property
+    def is_staff(self) -> bool:
+        """Whether the caller uses a secret key."""
+        return self.caller_or_none is not None and self.caller_or_none.user is None
 
     def path_id(self, parse: Callable[[str], Id | None]) -> Id:
         """The id in the path. A text that is no id of this kind names nothing that exists."""
@@ -154,6 +162,8 @@ class Operation(Struct, frozen=True):
     body_bytes_max: int = BODY_BYTES_MAX
     response_media_types: tuple[str, ...] = ("application/json",)
     needs_idempotency_key: bool = False
+    # A key is welcome. Without one, the same request counts as repeated.
+    takes_idempotency_key: bool = False
     # Refuses a call before the server reads its body. For operations with large bodies.
     before_body: Callable[[Call], Awaitable[None]] | None = None
     has_etag: bool = False

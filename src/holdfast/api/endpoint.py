@@ -162,7 +162,10 @@ class Endpoint:
         if caller is None and token is not None:
             caller = await self._services.authenticator.identify(token)
         check_access(operation, caller)
-        if operation.needs_idempotency_key and not _has_idempotency_key(headers):
+        needs_key = operation.needs_idempotency_key or (
+            operation.takes_idempotency_key and b"idempotency-key" in headers
+        )
+        if needs_key and not _has_idempotency_key(headers):
             raise RefusedError(Refusal.IDEMPOTENCY_KEY_MISSING)
         return caller
 
@@ -254,6 +257,7 @@ def json_decoder(operation: Operation) -> "json.Decoder[RequestModel] | None":
 
 class _BodyWithDetails(Struct):
     details: Raw = Raw()
+    template: Raw = Raw()
 
 
 _decode_raw_details: Final = json.Decoder(_BodyWithDetails).decode
@@ -263,11 +267,12 @@ def check_raw_details(raw: bytes) -> None:
     """Refuse details that are far too large without decoding them. Details are free-form, so they may contain more
     objects than the decoder builds in a reasonable time, and decoding holds the GIL."""
     try:
-        details = _decode_raw_details(raw).details
+        body = _decode_raw_details(raw)
+        template = _decode_raw_details(body.template or b"{}")
     except (DecodeError, RecursionError):
         # The operation's own decoder reports what is wrong.
         return
-    if len(bytes(details)) > RAW_DETAILS_BYTES_MAX:
+    if max(len(bytes(body.details)), len(bytes(template.details))) > RAW_DETAILS_BYTES_MAX:
         raise details_too_large()
 
 

@@ -9,6 +9,16 @@ from msgspec import Struct, UnsetType
 
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
+from holdfast.api.event_search import (
+    BEGINNING,
+    EARLIEST,
+    LATEST,
+    SCANNED_MAX,
+    EventCursor,
+    clamp_time,
+    parse_cursor,
+    search_patterns,
+)
 from holdfast.api.requests import Empty, EventsQuery, JournalQuery
 from holdfast.api.responses import (
     Change,
@@ -36,7 +46,8 @@ from holdfast.live.live_event import LiveEvent
 from holdfast.live.messages import feed_kind
 from holdfast.live.snapshot import Availability, SeatSnapshot
 from holdfast.runtime import ids
-from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, DatabaseScope
+from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, DatabaseScope, Record, read_row
+from holdfast.sql import NamedStatement
 
 log = structlog.get_logger()
 
@@ -69,6 +80,7 @@ class EventRow(Struct, frozen=True):
     payment_instructions: str | None
     providers: list[str] | None
     shift: Shift | None
+    series_id: bytes | None
     created_at: datetime
 
 
@@ -137,26 +149,59 @@ def _quotas(call: Call) -> Quotas:
 
 async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
     """Staff list every event of their org; everyone else lists published events."""
+    after = parse_cursor(query.after) if query.after is not None else BEGINNING
+    if after is None:
+        raise invalid_field("after", "must be the `next` of the previous page")
+    statement, scope_values = await _list_statement(call, query)
+    if statement is None:
+        return ApiResponse(EventList(items=[], next=None))
+    patterns = search_patterns(query.q)
+    scope = call.services.database.all_events
+    records = await scope.fetch(
+        *statement(
+            **scope_values,
+            only_published=not call.is_staff,
+            status=query.status,
+            earliest=clamp_time(query.earliest or EARLIEST),
+            before=clamp_time(query.before or LATEST),
+            patterns=patterns,
+            after_at=after.at,
+            after_id=after.id,
+            limit=query.limit + 1,
+            scan_max=SCANNED_MAX if patterns else query.limit + 1,
+            bytes_max=EVENTS_PAGE_BYTES,
+        )
+    )
+    rows = [read_row(ListedEventRow, record) for record in records if record["id"] is not None]
+    items = await _views(scope, rows[: query.limit])
+    return ApiResponse(EventList(items=items, next=_next_cursor(rows, len(items), records, is_search=bool(patterns))))
+
+
+async def _list_statement(call: Call, query: EventsQuery) -> tuple[NamedStatement | None, dict[str, object]]:
+    """The statement that lists what the caller may see, and its own parameters. None: no such org or series exists."""
     org = call.caller_or_none.org if call.caller_or_none else None
     if org is None and query.org is not None:
         org = await call.services.database.shared.fetchval(sql.credentials.org_by_slug, query.org)
         if org is None:
-            return ApiResponse(EventList(items=[], next=None))
-    scope = call.services.database.all_events
-    rows = await scope.rows(
-        ListedEventRow,
-        *sql.reads.events(
-            org=org,
-            only_published=not _is_staff(call),
-            status=query.status,
-            after=_parse_cursor(query.after),
-            limit=query.limit + 1,
-            bytes_max=EVENTS_PAGE_BYTES,
-        ),
-    )
-    items = await _views(scope, rows[: query.limit])
-    has_more = bool(rows) and rows[0].found > len(items)
-    return ApiResponse(EventList(items=items, next=items[-1].id if has_more else None))
+            return None, {}
+    if query.series is not None:
+        series = ids.parse_series_id(query.series)
+        owner = await call.services.database.shared.fetchval(sql.series.owner, series) if series else None
+        is_visible = owner is not None and org in (None, owner)
+        return (sql.reads.events_of_series, {"series": series}) if is_visible else (None, {})
+    values: dict[str, object] = {"has_earliest": query.earliest is not None}
+    return (sql.reads.events_of_org, {**values, "org": org}) if org else (sql.reads.events_of_all_orgs, values)
+
+
+def _next_cursor(
+    rows: Sequence[ListedEventRow], shown: int, records: Sequence[Record], *, is_search: bool
+) -> str | None:
+    """A search that looked at too many events continues where it stopped, even if it has found few."""
+    if rows and rows[0].found > shown:
+        return str(EventCursor(rows[shown - 1].starts_at, rows[shown - 1].id))
+    if is_search and records[0]["scan_end_id"] is not None:
+        return str(EventCursor(records[0]["scan_end_at"], records[0]["scan_end_id"]))
+    return None
 
 
 async def get_event(call: Call) -> ApiResponse[EventView]:
@@ -278,19 +323,8 @@ async def require_live_event(call: Call, after: int | None = None) -> tuple[Live
 
 def _check_visible(call: Call, org: bytes, is_published: bool) -> None:
     is_foreign = call.caller_or_none is not None and call.caller_or_none.org != org
-    if is_foreign or not (is_published or _is_staff(call)):
+    if is_foreign or not (is_published or call.is_staff):
         raise RefusedError(Refusal.NOT_FOUND)
-
-
-def _is_staff(call: Call) -> bool:
-    return call.caller_or_none is not None and call.caller_or_none.user is None
-
-
-def _parse_cursor(after: str | None) -> bytes | None:
-    event = ids.parse_event_id(after) if after is not None else None
-    if after is not None and event is None:
-        raise invalid_field("after", "must be the `next` of the previous page")
-    return event
 
 
 async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]:
@@ -368,6 +402,7 @@ def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
         payment_instructions=row.payment_instructions,
         providers=row.providers,
         shift=row.shift,
+        series=ids.format_series_id(row.series_id) if row.series_id is not None else None,
         pools=pools,
         version=row.version,
         created_at=row.created_at,

@@ -33,6 +33,8 @@ _PARAMETERS: Final = {
     Resource.RECEIPT: "The receipt's id.",
     Resource.TICKET: "The ticket's id.",
     Resource.ENDPOINT: "The webhook endpoint's id.",
+    Resource.SERIES: "The series' id.",
+    Resource.SERIES_JOB: "The job's id.",
     Resource.PROVIDER: "The payment provider, such as `sandbox` or `stripe`.",
 }
 
@@ -85,7 +87,7 @@ def refusals_of(operation: Operation) -> list[Refusal]:
         also |= {Refusal.PAYLOAD_TOO_LARGE, Refusal.INVALID_REQUEST}
     if operation.query_type is not None:
         also.add(Refusal.INVALID_REQUEST)
-    if operation.needs_idempotency_key:
+    if operation.needs_idempotency_key or operation.takes_idempotency_key:
         also.add(Refusal.IDEMPOTENCY_KEY_MISSING)
     if operation.access is not Access.PUBLIC:
         also.add(Refusal.FORBIDDEN)
@@ -153,11 +155,11 @@ def _parameters(operation: Operation) -> Iterator[JsonObject]:
         description = _PARAMETERS[operation.resource]
         name = operation.path_parameter
         yield {"name": name, "in": "path", "required": True, "description": description, "schema": text}
-    if operation.needs_idempotency_key:
+    if operation.needs_idempotency_key or operation.takes_idempotency_key:
         yield {
             "name": "Idempotency-Key",
             "in": "header",
-            "required": True,
+            "required": operation.needs_idempotency_key,
             "description": "Requests with the same key and body return the same result, however often you send them.",
             "schema": {**text, "minLength": 1, "maxLength": 255},
         }

@@ -12,6 +12,7 @@ from holdfast.api import health_handlers as health
 from holdfast.api import org_handlers as orgs
 from holdfast.api import payment_handlers as payments
 from holdfast.api import receipt_handlers as receipts
+from holdfast.api import series_handlers as series
 from holdfast.api import ticket_handlers as tickets
 from holdfast.api import webhook_endpoint_handlers as webhook_endpoints
 from holdfast.api.access import Access
@@ -34,7 +35,7 @@ _EVENTS: Final = (
     ),
     Operation(
         "GET", "/v1/events", events.list_events, Access.PUBLIC, Resource.ORG,
-        "List events, newest first. Without a staff key, you get only published events.",
+        "List events, soonest first. Without a staff key, you get only published events.",
     ),
     Operation(
         "GET", "/v1/events/{id}", events.get_event, Access.PUBLIC, Resource.EVENT,
@@ -65,6 +66,32 @@ _EVENTS: Final = (
     Operation(
         "GET", "/v1/events/{id}/progress", events.get_progress, Access.ADMIN, Resource.EVENT,
         "Track the cleanup of a cancelled or completed event.",
+    ),
+)
+
+_SERIES: Final = (
+    Operation(
+        "POST", "/v1/series", series.create_series, Access.ADMIN, Resource.ORG,
+        "Create a series, such as a film with many showings or a shift every weekday.", status=201,
+        refusals=(Refusal.LIMIT_REACHED,),
+    ),
+    Operation(
+        "GET", "/v1/series", series.list_series, Access.PUBLIC, Resource.ORG,
+        "List series, newest first. Without a staff key, you get only series with published events.",
+    ),
+    Operation("GET", "/v1/series/{id}", series.get_series, Access.PUBLIC, Resource.SERIES, "Get a series."),
+    Operation(
+        "PATCH", "/v1/series/{id}", series.change_series, Access.ADMIN, Resource.SERIES,
+        "Change the title, the description or the details of a series.",
+    ),
+    Operation(
+        "POST", "/v1/series/{id}/events", series.create_series_events, Access.ADMIN, Resource.SERIES,
+        "Create many events from a template and a recurrence rule, in the background.", status=202,
+        takes_idempotency_key=True, refusals=(Refusal.IDEMPOTENCY_KEY_REUSED, Refusal.LIMIT_REACHED),
+    ),
+    Operation(
+        "GET", "/v1/series-jobs/{id}", series.get_series_job, Access.ADMIN, Resource.SERIES_JOB,
+        "Track the progress of a request for many events.",
     ),
 )
 
@@ -290,6 +317,7 @@ _HEALTH_AND_AUDIT: Final = (
 # fmt: on
 _TABLE: Final = {
     Tag.EVENTS: _EVENTS,
+    Tag.SERIES: _SERIES,
     Tag.BOOKINGS: _BOOKINGS,
     Tag.PAYMENTS: _PAYMENTS,
     Tag.RECEIPTS: _RECEIPTS,

@@ -1,12 +1,21 @@
 """Request bodies and queries. Those of events are in `core.event_schemas`, those of holds in `booking_schemas`."""
 
 import re
+from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, ValidationError, convert, field
 
 from holdfast.core.event_schemas import PaymentInstructions, check_instructions
-from holdfast.core.request_types import DAY_SECONDS, Code, RequestModel, UnpaidUnits, check_unique, invalid_field
+from holdfast.core.request_types import (
+    DAY_SECONDS,
+    Code,
+    RequestModel,
+    Time,
+    UnpaidUnits,
+    check_unique,
+    invalid_field,
+)
 from holdfast.core.states import EventStatus, Status
 
 User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own id for the buyer.")]
@@ -215,9 +224,55 @@ class CustomerTokenNew(RequestModel, frozen=True):
     ttl_seconds: Annotated[int, Meta(ge=1, le=DAY_SECONDS)] = 900
 
 
+OrgSlug = Annotated[str, Meta(max_length=63, description="Only those of the org with this slug.")]
+# Queries are text, in which msgspec would also read a number as a time.
+EarliestStart = Annotated[
+    str,
+    Meta(
+        description="Only events that start at this time or later, or that have a slot that does. RFC 3339.",
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+LatestStart = Annotated[
+    str,
+    Meta(description="Only events that start before this time. RFC 3339.", extra_json_schema={"format": "date-time"}),
+]
+SearchText = Annotated[
+    str, Meta(max_length=100, description="Words that occur in the title or in the address, in any order.")
+]
+
+
 class EventsQuery(RequestModel, frozen=True):
-    org: Annotated[str, Meta(max_length=63, description="Only events of the org with this slug.")] | None = None
+    org: OrgSlug | None = None
     status: EventStatus | None = None
+    from_: EarliestStart | None = field(default=None, name="from")
+    to: LatestStart | None = None
+    series: Annotated[str, Meta(max_length=100, description="Only events of this series.")] | None = None
+    q: SearchText | None = None
+    limit: Limit = 50
+    after: Cursor | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.earliest, self.before
+
+    @property
+    def earliest(self) -> datetime | None:
+        return _parse_time("from", self.from_)
+
+    @property
+    def before(self) -> datetime | None:
+        return _parse_time("to", self.to)
+
+
+def _parse_time(name: str, text: str | None) -> datetime | None:
+    try:
+        return convert(text, Time) if text is not None else None
+    except ValidationError:
+        raise invalid_field(name, "must be an RFC 3339 time with a time zone, such as 2027-03-05T19:00:00Z") from None
+
+
+class SeriesQuery(RequestModel, frozen=True):
+    org: OrgSlug | None = None
     limit: Limit = 50
     after: Cursor | None = None
 

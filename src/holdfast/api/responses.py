@@ -1,7 +1,7 @@
 """Response types, and how payments become responses. Those of bookings are in `booking_schemas`."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -84,6 +84,7 @@ class EventView(View, frozen=True):
     payment_instructions: str | None
     providers: list[str] | None
     shift: Shift | None
+    series: str | None
     pools: list[PoolView]
     version: int
     created_at: Moment
@@ -92,6 +93,43 @@ class EventView(View, frozen=True):
 class EventList(View, frozen=True):
     items: list[EventView]
     next: str | None
+
+
+class SeriesView(View, frozen=True):
+    id: str
+    title: str
+    description: str | None
+    details: dict[str, Any]
+    created_at: Moment
+
+
+class SeriesList(View, frozen=True):
+    items: list[SeriesView]
+    next: str | None
+
+
+class SeriesJobError(View, frozen=True):
+    """Why there is no event with this start. `code` is the code of a refusal."""
+
+    starts_at: Moment
+    code: str
+    detail: str
+
+
+class SeriesJobView(View, frozen=True):
+    """The progress of a request for many events. `created` and `failed` add up to `total` once the job is `done`; it is
+    `failed` if it could create none of them. `errors` has the first failures."""
+
+    id: str
+    series: str
+    status: Literal["waiting", "running", "done", "failed"]
+    total: int
+    created: int
+    failed: int
+    errors: list[SeriesJobError]
+    publish: bool
+    created_at: Moment
+    done_at: Moment | None
 
 
 class SeatMap(View, frozen=True):

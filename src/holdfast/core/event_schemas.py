@@ -95,6 +95,7 @@ class QuestionNew(RequestModel, frozen=True):
 
 
 Questions = Annotated[list[QuestionNew], Meta(max_length=QUESTIONS_MAX)]
+SeriesId = Annotated[str, Meta(max_length=100, description="The id of a series of your org.")]
 PaymentInstructions = Annotated[
     str, Meta(min_length=1, max_length=2_000, description="How to pay for a booking that is paid by receipt.")
 ]
@@ -125,6 +126,7 @@ class EventNew(RequestModel, frozen=True):
     # Null: every provider that is set up.
     providers: Providers | None = None
     shift: Shift | None = None
+    series: SeriesId | None = None
 
     def __post_init__(self) -> None:
         check_schedule(self.schedule, {pool.code: pool.schedule for pool in self.pools})
@@ -155,6 +157,7 @@ class EventChange(RequestModel, frozen=True):
     payment_instructions: PaymentInstructions | UnsetType | None = UNSET
     providers: Providers | UnsetType | None = UNSET
     shift: Shift | UnsetType | None = UNSET
+    series: SeriesId | UnsetType | None = UNSET
     pools: Annotated[list[PoolChange], Meta(max_length=POOLS_MAX)] = []  # noqa: RUF012
     block_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []  # noqa: RUF012
     unblock_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []  # noqa: RUF012

@@ -9,6 +9,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 
 # Secret keys that are not revoked.
 KEYS_MAX: Final = 200
+SERIES_MAX: Final = 10_000
 
 
 class OrgUsage(Struct, frozen=True):

@@ -7,8 +7,10 @@ from msgspec import Meta, Struct
 
 ShiftText = Annotated[str, Meta(min_length=1, max_length=255)]
 LongShiftText = Annotated[str, Meta(min_length=1, max_length=2_000)]
+ORDER_NUMBER_MAX = 2**53
+ORDER_NUMBER_TEXT_MAX = 64
 OrderText = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _./-]{0,63}$(?!\n)")]
-OrderNumber = Annotated[int, Meta(ge=1, le=2**53)] | OrderText
+OrderNumber = Annotated[int, Meta(ge=1, le=ORDER_NUMBER_MAX)] | OrderText
 Amount = Annotated[int, Meta(ge=0, le=100_000_000_000, description="In minor units of the event's currency.")]
 
 

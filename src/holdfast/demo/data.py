@@ -23,9 +23,6 @@ TOUR_HOURS: Final = (9, 11, 14, 16)
 # Bogotá is this many hours behind UTC all year.
 BOGOTA_HOURS: Final = 5
 
-# More than the demo's events have.
-EVENTS_BYTES_MAX: Final = 1024 * 1024
-
 
 class _DemoEventRow(Struct, frozen=True):
     id: bytes
@@ -36,12 +33,7 @@ async def fill_demo(database: Database) -> list[str]:
     """Create the missing events. Returns one line per event: its id, preset and title."""
     await create_org(database, ORG, "Holdfast Demo")
     org: bytes = await database.shared.fetchval(sql.credentials.org_by_slug, ORG)
-    rows = await database.org(org).rows(
-        _DemoEventRow,
-        *sql.reads.events(
-            org=org, only_published=False, status=None, after=None, limit=200, bytes_max=EVENTS_BYTES_MAX
-        ),
-    )
+    rows = await database.org(org).rows(_DemoEventRow, sql.reads.titles, org)
     existing = {row.title: row.id for row in rows}
     lines = []
     for new in _new_events(datetime.now(UTC)):

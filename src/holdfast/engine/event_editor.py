@@ -32,6 +32,7 @@ from holdfast.core.notification_rules import webhook_kind
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.request_types import invalid_field
 from holdfast.core.sales_window import Schedule
 from holdfast.core.shift import Shift
 from holdfast.core.states import ENDINGS, EventStatus
@@ -47,7 +48,7 @@ from holdfast.engine.stock_editor import (
     prepare_stock,
 )
 from holdfast.runtime.db import Database, DatabaseScope
-from holdfast.runtime.ids import format_event_id, new_id
+from holdfast.runtime.ids import format_event_id, new_id, parse_series_id
 
 CHANGE_MAX: Final = 2_000
 DEFAULT_QUOTAS: Final = Quotas()
@@ -74,6 +75,7 @@ class _LockedEvent(Struct, frozen=True):
     payment_instructions: str | None
     providers: list[str] | None
     shift: Shift | None
+    series_id: bytes | None
 
     @property
     def schedule(self) -> Schedule:
@@ -81,18 +83,24 @@ class _LockedEvent(Struct, frozen=True):
 
 
 async def create_event(
-    database: Database, org: bytes, new: EventNew, actor: str, quotas: Quotas = DEFAULT_QUOTAS
+    database: Database,
+    org: bytes,
+    new: EventNew,
+    actor: str,
+    quotas: Quotas = DEFAULT_QUOTAS,
+    event: bytes | None = None,
 ) -> bytes:
-    """Create a draft. Buyers see it after somebody publishes it."""
+    """Create a draft. Buyers see it after somebody publishes it. Creating the same `event` again changes nothing."""
     policy = merge_policy(PRESETS[new.preset] if new.preset else Policy(), new.policy)
     pools = _charge_service_fee(new)
     check_prices(policy, [tariff.price for pool in pools for tariff in pool.tariffs or ()])
     seats = count_seats(pools)
     await check_quotas(database.org(org), org, quotas, new_events=1, new_seats=seats)
+    series = await _find_series(database, org, new.series) if new.series is not None else None
     stock = await asyncio.to_thread(prepare_stock, pools)
-    event = new_id()
+    event = event or new_id()
     async with refuse_used_order_number(), database.event(event).transaction() as scope:
-        await scope.execute(
+        inserted = await scope.execute(
             *sql.events.insert_event(
                 id=event,
                 org=org,
@@ -114,12 +122,24 @@ async def create_event(
                 providers=new.providers,
                 shift=document(new.shift) if new.shift is not None else None,
                 order_number=_order_number(new.shift),
+                series=series,
                 one_per_user=policy.one_booking_per_user,
             )
         )
+        if inserted == "INSERT 0 0":
+            return event
         await scope.execute(sql.events.insert_first_entry, event, actor)
         await insert_stock(scope, event, stock)
+        if any(pool.starts_at is not None for pool in pools):
+            await scope.execute(sql.events.set_last_slot, event)
     return event
+
+
+async def _find_series(database: Database, org: bytes, public_id: str) -> bytes:
+    series = parse_series_id(public_id)
+    if series is None or await database.org(org).fetchval(sql.series.owner, series) != org:
+        raise invalid_field("series", "must be the id of a series of your org")
+    return series
 
 
 def _charge_service_fee(new: EventNew) -> list[PoolNew]:
@@ -149,12 +169,16 @@ async def refuse_used_order_number() -> AsyncIterator[None]:
 async def change_event(
     database: Database, org: bytes, event: bytes, change: EventChange, actor: str, quotas: Quotas = DEFAULT_QUOTAS
 ) -> None:
+    series = await _find_series(database, org, change.series) if isinstance(change.series, str) else None
     async with refuse_used_order_number(), database.event(event).transaction() as scope:
         locked = await _lock_event(scope, org, event)
         if locked.status in ENDINGS:
             raise RefusedError(Refusal.EVENT_ENDED)
-        await _change_event_row(scope, event, locked, change)
+        series = locked.series_id if change.series is UNSET else series
+        await _change_event_row(scope, event, locked, change, series)
         await change_pools(scope, org, event, change.pools, quotas)
+        if any(pool.starts_at is not UNSET for pool in change.pools):
+            await scope.execute(sql.events.set_last_slot, event)
         if change.pools or _changes_rules(change):
             await _check_changed_event(scope, org, event)
         seats = await change_seats(scope, event, change.block_seats, blocked=True)
@@ -218,7 +242,9 @@ async def _check_changed_event(scope: DatabaseScope, org: bytes, event: bytes) -
     check_service_fee(after.shift, prices)
 
 
-async def _change_event_row(scope: DatabaseScope, event: bytes, locked: _LockedEvent, change: EventChange) -> None:
+async def _change_event_row(
+    scope: DatabaseScope, event: bytes, locked: _LockedEvent, change: EventChange, series: bytes | None
+) -> None:
     schedule = change.merge_schedule(locked.schedule)
     policy = merge_policy(locked.policy, change.policy)
     shift = locked.shift if change.shift is UNSET else change.shift
@@ -243,6 +269,7 @@ async def _change_event_row(scope: DatabaseScope, event: bytes, locked: _LockedE
             providers=locked.providers if change.providers is UNSET else change.providers,
             shift=document(shift) if shift is not None else None,
             order_number=_order_number(shift),
+            series=series,
         )
     )
 

@@ -6,6 +6,7 @@ The public id of a booking contains the id of its event, so that the API finds b
 The ids of payments, receipts and tickets do the same. A ticket is one unit of one line of a booking.
 """
 
+import hashlib
 import os
 import time
 from typing import Final
@@ -17,14 +18,26 @@ _PAYMENT: Final = "pay_"
 _RECEIPT: Final = "rc_"
 _TICKET: Final = "tk_"
 _ENDPOINT: Final = "we_"
+_SERIES: Final = "se_"
+_SERIES_JOB: Final = "sj_"
 
 
 def new_id() -> bytes:
     millis = (time.time_ns() // 1_000_000).to_bytes(6, "big")
-    random_bits = bytearray(os.urandom(10))
-    random_bits[0] = random_bits[0] & 0x0F | 0x70
-    random_bits[2] = random_bits[2] & 0x3F | 0x80
-    return millis + random_bits
+    return millis + _mark_version(os.urandom(10))
+
+
+def derive_id(parent: bytes, number: int) -> bytes:
+    """An id that follows from another one and a number. It sorts beside its parent, and nobody can guess it without
+    knowing the parent."""
+    return parent[:6] + _mark_version(hashlib.sha256(parent + number.to_bytes(4, "big")).digest()[:10])
+
+
+def _mark_version(random_bits: bytes) -> bytes:
+    marked = bytearray(random_bits)
+    marked[0] = marked[0] & 0x0F | 0x70
+    marked[2] = marked[2] & 0x3F | 0x80
+    return bytes(marked)
 
 
 def format_event_id(event: bytes) -> str:
@@ -54,6 +67,14 @@ def format_ticket_id(event: bytes, booking: bytes, line: int, unit: int) -> str:
 
 def format_endpoint_id(endpoint: bytes) -> str:
     return _format(_ENDPOINT, endpoint)
+
+
+def format_series_id(series: bytes) -> str:
+    return _format(_SERIES, series)
+
+
+def format_series_job_id(job: bytes) -> str:
+    return _format(_SERIES_JOB, job)
 
 
 def format_org_id(org: bytes) -> str:
@@ -89,6 +110,14 @@ def parse_ticket_id(text: str) -> tuple[bytes, bytes, int, int] | None:
 
 def parse_endpoint_id(text: str) -> bytes | None:
     return _parse(_ENDPOINT, text, 16)
+
+
+def parse_series_id(text: str) -> bytes | None:
+    return _parse(_SERIES, text, 16)
+
+
+def parse_series_job_id(text: str) -> bytes | None:
+    return _parse(_SERIES_JOB, text, 16)
 
 
 def _split(raw: bytes | None) -> tuple[bytes, bytes] | None:

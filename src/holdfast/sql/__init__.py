@@ -3,7 +3,8 @@
 A statement starts with `-- name: <name>`. Its parameters are either numbered (`$1`) or named (`:event`); a statement
 with named parameters is a `NamedStatement`, any other is a plain string.
 
-Double braces include a fragment (`-- fragment: <name>` in `engine.sql`) or a list of statuses from `core.states`.
+Double braces include a fragment (`-- fragment: <name>` in one of `FRAGMENT_FILES`) or a list of statuses from
+`core.states`.
 """
 
 import re
@@ -13,6 +14,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
+
+FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql")
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -88,7 +91,7 @@ _INCLUDES: Final = {
     "endings": ", ".join(
         dict.fromkeys(f"('{event}', '{status}')" for event, endings in ENDINGS.items() for status, _ in endings)
     ),
-    **{name: body for kind, name, body in _sections(_read("engine.sql")) if kind == "fragment"},
+    **{name: body for file in FRAGMENT_FILES for kind, name, body in _sections(_read(file)) if kind == "fragment"},
 }
 
 
@@ -109,6 +112,7 @@ sandbox: Final = _load("sandbox.sql")
 pages: Final = _load("pages.sql")
 stampede: Final = _load("stampede.sql")
 recovery: Final = _load("recovery.sql")
+series: Final = _load("series.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

@@ -3,11 +3,14 @@
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
                    policy, details, seat_count, sales_open_at, sales_close_at, contact, questions, payment_instructions,
-                   providers, shift, order_number, one_per_user_since)
+                   providers, shift, order_number, series_id, one_per_user_since)
 VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details,
         :seat_count, :sales_open_at, :sales_close_at, :contact, :questions, :payment_instructions, :providers, :shift,
-        :order_number,
-        CASE WHEN :one_per_user::boolean THEN holdfast_now() END)
+        :order_number, :series, CASE WHEN :one_per_user::boolean THEN holdfast_now() END)
+ON CONFLICT (id) DO NOTHING
+
+-- name: set_last_slot
+UPDATE event SET last_slot_at = (SELECT max(starts_at) FROM pool WHERE pool.event_id = $1) WHERE id = $1
 
 -- name: org_usage
 -- The usage that the quotas of an org limit.
@@ -35,14 +38,14 @@ SELECT $1, * FROM json_to_recordset($2::json) AS seat (
 
 -- name: lock
 SELECT status, title, starts_at, ends_at, timezone, tax_bps, policy, details, sales_open_at, sales_close_at, contact,
-       questions, payment_instructions, providers, shift
+       questions, payment_instructions, providers, shift, series_id
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
 UPDATE event SET title = :title, starts_at = :starts_at, ends_at = :ends_at, timezone = :timezone, tax_bps = :tax_bps,
                  policy = :policy, details = :details, sales_open_at = :sales_open_at, sales_close_at = :sales_close_at,
                  contact = :contact, questions = :questions, payment_instructions = :payment_instructions,
-                 providers = :providers, shift = :shift, order_number = :order_number,
+                 providers = :providers, shift = :shift, order_number = :order_number, series_id = :series,
                  one_per_user_since = CASE WHEN :one_per_user::boolean THEN coalesce(one_per_user_since, holdfast_now()) END
 WHERE id = :id
 

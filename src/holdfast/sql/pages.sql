@@ -88,7 +88,7 @@ due AS MATERIALIZED (
 )
 SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
        found.timezone, found.currency, found.tax_bps, found.policy, found.details, found.sales_open_at,
-       found.sales_close_at, found.contact, found.questions, found.providers, found.shift, found.created_at,
+       found.sales_close_at, found.contact, found.questions, found.providers, found.shift, found.series_id, found.created_at,
        coalesce(found.payment_instructions, org.payment_instructions) AS payment_instructions,
        org.id AS org_id, org.slug, org.name AS org_name, org.colour, org.logo_hash, org.frame_origins,
        stock.pools, stock.pools AS availability

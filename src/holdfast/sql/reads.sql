@@ -4,33 +4,85 @@
 -- of the event's bookings and read all of them.
 
 -- name: event
-SELECT {{event_fields}} FROM event WHERE id = $1
+SELECT {{event_fields}}, series_id FROM event WHERE id = $1
 
--- name: events
--- Newest first, after the event :after: up to :limit events, and no more than fit into :bytes_max, but at least one. An event
+-- fragment: scanned_fields
+-- Each of :patterns has to match the title, the place or the title of the series.
+id, starts_at, cardinality(:patterns::text[]) = 0 OR NOT EXISTS (
+    SELECT FROM unnest(:patterns::text[]) AS pattern
+    WHERE concat_ws(' ', title, place, (SELECT title FROM series WHERE series.id = event.series_id)) NOT ILIKE pattern
+) AS is_match
+
+-- fragment: list_filters
+(NOT :only_published OR published_at IS NOT NULL) AND (:status::text IS NULL OR status = :status)
+AND starts_at < :before AND (starts_at, id) > (:after_at, :after_id)
+ORDER BY starts_at, id LIMIT :scan_max
+
+-- name: events_of_org
+-- Soonest first, after the event (:after_at, :after_id): events of which something starts from :earliest on, and before
+-- :before. Events that began earlier and still have slots come from an index of their own; :has_earliest is false if
+-- there can be none. A status of null means any.
+WITH found AS (
+    (SELECT {{scanned_fields}} FROM event
+     WHERE org_id = :org AND starts_at > '-infinity' AND starts_at >= :earliest AND {{list_filters}})
+    UNION ALL
+    (SELECT {{scanned_fields}} FROM event
+     WHERE :has_earliest AND org_id = :org AND listed_until > starts_at AND listed_until >= :earliest
+       AND starts_at < :earliest AND last_slot_at >= :earliest AND {{list_filters}})
+), {{event_page}}
+
+-- name: events_of_all_orgs
+-- The same for all orgs.
+WITH found AS (
+    (SELECT {{scanned_fields}} FROM event
+     WHERE tax_bps >= 0 AND starts_at >= :earliest AND {{list_filters}})
+    UNION ALL
+    (SELECT {{scanned_fields}} FROM event
+     WHERE :has_earliest AND currency > '' AND listed_until > starts_at AND listed_until >= :earliest
+       AND starts_at < :earliest AND last_slot_at >= :earliest AND {{list_filters}})
+), {{event_page}}
+
+-- name: events_of_series
+-- The same for one series.
+WITH found AS (
+    SELECT {{scanned_fields}} FROM event
+    WHERE series_id = :series AND greatest(starts_at, last_slot_at) >= :earliest AND {{list_filters}}
+), {{event_page}}
+
+-- fragment: event_page
+-- Up to :limit events among the first :scan_max found, and no more than fit into :bytes_max, but at least one. An event
 -- counts with its details, the names of its pools and tariffs, and a hundred bytes for each of those. `found` is how many
--- :limit alone allows. Null means any.
-SELECT {{event_fields}}, found
-FROM (
-    SELECT *, sum(bytes) OVER (ORDER BY id DESC) - bytes AS bytes_before
+-- :limit alone allows. Every row has the place where the scan ended, if it ended early; without events, it is the only
+-- row.
+scanned AS MATERIALIZED (SELECT * FROM found ORDER BY starts_at, id LIMIT :scan_max),
+scan_end AS (
+    SELECT starts_at AS scan_end_at, id AS scan_end_id FROM scanned ORDER BY starts_at, id OFFSET :scan_max - 1
+),
+matches AS MATERIALIZED (SELECT id FROM scanned WHERE is_match ORDER BY starts_at, id LIMIT :limit)
+SELECT page.*, scan_end.*
+FROM (SELECT) AS one LEFT JOIN scan_end ON true LEFT JOIN (
+    SELECT {{event_fields}}, series_id, found
     FROM (
-        SELECT *, count(*) OVER () AS found, octet_length(details::text) + octet_length(questions::text) + (
-            SELECT coalesce(sum(octet_length(text)), 0) FROM (VALUES (shift::text), (payment_instructions)) AS optional (text)
-        ) + (
-            SELECT coalesce(sum(100 + octet_length(pool.name)), 0) FROM pool WHERE pool.event_id = page.id
-        ) + (
-            SELECT coalesce(sum(100 + octet_length(tariff.name)), 0) FROM tariff WHERE tariff.event_id = page.id
-        ) AS bytes
+        SELECT *, sum(bytes) OVER (ORDER BY starts_at, id) - bytes AS bytes_before
         FROM (
-            SELECT * FROM event
-            WHERE (:org::uuid IS NULL OR org_id = :org) AND (NOT :only_published OR published_at IS NOT NULL)
-              AND (:status::text IS NULL OR status = :status) AND (:after::uuid IS NULL OR id < :after)
-            ORDER BY id DESC LIMIT :limit
+            SELECT *, count(*) OVER () AS found, octet_length(details::text) + octet_length(questions::text) + (
+                SELECT coalesce(sum(octet_length(text)), 0)
+                FROM (VALUES (shift::text), (payment_instructions)) AS optional (text)
+            ) + (
+                SELECT coalesce(sum(100 + octet_length(pool.name)), 0) FROM pool WHERE pool.event_id = page.id
+            ) + (
+                SELECT coalesce(sum(100 + octet_length(tariff.name)), 0) FROM tariff WHERE tariff.event_id = page.id
+            ) AS bytes
+            FROM (SELECT event.* FROM matches JOIN event ON event.id = matches.id) AS page
         ) AS page
     ) AS page
-) AS page
-WHERE bytes_before < :bytes_max
-ORDER BY id DESC
+    WHERE bytes_before < :bytes_max
+) AS page ON true
+ORDER BY page.starts_at, page.id
+
+-- name: titles
+-- The titles of all events of an org that has few.
+SELECT id, title FROM event WHERE org_id = $1 ORDER BY id
 
 -- name: pools_of
 SELECT event_id, number, code, name, seated, capacity, starts_at, ends_at, sales_open_at, sales_close_at

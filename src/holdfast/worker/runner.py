@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.core.notification_rules import EMAIL, WEBHOOK
+from holdfast.core.quotas import Quotas
 from holdfast.engine import auditor
 from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Channel
@@ -30,6 +31,7 @@ from holdfast.runtime.settings import Settings
 from holdfast.worker.completer import Completer
 from holdfast.worker.job import Job, JobDiedError, JobLoop
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.series_jobs import SeriesJobs
 
 REAPER_SECONDS: Final = 1.0
 COMPLETER_SECONDS: Final = 5.0
@@ -75,7 +77,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     relay = Relay(database, _make_channels(settings, database, engine, resources))
     resources.push_async_callback(relay.close)
     return [
-        *await _make_event_jobs(url, database, resources),
+        *await _make_event_jobs(settings, url, database, resources),
         # A pass only starts deliveries, so repeating it at once would find the same targets.
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
         *_make_payment_jobs(settings, database, engine, resources),
@@ -94,12 +96,14 @@ def _make_channels(
     return channels
 
 
-async def _make_event_jobs(url: str, database: db.Database, resources: AsyncExitStack) -> list[Job]:
+async def _make_event_jobs(settings: Settings, url: str, database: db.Database, resources: AsyncExitStack) -> list[Job]:
     reaper = Reaper(partial(db.connect_lane, url))
     resources.push_async_callback(reaper.close)
     audits = await db.create_pool(url, 1, command_seconds=AUDIT_SECONDS)
     resources.push_async_callback(db.close_pool, audits)
+    quotas = Quotas(events=settings.events_per_org, seats=settings.seats_per_org)
     return [
+        _make_queue_job("series_jobs", SeriesJobs(database, quotas).queue, resources),
         Job(name="reaper", run=reaper.run_once, interval_seconds=REAPER_SECONDS),
         Job(name="completer", run=Completer(database).run_once, interval_seconds=COMPLETER_SECONDS),
         # Its items are findings, which another run would not put right.
