@@ -14,11 +14,22 @@ from holdfast.api import (
     connection_guard,
     endpoint,
     event_handlers,
+    event_search,
     requests,
+    series_handlers,
     webhook_endpoint_handlers,
 )
 from holdfast.api.booking_handlers import PAGE_LINES_MAX
-from holdfast.core import buyer_form, event_schemas, quotas, request_types, seat_ranking, settlement, stock_schemas
+from holdfast.core import (
+    buyer_form,
+    event_schemas,
+    quotas,
+    recurrence,
+    request_types,
+    seat_ranking,
+    settlement,
+    stock_schemas,
+)
 from holdfast.engine import lane
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
 from holdfast.i18n.texts import translate
@@ -26,7 +37,8 @@ from holdfast.notifications import recovery_mailer
 from holdfast.runtime import server
 from holdfast.runtime.settings import Settings
 from holdfast.tickets import keys, printer
-from holdfast.web import event_pages, recovery_pages, session
+from holdfast.web import event_list_pages, recovery_pages, session
+from holdfast.worker import series_jobs
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIMITS = DOCS / "limits.md"
@@ -78,7 +90,14 @@ NUMBERS = {
     "seconds that a command waits for a locked event": int(lane.LOCKED_SECONDS),
     "lines on a page of bookings": PAGE_LINES_MAX,
     "bookings that a CSV export reads at a time": booking_export.PAGE_BOOKINGS_MAX,
-    "events on a list for buyers": event_pages.EVENTS_MAX,
+    "events and series on a list for buyers": event_list_pages.CARDS_MAX,
+    "dates on a page of a series": event_list_pages.DATES_MAX,
+    "events that a search or a list for buyers looks at": event_search.SCANNED_MAX,
+    "series": quotas.SERIES_MAX,
+    "unfinished requests for many events": series_handlers.JOBS_MAX,
+    "events in one request for a series": recurrence.STARTS_MAX,
+    "years from the first to the last start of a recurrence rule": recurrence.HORIZON_YEARS,
+    "errors that a request for many events reports": series_jobs.ERRORS_MAX,
     "characters of an address on tickets, in emails and on pages": VENUE_ADDRESS_MAX,
     "PDFs in progress or queued, per process": printer.QUEUE_MAX,
     "threads that draw PDFs, per process": printer.THREADS,

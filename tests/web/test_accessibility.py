@@ -13,12 +13,12 @@ from tests.support.browser_buyer import PHONE, BrowserBuyer
 from tests.support.harness import Org, Server, example_event, fresh_database, post_hold, publish_event, running_server
 from tests.support.html_client import get_page, new_visitor, parse_page, submit_form
 from tests.support.http_assertions import expect_ok
-from tests.support.resources import TINY_PNG, reviewed_event
+from tests.support.resources import TINY_PNG, create_series, reviewed_event
 
 SERIOUS = {"serious", "critical"}
 SEATS = {"light": "A-9", "dark on a phone": "B-9"}
 # Pages that together have everything that could look wrong in the dark or on a phone.
-RISKY_PAGES = {"start", "event", "held", "tickets", "taken", "stampede"}
+RISKY_PAGES = {"start", "series", "event", "held", "tickets", "taken", "stampede"}
 # Without motion, so that no colour is measured during a transition.
 NO_MOTION = {"reduced_motion": "reduce"}
 LOOKS: dict[str, dict[str, Any]] = {
@@ -36,6 +36,14 @@ def server(postgres: str) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def event(admin: httpx.Client) -> str:
     return publish_event(admin, reviewed_event())
+
+
+@pytest.fixture(scope="module")
+def series(admin: httpx.Client) -> str:
+    """A series with a card on the start page, one of whose dates is sold out."""
+    id_ = create_series(admin, description="In black and white.")
+    publish_event(admin, example_event(series=id_, pools=[{"code": "a", "capacity": 0}]))
+    return id_
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,7 @@ def find_violations(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_no_page_has_a_serious_violation(
-    browser: Browser, server: Server, admin: httpx.Client, event: str, look: str
+    browser: Browser, server: Server, admin: httpx.Client, event: str, series: str, look: str
 ) -> None:
     context = browser.new_context(**LOOKS[look])
     buyer = BrowserBuyer(context.new_page(), server.url)
@@ -70,6 +78,8 @@ def test_no_page_has_a_serious_violation(
             found[name] = find_violations(page)
 
     check("start", lambda: page.goto(server.url))
+    check("series", lambda: page.goto(f"{server.url}/s/{series}"))
+    check("search", lambda: page.goto(f"{server.url}/o/acme?q=nothing"))
     check("event", lambda: buyer.open_event(event))
     check("seats as a list", lambda: page.get_by_role("button", name="Show as list").click())
     check("sorry", lambda: page.goto(f"{server.url}/e/nothing"))

@@ -18,22 +18,91 @@ SELECT id, slug, name, colour, logo_hash, frame_origins FROM org
 WHERE EXISTS (SELECT FROM event WHERE event.org_id = org.id AND event.status = 'active')
 ORDER BY slug LIMIT 2
 
--- name: events_on_sale
--- $1 org (null: all), $2 limit; newest first. Pools and tariffs are added up here, because an event may have a thousand.
--- Only a hundred due lines of each event count as free, so that a page stays cheap while very many holds expire at once. The
--- worker frees the rest in a moment.
+-- fragment: upcoming_filters
+-- Each of :patterns has to match, as in `scanned_fields`. Days are those of the event's own time zone: something has to start
+-- between the times that its zone has in the arrays, unless :any_day.
+status = 'active' AND published_at IS NOT NULL AND (cardinality(:patterns::text[]) = 0 OR NOT EXISTS (
+    SELECT FROM unnest(:patterns::text[]) AS pattern
+    WHERE concat_ws(' ', title, place, (SELECT title FROM series WHERE series.id = event.series_id)) NOT ILIKE pattern
+)) AND (:any_day OR EXISTS (
+    SELECT FROM unnest(:zones::text[], :day_starts::timestamptz[], :day_ends::timestamptz[]) AS day (zone, starts_at, ends_at)
+    WHERE day.zone = event.timezone AND event.starts_at < day.ends_at
+      AND greatest(event.starts_at, event.last_slot_at) >= day.starts_at
+))
+ORDER BY starts_at, id LIMIT :scan_max
+
+-- name: cards_of_org
+-- What an org has on sale, soonest first: one card for each series or other event, after the card (:after_at, :after_id),
+-- with up to :dates_max events each. Events that are under way come from an index of their own.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+upcoming AS MATERIALIZED (
+    (SELECT id, series_id, starts_at FROM event
+     WHERE org_id = :org AND starts_at > '-infinity' AND starts_at > (SELECT at FROM clock) AND {{upcoming_filters}})
+    UNION ALL
+    (SELECT id, series_id, starts_at FROM event
+     WHERE org_id = :org AND listed_until > starts_at AND listed_until > (SELECT at FROM clock)
+       AND starts_at <= (SELECT at FROM clock) AND {{upcoming_filters}})
+), {{cards}}
+
+-- name: cards_of_all_orgs
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+upcoming AS MATERIALIZED (
+    (SELECT id, series_id, starts_at FROM event
+     WHERE tax_bps >= 0 AND starts_at > (SELECT at FROM clock) AND {{upcoming_filters}})
+    UNION ALL
+    (SELECT id, series_id, starts_at FROM event
+     WHERE currency > '' AND listed_until > starts_at AND listed_until > (SELECT at FROM clock)
+       AND starts_at <= (SELECT at FROM clock) AND {{upcoming_filters}})
+), {{cards}}
+
+-- fragment: cards
+ranked AS (
+    SELECT *, coalesce(series_id, id) AS card, count(*) OVER (PARTITION BY coalesce(series_id, id)) AS dates,
+           row_number() OVER (PARTITION BY coalesce(series_id, id) ORDER BY starts_at, id) AS number
+    FROM upcoming
+),
+card AS MATERIALIZED (
+    SELECT card, starts_at, id FROM ranked WHERE number = 1 AND (starts_at, id) > (:after_at, :after_id)
+    ORDER BY starts_at, id LIMIT :limit
+),
+found AS MATERIALIZED (
+    SELECT event.*, ranked.dates, card.starts_at AS card_at, card.id AS card_id, series.title AS series_title
+    FROM card JOIN ranked ON ranked.card = card.card AND ranked.number <= :dates_max
+    JOIN event ON event.id = ranked.id LEFT JOIN series ON series.id = event.series_id
+)
+{{summaries}}
+
+-- name: dates_of_series
+-- The events of a series that pages list, soonest first.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 found AS MATERIALIZED (
-    SELECT * FROM event
-    WHERE ($1::uuid IS NULL OR org_id = $1) AND status = 'active' AND published_at IS NOT NULL
-    ORDER BY id DESC LIMIT $2
+    SELECT event.*, 1 AS dates, event.starts_at AS card_at, event.id AS card_id, NULL AS series_title
+    FROM event
+    WHERE series_id = :series AND status = 'active' AND published_at IS NOT NULL AND listed_until > (SELECT at FROM clock)
+      AND (starts_at, id) > (:after_at, :after_id)
+    ORDER BY starts_at, id LIMIT :limit
 )
-SELECT found.id, found.title, found.preset, found.starts_at, found.timezone, found.currency, coalesce(found.details -> 'address', found.shift -> 'address') AS address,
-       stock.capacity, stock.seats, stock.remaining + due.units AS remaining, tariff.lowest_price
+{{summaries}}
+
+-- fragment: summaries
+-- Pools and tariffs are added up here, because an event may have a thousand. Only pools that can still be bought count.
+-- Of the due lines of each event, a hundred count as free, so that a page stays cheap while very many holds expire at
+-- once. The worker frees the rest in a moment.
+SELECT found.id, found.title, found.preset, found.starts_at, found.timezone, found.currency, found.place, found.series_id,
+       found.series_title, found.dates, found.card_at, found.card_id, stock.capacity, stock.seats,
+       stock.remaining + due.units AS remaining, stock.opens_at, stock.is_closed, tariff.lowest_price
 FROM clock CROSS JOIN found CROSS JOIN LATERAL (
-    SELECT sum(capacity) AS capacity, coalesce(sum(capacity) FILTER (WHERE seated), 0) AS seats,
-           sum(capacity - held - sold) AS remaining
-    FROM pool WHERE pool.event_id = found.id
+    SELECT coalesce(sum(capacity) FILTER (WHERE closes_at > clock.at), 0) AS capacity,
+           coalesce(sum(capacity) FILTER (WHERE seated), 0) AS seats,
+           coalesce(sum(capacity - held - sold) FILTER (WHERE closes_at > clock.at), 0) AS remaining,
+           -- Null: something can be bought already.
+           CASE WHEN bool_and(opens_at > clock.at) THEN min(opens_at) END AS opens_at,
+           coalesce(max(closes_at) <= clock.at, false) AS is_closed
+    FROM (
+        SELECT capacity, held, sold, seated, coalesce(pool.sales_open_at, found.sales_open_at) AS opens_at,
+               coalesce(least(pool.sales_close_at, found.sales_close_at, pool.starts_at), found.starts_at) AS closes_at
+        FROM pool WHERE pool.event_id = found.id
+    ) AS pool
 ) AS stock CROSS JOIN LATERAL (
     SELECT min(price) AS lowest_price FROM tariff WHERE tariff.event_id = found.id
 ) AS tariff CROSS JOIN LATERAL (
@@ -45,12 +114,32 @@ FROM clock CROSS JOIN found CROSS JOIN LATERAL (
             WHERE booking.event_id = found.id AND booking.status IN ({{timed}}) AND booking.expires_at <= clock.at
             ORDER BY booking.event_id, booking.expires_at LIMIT 100
         ) AS booking CROSS JOIN LATERAL (
-            SELECT quantity FROM line WHERE line.event_id = found.id AND line.booking_id = booking.id LIMIT 100
-        ) AS line
+            SELECT quantity, pool FROM line WHERE line.event_id = found.id AND line.booking_id = booking.id LIMIT 100
+        ) AS line JOIN pool ON pool.event_id = found.id AND pool.number = line.pool
+            AND coalesce(least(pool.sales_close_at, found.sales_close_at, pool.starts_at), found.starts_at) > clock.at
         LIMIT 100
     ) AS line
 ) AS due
-ORDER BY found.starts_at, found.id
+ORDER BY found.card_at, found.card_id, found.starts_at, found.id
+
+-- name: zones_of_org
+-- The time zones of an org's events.
+SELECT DISTINCT timezone FROM event WHERE org_id = $1 AND status IN ('draft', 'active')
+
+-- name: zones_of_all_orgs
+-- The time zones of the next $1 events.
+SELECT DISTINCT timezone FROM (
+    SELECT timezone FROM event WHERE tax_bps >= 0 AND listed_until > holdfast_now() AND status = 'active'
+    ORDER BY starts_at, id LIMIT $1
+) AS event
+
+-- name: series_with_org
+-- A series that has a published event, with its org.
+SELECT series.id, series.title, series.description, org.id AS org_id, org.slug, org.name AS org_name, org.colour,
+       org.logo_hash, org.frame_origins
+FROM series JOIN org ON org.id = series.org_id
+WHERE series.id = $1
+  AND EXISTS (SELECT FROM event WHERE event.series_id = series.id AND event.published_at IS NOT NULL)
 
 -- name: seat_positions
 -- The seats of the first $2 pools of an event, as the document that the seat map reads. It may be large, and bytes need no

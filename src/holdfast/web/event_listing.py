@@ -1,9 +1,8 @@
 """Events as pages show them: with their org, and with what is left of each pool."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from holdfast import sql
 from holdfast.api.event_handlers import EventRow, event_view
@@ -59,36 +58,6 @@ class EventListing(Struct, frozen=True):
     def address(self) -> str | None:
         shift = self.event.shift
         return _printable_address(self.event.details.get("address", shift.address if shift else None))
-
-
-class EventSummary(Struct, frozen=True):
-    """An event on sale as lists show it. `seats` is how many of its units are seats."""
-
-    id: bytes
-    title: str
-    preset: str | None
-    starts_at: datetime
-    timezone: str
-    currency: str
-    # As JSON: the org may store anything under this name.
-    address: str | None
-    capacity: int
-    seats: int
-    remaining: int
-    lowest_price: int
-
-    @property
-    def public_id(self) -> str:
-        return ids.format_event_id(self.id)
-
-    @property
-    def place(self) -> str | None:
-        return _printable_address(json.decode(self.address)) if self.address is not None else None
-
-
-async def load_events_on_sale(scope: DatabaseScope, org: bytes | None, limit: int) -> list[EventSummary]:
-    """The most recently created events, ordered by start."""
-    return await scope.rows(EventSummary, sql.pages.events_on_sale, org, limit)
 
 
 def _printable_address(address: object) -> str | None:

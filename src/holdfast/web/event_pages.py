@@ -1,4 +1,4 @@
-"""Event pages: the list of events on sale, one event with its seats, and the form that places a hold."""
+"""Event pages: one event with its seats, and the form that places a hold."""
 
 import asyncio
 import secrets
@@ -21,7 +21,7 @@ from holdfast.runtime import ids
 from holdfast.web.assets import FOREVER, Asset, asset_response, make_asset
 from holdfast.web.booking_summary import is_live, seat_labels
 from holdfast.web.customer_api import idempotency_key
-from holdfast.web.event_listing import EventListing, Org, load_events_on_sale
+from holdfast.web.event_listing import EventListing
 from holdfast.web.guest_check import CHALLENGE_SECONDS, CHECK_EXPIRED, Challenge, new_challenge, verify_solution
 from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
@@ -31,7 +31,6 @@ from holdfast.web.site import Site, json_response, redirect_to_parent
 # How much memory the layouts may take. The latest one always stays.
 LAYOUTS_BYTES_MAX: Final = 64 * 1024 * 1024
 BOOKINGS_MAX: Final = 50
-EVENTS_MAX: Final = 200
 BEST_MAX: Final = 10
 QUANTITY_DIGITS_MAX: Final = 4
 NOTHING_CHOSEN: Final = PageProblem(422, "nothing_chosen")
@@ -88,34 +87,12 @@ def event_routes(site: Site) -> list[Route]:
         return asset_response(page.request, asset, FOREVER if is_current else "no-cache")
 
     return [
-        Route("/", site.page(show_start), methods=["GET"]),
-        Route("/o/{slug}", site.page(show_org), methods=["GET"]),
         Route("/e/{event}", site.page(show_event), methods=["GET"]),
         Route("/e/{event}/layout.json", site.page(send_layout), methods=["GET"]),
         Route("/e/{event}/challenge", site.page(send_challenge), methods=["GET"]),
         Route("/e/{event}/hold", site.page(place_hold), methods=["POST"]),
         Route("/e/{event}/hold", site.page(redirect_to_parent), methods=["GET"]),
     ]
-
-
-async def show_start(page: PageRequest) -> Response:
-    """If only one org sells, the start page is the page of that org."""
-    orgs = await page.site.database.all_events.rows(Org, sql.pages.orgs_on_sale)
-    if len(orgs) == 1:
-        page.org = orgs[0]
-    return await _events_page(page)
-
-
-async def show_org(page: PageRequest) -> Response:
-    page.org = await page.site.load_org(page.request.path_params["slug"])
-    return await _events_page(page)
-
-
-async def _events_page(page: PageRequest) -> Response:
-    """What is on sale, soonest first."""
-    scope = page.site.database.all_events
-    events = await load_events_on_sale(scope, page.org.id if page.org else None, EVENTS_MAX)
-    return await page.render_rows("events.html", len(events), events=events)
 
 
 async def show_event(page: PageRequest) -> Response:

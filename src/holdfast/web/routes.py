@@ -13,6 +13,7 @@ from holdfast.web.api_docs import api_docs_route
 from holdfast.web.assets import asset_routes
 from holdfast.web.booking_pages import booking_routes
 from holdfast.web.branding_pages import branding_routes
+from holdfast.web.event_list_pages import event_list_routes
 from holdfast.web.event_pages import event_routes
 from holdfast.web.page_problems import NOT_FOUND, PageError
 from holdfast.web.page_request import PageRequest
@@ -28,6 +29,7 @@ API_PATHS: Final = ("/v1/", "/docs", "/openapi.json")
 
 def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | None) -> list[Route]:
     return [
+        *event_list_routes(site),
         *event_routes(site),
         *booking_routes(site),
         *recovery_routes(site),
