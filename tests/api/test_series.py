@@ -68,6 +68,9 @@ def test_a_series_can_be_created_read_and_changed(admin: httpx.Client) -> None:
     changed = expect_ok(admin.patch(f"/v1/series/{series['id']}", json={"description": None, "title": "Vertigo"}))
     assert changed == {**series, "title": "Vertigo", "description": None}
     assert series["details"] == {"minutes": 102}
+    renamed = expect_ok(admin.patch(f"/v1/series/{series['id']}", json={"details": {}, "description": "Hitchcock"}))
+    assert renamed == {**changed, "details": {}, "description": "Hitchcock"}
+    assert expect_ok(admin.patch(f"/v1/series/{series['id']}", json={})) == renamed
     expect_error(admin.post("/v1/series", json={"title": "x", "colour": "red"}), 422, "invalid_request")
     expect_error(admin.patch(f"/v1/series/{series['id']}", json={"title": ""}), 422, "invalid_request")
 
@@ -284,6 +287,7 @@ def test_events_are_listed_soonest_first_and_each_once(catalogue: Catalogue, pub
         ({"q": "gala harbour"}, []),
         ({"q": "harbour ware"}, ["shift"]),
         ({"q": "100%"}, ["opera"]),
+        ({"q": "ópera"}, ["opera"]),
         ({"q": "%"}, ["opera"]),
         ({"q": "_"}, []),
         ({"q": "\\"}, []),

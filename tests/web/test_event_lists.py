@@ -1,5 +1,6 @@
 """The start page, the page of an org and the page of a series: soonest first, searchable, and without scripts."""
 
+import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -167,6 +168,17 @@ def search_org(server: Server) -> Org:
         publish(admin, "Far away", at(4, 1), timezone="Pacific/Auckland")
         publish(admin, "Gala", at(9))
     return org
+
+
+def test_the_start_page_lists_the_events_of_all_orgs(server: Server, buyer: httpx.Client) -> None:
+    word = secrets.token_hex(6)
+    for days in (9, 2, 5):
+        with server.client(Org(server.database_url).headers()) as admin:
+            publish(admin, f"{word} {days}", at(days))
+            publish(admin, f"{word} under way {days}", soon(-days), ends_at=soon(30))
+    under_way = [f"{word} under way {days}" for days in (9, 5, 2)]
+    assert titles(get_page(buyer, f"/?q={word}")) == [*under_way, f"{word} 2", f"{word} 5", f"{word} 9"]
+    assert titles(get_page(buyer, f"/?q={word}&from={day(5)}&to={day(8)}")) == [f"{word} 5"]
 
 
 def test_a_search_finds_only_the_dates_of_a_series_that_match(search_org: Org, buyer: httpx.Client) -> None:

@@ -106,16 +106,17 @@ async def get_series(call: Call) -> ApiResponse[SeriesView]:
 
 
 async def change_series(call: Call, body: SeriesChange) -> ApiResponse[SeriesView]:
-    before = await _require_series(call)
-    await call.services.database.org(before.org_id).execute(
+    series = await _require_series(call)
+    await call.services.database.org(series.org_id).execute(
         *sql.series.change_series(
-            id=before.id,
-            title=before.title if body.title is UNSET else body.title,
-            description=before.description if body.description is UNSET else body.description,
-            details=document(before.details if body.details is UNSET else body.details),
+            id=series.id,
+            title=None if body.title is UNSET else body.title,
+            description=None if body.description is UNSET else body.description,
+            sets_description=body.description is not UNSET,
+            details=None if body.details is UNSET else document(body.details),
         )
     )
-    return ApiResponse(_series_view(await _load_series(call, before.id)))
+    return ApiResponse(_series_view(await _load_series(call, series.id)))
 
 
 async def create_series_events(call: Call, body: SeriesEventsNew) -> ApiResponse[SeriesJobView]:

@@ -14,7 +14,11 @@ SELECT count(*) FROM series WHERE org_id = $1 AND title > ''
 INSERT INTO series (id, org_id, title, description, details) VALUES (:id, :org, :title, :description, :details)
 
 -- name: change_series
-UPDATE series SET title = :title, description = :description, details = :details WHERE id = :id
+-- Null leaves the title or the details as they are. Each request sets only its own fields, so two at once both count.
+UPDATE series
+SET title = coalesce(:title, title), details = coalesce(:details::json, details),
+    description = CASE WHEN :sets_description::boolean THEN :description ELSE description END
+WHERE id = :id
 
 -- name: series
 SELECT id, org_id, title, description, details, created_at, EXISTS (

@@ -1,2 +1,2 @@
 """Background jobs. Without a worker, expired holds still go back on sale, but no refunds or notifications go out,
-events do not complete on time, and the cancellation of a very large event stays unfinished."""
+events do not complete on time, series get no events, and the cancellation of a very large event stays unfinished."""
