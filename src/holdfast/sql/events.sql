@@ -15,7 +15,7 @@ UPDATE event SET last_slot_at = (SELECT max(starts_at) FROM pool WHERE pool.even
 -- name: org_usage
 -- The usage that the quotas of an org limit.
 SELECT count(*) AS events, coalesce(sum(seat_count), 0)::bigint AS seats
-FROM event WHERE org_id = $1 AND status IN ('draft', 'active')
+FROM event WHERE org_id = $1 AND status IN ('draft', 'active') AND seat_count >= 0
 
 -- name: insert_pools
 INSERT INTO pool (event_id, number, code, name, seated, capacity, starts_at, ends_at, sales_open_at, sales_close_at)

@@ -15,7 +15,7 @@ FROM event JOIN org ON org.id = event.org_id WHERE event.id = $1 AND event.publi
 -- name: orgs_on_sale
 -- Two rows are enough to know that several orgs sell here.
 SELECT id, slug, name, colour, logo_hash, frame_origins FROM org
-WHERE EXISTS (SELECT FROM event WHERE event.org_id = org.id AND event.status = 'active')
+WHERE EXISTS (SELECT FROM event WHERE event.org_id = org.id AND event.status = 'active' AND event.seat_count >= 0)
 ORDER BY slug LIMIT 2
 
 -- fragment: upcoming_filters
@@ -57,18 +57,18 @@ upcoming AS MATERIALIZED (
 
 -- fragment: cards
 ranked AS (
-    SELECT *, coalesce(series_id, id) AS card, count(*) OVER (PARTITION BY coalesce(series_id, id)) AS dates,
-           row_number() OVER (PARTITION BY coalesce(series_id, id) ORDER BY starts_at, id) AS number
-    FROM upcoming
+    SELECT id, row_number() OVER card AS number, count(*) OVER (PARTITION BY coalesce(series_id, id)) AS dates,
+           first_value(starts_at) OVER card AS card_at, first_value(id) OVER card AS card_id
+    FROM upcoming WINDOW card AS (PARTITION BY coalesce(series_id, id) ORDER BY starts_at, id)
 ),
-card AS MATERIALIZED (
-    SELECT card, starts_at, id FROM ranked WHERE number = 1 AND (starts_at, id) > (:after_at, :after_id)
-    ORDER BY starts_at, id LIMIT :limit
+numbered AS (
+    SELECT *, dense_rank() OVER (ORDER BY card_at, card_id) AS card_number
+    FROM ranked WHERE number <= :dates_max AND (card_at, card_id) > (:after_at, :after_id)
 ),
 found AS MATERIALIZED (
-    SELECT event.*, ranked.dates, card.starts_at AS card_at, card.id AS card_id, series.title AS series_title
-    FROM card JOIN ranked ON ranked.card = card.card AND ranked.number <= :dates_max
-    JOIN event ON event.id = ranked.id LEFT JOIN series ON series.id = event.series_id
+    SELECT event.*, numbered.dates, numbered.card_at, numbered.card_id, series.title AS series_title
+    FROM numbered JOIN event ON event.id = numbered.id LEFT JOIN series ON series.id = event.series_id
+    WHERE numbered.card_number <= :limit
 )
 {{summaries}}
 
@@ -124,7 +124,7 @@ ORDER BY found.card_at, found.card_id, found.starts_at, found.id
 
 -- name: zones_of_org
 -- The time zones of an org's events.
-SELECT DISTINCT timezone FROM event WHERE org_id = $1 AND status IN ('draft', 'active')
+SELECT DISTINCT timezone FROM event WHERE org_id = $1 AND status IN ('draft', 'active') AND seat_count >= 0
 
 -- name: zones_of_all_orgs
 -- The time zones of the next $1 events.

@@ -82,7 +82,7 @@ ORDER BY page.starts_at, page.id
 
 -- name: titles
 -- The titles of all events of an org that has few.
-SELECT id, title FROM event WHERE org_id = $1 ORDER BY id
+SELECT id, title FROM event WHERE org_id = $1 AND starts_at > '-infinity' ORDER BY id
 
 -- name: pools_of
 SELECT event_id, number, code, name, seated, capacity, starts_at, ends_at, sales_open_at, sales_close_at

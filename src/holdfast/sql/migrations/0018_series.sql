@@ -33,6 +33,8 @@ ALTER TABLE event
 -- other two indexes. Conditions that are always true keep each part of a list to its own index, and look-ups by id away
 -- from all of them: only the list that should use an index mentions its condition.
 DROP INDEX event_of_org;
+DROP INDEX event_not_ended;
+CREATE INDEX event_not_ended ON event (org_id, id) WHERE status IN ('draft', 'active') AND seat_count >= 0;
 CREATE INDEX event_of_org_by_start ON event (org_id, starts_at, id) WHERE starts_at > '-infinity';
 CREATE INDEX event_by_start ON event (starts_at, id) WHERE tax_bps >= 0;
 CREATE INDEX event_of_org_lasting ON event (org_id, listed_until) WHERE listed_until > starts_at;
