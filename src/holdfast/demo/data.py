@@ -1,4 +1,4 @@
-"""Demo data: one org with one event per preset."""
+"""Demo data: one org with one event per preset, and a film that runs on several evenings."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -19,6 +19,8 @@ ORG: Final = "demo"
 ACTOR: Final = "demo"
 SATURDAY: Final = 5
 TOUR_DAYS: Final = 14
+FILM: Final = "Metropolis"
+SHOWINGS: Final = 6
 TOUR_HOURS: Final = (9, 11, 14, 16)
 # Bogotá is this many hours behind UTC all year.
 BOGOTA_HOURS: Final = 5
@@ -39,7 +41,44 @@ async def fill_demo(database: Database) -> list[str]:
     for new in _new_events(datetime.now(UTC)):
         event = existing.get(new.title) or await _publish(database, org, new)
         lines.append(f"{ids.format_event_id(event)}  {new.preset:<12}  {new.title}")
+    if FILM not in existing:
+        await _show_film(database, org, datetime.now(UTC))
     return lines
+
+
+async def _show_film(database: Database, org: bytes, now: datetime) -> None:
+    """A series: the same film on several evenings, in a small cinema."""
+    series = ids.new_id()
+    await database.org(org).execute(
+        *sql.series.insert_series(
+            id=series, org=org, title=FILM, description="Fritz Lang, 1927, with live piano.", details="{}"
+        )
+    )
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    for day in range(1, SHOWINGS + 1):
+        showing = EventNew(
+            title=FILM,
+            preset="show",
+            starts_at=today + timedelta(days=2 * day, hours=19),
+            ends_at=today + timedelta(days=2 * day, hours=22),
+            timezone="Europe/Madrid",
+            currency="EUR",
+            tax_bps=1000,
+            pools=[
+                PoolNew(
+                    code="cinema",
+                    name="Cinema",
+                    tariffs=[
+                        TariffNew(code="full", name="Full price", price=1200),
+                        TariffNew(code="student", name="Student", price=800),
+                    ],
+                    seats=SeatGrid(rows=list("ABCDEFGH"), numbers=12),
+                )
+            ],
+            details={"address": "Cine Doré, Calle de Santa Isabel 3"},
+            series=ids.format_series_id(series),
+        )
+        await _publish(database, org, showing)
 
 
 async def _publish(database: Database, org: bytes, new: EventNew) -> bytes:
