@@ -20,7 +20,7 @@ from holdfast.engine.event_editor import change_event
 from holdfast.runtime import db, ids
 from holdfast.runtime.credentials import Role
 from holdfast.runtime.shared_secrets import SecretName, SharedSecret
-from holdfast.web import event_pages, page_request, site
+from holdfast.web import page_request, seat_layouts, site
 from holdfast.web.assets import make_asset
 from holdfast.web.rendering import compile_templates, templates
 from holdfast.web.session import COOKIE, read_cookie
@@ -109,7 +109,7 @@ async def test_seat_maps_above_the_memory_limit_leave_the_cache_oldest_first(
     async with lane_connection(database) as connection, local_pages(database) as pages:
         paths = [f"/e/{(await new_event(connection)).text}/layout.json" for _ in range(3)]
         size = make_asset((await pages.get(paths[0])).encode(), "").size
-        monkeypatch.setattr(event_pages, "LAYOUTS_BYTES_MAX", 2 * size)
+        monkeypatch.setattr(seat_layouts, "LAYOUTS_BYTES_MAX", 2 * size)
         for path in (paths[1], paths[0], paths[2], paths[0], paths[2]):
             await pages.get(path)
         assert pages.statements.count(sql.pages.seat_positions) == 3
@@ -150,7 +150,7 @@ async def test_a_pool_added_while_the_seats_are_read_appears_with_the_next_revis
         event = await new_event(connection)
         layout = f"/e/{event.text}/layout.json"
 
-        load_layout = event_pages._load_layout
+        load_layout = seat_layouts._load_layout
 
         async def add_pool_first(*arguments: Any) -> Any:
             change = EventChange(pools=[PoolChange(code="box", seats=SeatGrid(rows=["Z"], numbers=1))])
@@ -158,7 +158,7 @@ async def test_a_pool_added_while_the_seats_are_read_appears_with_the_next_revis
             return await load_layout(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(event_pages, "_load_layout", add_pool_first)
+            patch.setattr(seat_layouts, "_load_layout", add_pool_first)
             assert "Z-1" not in await pages.get(layout)
         assert "Z-1" in await pages.get(layout)
 

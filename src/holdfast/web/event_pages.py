@@ -1,15 +1,12 @@
 """Event pages: one event with its seats, and the form that places a hold."""
 
-import asyncio
 import secrets
-from collections import OrderedDict
 from typing import Any, Final
 
 from msgspec import DecodeError, Struct, ValidationError, json
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast import sql
 from holdfast.api.booking_schemas import BestAvailable, BookingView, HoldNew, Item
 from holdfast.api.requests import BookingsQuery
 from holdfast.api.responses import EventView, PoolView
@@ -18,7 +15,7 @@ from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
-from holdfast.web.assets import FOREVER, Asset, asset_response, make_asset
+from holdfast.web.assets import FOREVER, asset_response
 from holdfast.web.booking_summary import is_live, seat_labels
 from holdfast.web.customer_api import idempotency_key
 from holdfast.web.event_listing import EventListing
@@ -26,10 +23,9 @@ from holdfast.web.guest_check import CHALLENGE_SECONDS, CHECK_EXPIRED, Challenge
 from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
 from holdfast.web.rendering import page_money
+from holdfast.web.seat_layouts import SeatLayouts
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
-# How much memory the layouts may take. The latest one always stays.
-LAYOUTS_BYTES_MAX: Final = 64 * 1024 * 1024
 BOOKINGS_MAX: Final = 50
 BEST_MAX: Final = 10
 QUANTITY_DIGITS_MAX: Final = 4
@@ -39,42 +35,6 @@ NOTHING_CHOSEN: Final = PageProblem(422, "nothing_chosen")
 class ChosenSeat(Struct, frozen=True, forbid_unknown_fields=True):
     seat: str
     tariff: str | None = None
-
-
-class SeatLayouts:
-    """The positions of an event's seats, as the seat map reads them. They change only with the event's revision."""
-
-    def __init__(self) -> None:
-        self._by_revision: OrderedDict[tuple[str, int], Asset] = OrderedDict()
-        self._bytes = 0
-        self._loading: dict[tuple[str, int], asyncio.Task[Asset]] = {}
-
-    async def get(self, page: PageRequest, listing: EventListing) -> Asset:
-        key = (listing.event.id, listing.revision)
-        if key in self._by_revision:
-            self._by_revision.move_to_end(key)
-            return self._by_revision[key]
-        if key not in self._loading:
-            # Everyone who opens a page at the same time shares one read.
-            task = self._loading[key] = asyncio.create_task(self._load(key, page.site, listing))
-            task.add_done_callback(lambda _: self._loading.pop(key))
-        return await asyncio.shield(self._loading[key])
-
-    async def _load(self, key: tuple[str, int], site: Site, listing: EventListing) -> Asset:
-        asset = self._by_revision[key] = await _load_layout(site, listing)
-        self._bytes += asset.size
-        while self._bytes > LAYOUTS_BYTES_MAX and len(self._by_revision) > 1:
-            _, oldest = self._by_revision.popitem(last=False)
-            self._bytes -= oldest.size
-        return asset
-
-
-async def _load_layout(site: Site, listing: EventListing) -> Asset:
-    """A pool that was added since the event was read belongs to the next revision."""
-    document: bytes = await site.database.event(listing.id).fetchval(
-        sql.pages.seat_positions, listing.id, len(listing.event.pools)
-    )
-    return await asyncio.to_thread(make_asset, document, "application/json")
 
 
 def event_routes(site: Site) -> list[Route]:
