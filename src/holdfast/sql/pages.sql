@@ -175,13 +175,13 @@ due AS MATERIALIZED (
     ) AS booking JOIN line ON line.event_id = found.id AND line.booking_id = booking.id
     GROUP BY line.event_id, line.pool
 )
-SELECT found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
+SELECT clock.at AS now, found.id, found.revision, found.status, found.version, found.title, found.preset, found.starts_at, found.ends_at,
        found.timezone, found.currency, found.tax_bps, found.policy, found.details, found.sales_open_at,
        found.sales_close_at, found.contact, found.questions, found.providers, found.shift, found.series_id, found.created_at,
        coalesce(found.payment_instructions, org.payment_instructions) AS payment_instructions,
        org.id AS org_id, org.slug, org.name AS org_name, org.colour, org.logo_hash, org.frame_origins,
        stock.pools, stock.pools AS availability
-FROM found JOIN org ON org.id = found.org_id CROSS JOIN LATERAL (
+FROM clock CROSS JOIN found JOIN org ON org.id = found.org_id CROSS JOIN LATERAL (
     SELECT json_agg(json_build_object(
         'code', pool.code, 'name', pool.name, 'capacity', pool.capacity, 'seated', pool.seated,
         'starts_at', pool.starts_at, 'ends_at', pool.ends_at, 'sales_open_at', pool.sales_open_at,

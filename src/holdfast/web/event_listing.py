@@ -1,12 +1,14 @@
 """Events as pages show them: with their org, and with what is left of each pool."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec import Struct
 
 from holdfast import sql
 from holdfast.api.event_handlers import EventRow, event_view
 from holdfast.api.responses import EventView, PoolView
+from holdfast.core.sales_window import Schedule
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, shorten
 from holdfast.live.snapshot import PoolAvailability
 from holdfast.runtime import ids
@@ -25,12 +27,15 @@ class Org(Struct, frozen=True):
 
 
 class EventListing(Struct, frozen=True):
-    """`revision` changes whenever anything but stock changes."""
+    """`revision` changes whenever anything but stock changes. `now` is the database's time of the read. `schedule` has
+    the times that the organiser set, without their defaults."""
 
     event: EventView
     org: Org
     revision: int
     availability: list[PoolAvailability]
+    now: datetime
+    schedule: Schedule
 
     @property
     def id(self) -> bytes:
@@ -65,6 +70,7 @@ def _printable_address(address: object) -> str | None:
 
 
 class _ListingRow(EventRow, frozen=True):
+    now: datetime
     revision: int
     org_id: bytes
     slug: str
@@ -83,4 +89,5 @@ async def load_listings(scope: DatabaseScope, events: Sequence[bytes]) -> dict[b
 
 def _listing(row: _ListingRow) -> EventListing:
     org = Org(row.org_id, row.slug, row.org_name, row.colour, row.logo_hash, row.frame_origins)
-    return EventListing(event_view(row, row.pools), org, row.revision, row.availability)
+    schedule = Schedule(row.starts_at, row.ends_at, row.sales_open_at, row.sales_close_at)
+    return EventListing(event_view(row, row.pools), org, row.revision, row.availability, row.now, schedule)
