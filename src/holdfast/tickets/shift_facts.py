@@ -1,5 +1,7 @@
 """What workers read about a shift, in their language."""
 
+from collections.abc import Sequence
+from datetime import date
 from typing import Final
 
 from babel import Locale
@@ -11,8 +13,21 @@ from holdfast.i18n.formatting import format_money
 from holdfast.i18n.languages import language_of
 from holdfast.i18n.texts import section
 
-# In this order. The organiser's order number and the fee are not for the worker.
+# In this order. Somebody who has the shift needs no fee, and no order number of the organiser.
 SHOWN: Final = ("date", "work_time", "address", "buses", "food", "salary", "additional_info")
+# What somebody wants to know before they take the shift.
+OFFERED: Final = (
+    "date",
+    "work_time",
+    "salary",
+    "service_fee",
+    "food",
+    "address",
+    "buses",
+    "order_number",
+    "additional_info",
+)
+AMOUNTS: Final = ("salary", "service_fee")
 
 
 class ShiftFact(Struct, frozen=True):
@@ -23,15 +38,24 @@ class ShiftFact(Struct, frozen=True):
     value: str
 
 
-def shift_facts(shift: Shift | None, currency: str, language: str) -> list[ShiftFact]:
-    """Everything that the organiser has filled in. A salary in numbers is an amount of this currency."""
+def shift_facts(shift: Shift | None, currency: str, language: str, names: Sequence[str] = SHOWN) -> list[ShiftFact]:
+    """Those of the fields that the organiser has filled in."""
     if shift is None:
         return []
-    texts: dict[str, str | None] = {name: getattr(shift, name) for name in SHOWN}
-    if shift.date is not None:
-        day = format_date(shift.date, "full", Locale(language_of(language)))
-        texts["date"] = day[:1].upper() + day[1:]
-    if isinstance(shift.salary, int):
-        texts["salary"] = format_money(shift.salary, currency, language)
     labels = section(language_of(language), "shift")
-    return [ShiftFact(name, labels[name], value) for name, value in texts.items() if value is not None]
+    values = {name: getattr(shift, name) for name in names}
+    return [
+        ShiftFact(name, labels[name], _text(name, value, currency, language))
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def _text(name: str, value: str | int | date, currency: str, language: str) -> str:
+    """A salary in numbers is an amount of this currency. It may also be a text."""
+    if name in AMOUNTS and isinstance(value, int):
+        return format_money(value, currency, language)
+    if isinstance(value, date):
+        day: str = format_date(value, "full", Locale(language_of(language)))
+        return day[:1].upper() + day[1:]
+    return str(value)
