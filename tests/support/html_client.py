@@ -24,15 +24,18 @@ class Form(Struct):
     action: str
     id: str | None
     fields: dict[str, str]
+    method: str = "get"
 
 
 class Page(HTMLParser):
-    """A parsed page: its text, links, forms and scripts. Parsing fails if a tag is left open."""
+    """A parsed page: its text, links, forms and scripts. Parsing fails if a tag is left open. `shown_tags` leaves out
+    templates, which only scripts use."""
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(convert_charrefs=True)
         self.response = response
         self.tags: list[tuple[str, Attributes]] = []
+        self.shown_tags: list[tuple[str, Attributes]] = []
         self.forms: list[Form] = []
         self.scripts: list[tuple[Attributes, str]] = []
         self.text = ""
@@ -70,12 +73,16 @@ class Page(HTMLParser):
         attributes = dict(attrs)
         assert len(attributes) == len(attrs), f"duplicate attribute: {attrs}"
         self.tags.append((tag, attributes))
+        if "template" not in self._open:
+            self.shown_tags.append((tag, attributes))
         self.text += " "
         if tag not in VOID:
             self._open.append(tag)
         name, value = attributes.get("name"), attributes.get("value") or ""
         if tag == "form":
-            self._form = Form(attributes.get("action") or "", attributes.get("id"), {})
+            self._form = Form(
+                attributes.get("action") or "", attributes.get("id"), {}, attributes.get("method") or "get"
+            )
             self.forms.append(self._form)
         elif tag == "script":
             self.scripts.append((attributes, ""))
@@ -103,8 +110,10 @@ class Page(HTMLParser):
             self.text += data
 
     def _choose(self, attributes: Attributes) -> None:
-        assert self._form is not None
         assert self._select is not None
+        if self._form is None:
+            # The page's script copies it from a template.
+            return
         value = attributes.get("value")
         if "selected" in attributes:
             self._form.fields.pop(self._select, None)
@@ -113,7 +122,8 @@ class Page(HTMLParser):
 
     def _fill(self, attributes: Attributes, name: str, value: str) -> None:
         kind = attributes.get("type")
-        if kind == "file" or "disabled" in attributes or (kind == "checkbox" and "checked" not in attributes):
+        is_unchecked = kind in ("checkbox", "radio") and "checked" not in attributes
+        if kind == "file" or "disabled" in attributes or is_unchecked or "template" in self._open:
             return
         if attributes.get("form"):
             self._outside_fields.append((attributes["form"] or "", name, value))

@@ -121,6 +121,28 @@ def _id(booking: str) -> str:
     return booking.removeprefix("/b/").partition("?")[0]
 
 
+def _pages_of_rules(clerk: httpx.Client, buyer: httpx.Client) -> dict[str, Page]:
+    """The pages of events with slots, questions, a shift and a sales window, with markup in every text."""
+    unit = {"code": "guest", "label": NASTY, "per": "unit", "required": True}
+    choice = {"code": "size", "label": NASTY, "kind": "choice", "choices": [NASTY], "required": True}
+    texts = dict.fromkeys(("salary", "food", "work_time", "address", "buses", "additional_info"), NASTY)
+    slots = [
+        {"code": f"s{n}", "name": NASTY, "capacity": 9, "starts_at": f"2027-03-0{n}T10:00:00Z"} for n in range(1, 5)
+    ]
+    event = example_event(
+        title=NASTY, pools=slots, questions=[choice, unit], shift=texts, contact={"phone": "required"}
+    )
+    id_ = publish_event(clerk, event)
+    found = {"slots": get_page(buyer, f"/e/{id_}?day=2027-03-02&slot=s2")}
+    form = found["slots"].form("/hold")
+    form.fields |= {"quantity.1.0": "1", "answer.size": NASTY, "phone": NASTY}
+    found["details"] = parse_page(submit_form(buyer, form))
+    found["wrong details"] = parse_page(submit_form(buyer, found["details"].form("/hold")), 422)
+    later = example_event(title=NASTY, pools=_seat_pools(NASTY), sales_open_at="2027-03-01T10:00:00Z")
+    found["waiting"] = get_page(buyer, f"/e/{publish_event(clerk, later)}")
+    return found
+
+
 @pytest.fixture(scope="module")
 def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[str, Page]:
     """Every page, of an org whose names all contain markup."""
@@ -143,7 +165,13 @@ def pages(server: Server, tls: Server, org: Org, admin: httpx.Client) -> dict[st
         seat = json.dumps([{"seat": LABEL}])
         found["held"] = get_page(buyer, redirect_target(submit_form(buyer, found["event"].form("/hold"), seats=seat)))
         found["event with a hold"] = get_page(buyer, f"/e/{id_}")
-        found["taken"] = parse_page(submit_form(buyer, found["event with a hold"].form("/hold"), seats=seat), 409)
+        found["own seat"] = parse_page(
+            submit_form(buyer, found["event with a hold"].form("/hold"), seats=seat, quantity__1__0="1"), 409
+        )
+        with new_visitor(server) as other:
+            form = get_page(other, f"/e/{id_}").form("/hold")
+            found["taken"] = parse_page(submit_form(other, form, seats=seat), 409)
+        found |= _pages_of_rules(clerk, buyer)
         for name, verbs in {
             "confirmed": ["confirm"],
             "cancelled": ["cancel"],
@@ -248,7 +276,11 @@ def test_every_name_is_shown_as_plain_text(pages: dict[str, Page]) -> None:
 
 
 def test_forms_carry_the_token_of_their_browser(pages: dict[str, Page]) -> None:
-    tokens = {name: {form.fields.get("form_token") for form in page.forms} for name, page in pages.items()}
+    """A search changes nothing, so its form needs no token."""
+    tokens = {
+        name: {form.fields.get("form_token") for form in page.forms if form.method == "post"}
+        for name, page in pages.items()
+    }
     sent = [token for found in tokens.values() for token in found]
     assert None not in sent
     assert len(sent) > 3

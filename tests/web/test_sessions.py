@@ -71,7 +71,11 @@ def test_a_guest_keeps_their_session_until_their_event_is_over(
     before = time.time()
     starts_at = datetime.now(UTC) + timedelta(days=days, hours=-3)
     ends_at = starts_at + timedelta(hours=3)
-    event = example_event(starts_at=starts_at.isoformat(), ends_at=ends_at.isoformat())
+    event = example_event(
+        starts_at=starts_at.isoformat(),
+        ends_at=ends_at.isoformat(),
+        sales_close_at=(datetime.now(UTC) + timedelta(days=901)).isoformat(),
+    )
     hold_on_page(buyer, publish_event(admin, event), **STANDING)
     claims = _claims(buyer.cookies["holdfast"])
     assert claims["exp"] >= int(before) + seconds - 1

@@ -1,40 +1,53 @@
-"""Event pages: one event with its seats, and the form that places a hold."""
+"""The page of an event, with everything that a buyer can choose."""
 
+import math
 import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from msgspec import DecodeError, Struct, ValidationError, json
+from msgspec import Struct, field
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.api.booking_schemas import BestAvailable, BookingView, HoldNew, Item
+from holdfast.api.booking_schemas import BookingView
 from holdfast.api.requests import BookingsQuery
-from holdfast.api.responses import EventView, PoolView
-from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.api.responses import EventView
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits
 from holdfast.i18n.texts import section
 from holdfast.runtime import ids
+from holdfast.tickets.shift_facts import OFFERED, shift_facts
 from holdfast.web.assets import FOREVER, asset_response
 from holdfast.web.booking_summary import is_live, seat_labels
-from holdfast.web.customer_api import idempotency_key
+from holdfast.web.buyer_fields import answered_units_max, booking_questions, contact_fields, unit_questions
 from holdfast.web.event_listing import EventListing
-from holdfast.web.guest_check import CHALLENGE_SECONDS, CHECK_EXPIRED, Challenge, new_challenge, verify_solution
-from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
+from holdfast.web.guest_check import CHALLENGE_SECONDS, Challenge, new_challenge
+from holdfast.web.hold_choice import best_quantities, chosen_pool, units_max, units_min
+from holdfast.web.own_bookings import Notice, blocking_booking, own_booking_data, own_booking_notice
 from holdfast.web.page_request import PageRequest
-from holdfast.web.rendering import page_money
+from holdfast.web.pool_offers import EventSale, PoolOffer, SaleState, event_sale, pool_offers
+from holdfast.web.rendering import page_money, short_moment, slot_time
 from holdfast.web.seat_layouts import SeatLayouts
-from holdfast.web.site import Site, json_response, redirect_to_parent
+from holdfast.web.site import Site, json_response
+from holdfast.web.slot_calendar import SlotCalendar, slot_calendar
+from holdfast.web.unit_rules import units_rule
 
 BOOKINGS_MAX: Final = 50
-BEST_MAX: Final = 10
-QUANTITY_DIGITS_MAX: Final = 4
-NOTHING_CHOSEN: Final = PageProblem(422, "nothing_chosen")
+# A browser without scripts reloads a page that waits for sales to open, if that is soon enough.
+REFRESH_SECONDS_MAX: Final = 86_400
+SPREAD_SECONDS: Final = 5
 
 
-class ChosenSeat(Struct, frozen=True, forbid_unknown_fields=True):
-    seat: str
-    tariff: str | None = None
+class SentForm(Struct, frozen=True):
+    """What a browser has sent, so that its page can show it again, with what is wrong by name of the field."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    notice: Notice | None = None
+
+
+NOTHING_SENT: Final = SentForm()
 
 
 def event_routes(site: Site) -> list[Route]:
@@ -50,46 +63,130 @@ def event_routes(site: Site) -> list[Route]:
         Route("/e/{event}", site.page(show_event), methods=["GET"]),
         Route("/e/{event}/layout.json", site.page(send_layout), methods=["GET"]),
         Route("/e/{event}/challenge", site.page(send_challenge), methods=["GET"]),
-        Route("/e/{event}/hold", site.page(place_hold), methods=["POST"]),
-        Route("/e/{event}/hold", site.page(redirect_to_parent), methods=["GET"]),
+        Route("/e/{event}/own", site.page(send_own_bookings), methods=["GET"]),
     ]
 
 
 async def show_event(page: PageRequest) -> Response:
-    return await _event_page(page, await load_event(page))
+    return await event_page(page, await load_event(page))
 
 
 async def load_event(page: PageRequest) -> EventListing:
     return await page.load_event(ids.parse_event_id(page.request.path_params["event"]))
 
 
-async def _event_page(
-    page: PageRequest, listing: EventListing, status: int = 200, problem: str | None = None
+async def event_page(
+    page: PageRequest, listing: EventListing, sent: SentForm = NOTHING_SENT, status: int = 200
 ) -> Response:
-    event = listing.event
+    event, policy = listing.event, listing.event.policy
     bookings = await _live_bookings(page, event)
-    held = next((booking for booking in bookings if booking.status is Status.HELD), None)
+    offers = pool_offers(listing)
+    calendar = _calendar(page, event, offers, sent)
+    sale = event_sale(offers)
+    blocking = blocking_booking(bookings, is_single=policy.one_booking_per_user or policy.max_units_per_user == 1)
     return await page.render_rows(
         "event.html",
-        sum(len(pool.tariffs) for pool in event.pools) + len(event.details),
+        sum(len(pool.tariffs) for pool in event.pools),
         status,
         listing=listing,
         event=event,
-        pools=list(zip(event.pools, listing.availability, strict=True)),
+        offers=offers,
+        calendar=calendar,
+        sale=sale,
+        sent=sent,
+        refresh_seconds=_refresh_seconds(sale, listing.now),
         is_on_sale=event.status is EventStatus.ACTIVE,
-        held=held,
-        problem=problem,
-        best_max=min(event.policy.max_units_per_user or BEST_MAX, BEST_MAX),
+        held=_held_booking(bookings),
+        blocking=own_booking_notice(page.language, blocking) if blocking else None,
+        shift=shift_facts(event.shift, event.currency, page.language, OFFERED),
         key=secrets.token_hex(8),
-        needs_check=_needs_check(page, event),
-        script_data={
-            **event_data(page, listing),
-            "check": _check_data(page, event) if _needs_check(page, event) else None,
-            "hold": f"/e/{event.id}/hold",
-            "mine": [label for booking in bookings for label in seat_labels(booking)],
-            "secondsLeft": held.expires_in_seconds if held else None,
+        needs_check=needs_check(page, event),
+        **_choice_context(listing, offers, calendar, sent),
+        **_form_context(page, event),
+        # The template calls it. The times of a thousand slots take long to format, and a thread renders long pages.
+        script_data=lambda: {
+            **event_data(page, listing, offers),
+            **_form_data(page, event, bookings),
+            "sale": {"state": sale.state, "opensAt": _milliseconds(sale.opens_at)},
+            "isSingle": _is_single(listing),
+            "calendar": _calendar_data(calendar) if calendar else None,
         },
     )
+
+
+def _choice_context(
+    listing: EventListing, offers: Sequence[PoolOffer], calendar: SlotCalendar | None, sent: SentForm
+) -> dict[str, Any]:
+    """The pools that the page shows outside of its map and its calendar, and what is chosen at first."""
+    pools = [offer for offer in offers if not offer.pool.seated and not (calendar and offer.is_slot)]
+    shown = [*pools, calendar.slot] if calendar and calendar.slot else pools
+    return {
+        "pools": pools,
+        "is_single": _is_single(listing),
+        "is_lone": sum(len(offer.pool.tariffs) for offer in shown) == 1,
+        "single_choice": _single_choice(shown, sent),
+        "best_quantities": best_quantities(listing.event.policy),
+    }
+
+
+def _form_context(page: PageRequest, event: EventView) -> dict[str, Any]:
+    return {
+        "units_rule": "" if units_max(event.policy) == 1 else units_rule(event, page.language),
+        "units_most": _units_most(event),
+        "contact_fields": contact_fields(event, page.language),
+        "booking_questions": booking_questions(event),
+        "unit_questions": unit_questions(event, 0),
+    }
+
+
+def _form_data(page: PageRequest, event: EventView, bookings: Sequence[BookingView]) -> dict[str, Any]:
+    """What scripts need to know about the form and its buyer."""
+    held = _held_booking(bookings)
+    return {
+        "check": check_data(page, event) if needs_check(page, event) else None,
+        "hold": f"/e/{event.id}/hold",
+        "ownUrl": f"/e/{event.id}/own",
+        "own": [own_booking_data(page.language, booking) for booking in bookings],
+        "mine": [label for booking in bookings for label in seat_labels(booking)],
+        "secondsLeft": held.expires_in_seconds if held else None,
+        "least": units_min(event.policy),
+        "most": _units_most(event),
+    }
+
+
+def _held_booking(bookings: Sequence[BookingView]) -> BookingView | None:
+    return next((booking for booking in bookings if booking.status is Status.HELD), None)
+
+
+def _is_single(listing: EventListing) -> bool:
+    """Whether a buyer chooses one unit instead of a number. On a map, they choose a seat."""
+    return units_max(listing.event.policy) == 1 and not listing.is_seated
+
+
+def _calendar(page: PageRequest, event: EventView, offers: Sequence[PoolOffer], sent: SentForm) -> SlotCalendar | None:
+    query = page.request.query_params
+    slot = chosen_pool(sent.fields, event) if sent.fields else query.get("slot")
+    return slot_calendar(offers, page.language, day=query.get("day"), slot=slot)
+
+
+def _single_choice(offers: Sequence[PoolOffer], sent: SentForm) -> str | None:
+    """The position of the unit that is chosen at first: the one that the buyer sent, or the first that is free."""
+    free = [f"{offer.number}.{n}" for offer in offers if offer.is_available for n in range(len(offer.pool.tariffs))]
+    wanted = sent.fields.get("choice")
+    return wanted if wanted in free else next(iter(free), None)
+
+
+def _refresh_seconds(sale: EventSale, now: datetime) -> int | None:
+    """When a browser without scripts loads the page again. They do not all come in the same second."""
+    if sale.opens_at is None:
+        return None
+    seconds = math.ceil((sale.opens_at - now).total_seconds()) + 1 + secrets.randbelow(SPREAD_SECONDS)
+    return seconds if seconds <= REFRESH_SECONDS_MAX else None
+
+
+def _units_most(event: EventView) -> int | None:
+    limits = (units_max(event.policy), answered_units_max(event))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 async def _live_bookings(page: PageRequest, event: EventView) -> list[BookingView]:
@@ -100,7 +197,14 @@ async def _live_bookings(page: PageRequest, event: EventView) -> list[BookingVie
     return [booking for booking in bookings if is_live(booking)]
 
 
-def event_data(page: PageRequest, listing: EventListing) -> dict[str, Any]:
+async def send_own_bookings(page: PageRequest) -> Response:
+    """The buyer's own bookings, for a page that sees one of its chosen seats taken and wonders by whom."""
+    listing = await load_event(page)
+    bookings = await _live_bookings(page, listing.event)
+    return json_response({"own": [own_booking_data(page.language, booking) for booking in bookings]})
+
+
+def event_data(page: PageRequest, listing: EventListing, offers: Sequence[PoolOffer] | None = None) -> dict[str, Any]:
     """What the page's scripts need to know about an event."""
     event = listing.event
     return {
@@ -112,28 +216,53 @@ def event_data(page: PageRequest, listing: EventListing) -> dict[str, Any]:
         "digits": minor_digits(event.currency),
         "taxBps": event.tax_bps,
         "limit": event.policy.max_units_per_user,
-        "pools": [_pool_data(page, event, pool) for pool in event.pools],
+        "now": _milliseconds(listing.now),
+        "pools": [_pool_data(page, event, offer) for offer in offers or pool_offers(listing)],
         "texts": section(page.language, "script"),
         "map": section(page.language, "map"),
     }
 
 
-def _pool_data(page: PageRequest, event: EventView, pool: PoolView) -> dict[str, Any]:
+def _pool_data(page: PageRequest, event: EventView, offer: PoolOffer) -> dict[str, Any]:
+    pool = offer.pool
     prices = dict.fromkeys(page_money(tariff.price, event.currency, page.language) for tariff in pool.tariffs)
-    return {
+    data = {
         "code": pool.code,
         "name": pool.name,
         "seated": pool.seated,
         "prices": " / ".join(prices),
         "tariffs": pool.tariffs,
+        "opensAt": _milliseconds(offer.window.opens_at),
+        "closesAt": _milliseconds(offer.window.closes_at),
+    }
+    if offer.state is SaleState.SOON and offer.window.opens_at is not None:
+        data["opens"] = short_moment(offer.window.opens_at, event.timezone, page.language)
+    if pool.starts_at is not None:
+        data["startsAt"] = _milliseconds(pool.starts_at)
+        data["day"] = offer.day
+        data["time"] = slot_time(pool.starts_at, pool.ends_at, event.timezone, page.language)
+    return data
+
+
+def _calendar_data(calendar: SlotCalendar) -> dict[str, Any]:
+    return {
+        "day": calendar.day.date,
+        "slot": calendar.slot.pool.code if calendar.slot is not None else None,
+        "weekStart": calendar.week_start,
+        "showsMonths": calendar.shows_months,
     }
 
 
-def _needs_check(page: PageRequest, event: EventView) -> bool:
+def _milliseconds(at: datetime | None) -> int | None:
+    """Since the epoch. Rounded up, so that a script never acts before the time has come."""
+    return math.ceil(at.timestamp() * 1000) if at is not None else None
+
+
+def needs_check(page: PageRequest, event: EventView) -> bool:
     return event.policy.guest_check == "work" and page.is_guest
 
 
-def _check_data(page: PageRequest, event: EventView) -> dict[str, Any]:
+def check_data(page: PageRequest, event: EventView) -> dict[str, Any]:
     return {
         "url": f"/e/{event.id}/challenge",
         "seconds": CHALLENGE_SECONDS,
@@ -149,88 +278,3 @@ async def send_challenge(page: PageRequest) -> Response:
     """A new challenge, for a page that stayed open until the first one expired."""
     listing = await load_event(page)
     return json_response(_new_challenge(page, listing.event))
-
-
-async def place_hold(page: PageRequest) -> Response:
-    """The same form sent twice is one hold; another choice on it is another hold."""
-    listing = await load_event(page)
-    fields = await page.read_fields()
-    try:
-        hold = _hold(page, fields, listing.event)
-        booking = await _place_hold(page, listing.event, hold, fields)
-    except (RefusedError, PageError) as error:
-        return await _refused_page(page, listing, problem_of(error), is_best="best_pool" in fields)
-    page.keep_session_for(listing.event)
-    if page.wants_json:
-        return json_response({"booking": f"/b/{booking.id}"}, 201)
-    return page.redirect(f"/b/{booking.id}")
-
-
-async def _place_hold(page: PageRequest, event: EventView, hold: HoldNew, fields: dict[str, str]) -> BookingView:
-    if not _needs_check(page, event):
-        return await page.customer.place_hold(event.id, hold, idempotency_key(fields, hold))
-    # The solution is the idempotency key, so it is valid for one hold, however often the browser sends the form.
-    seed = verify_solution(page.keyring, event.id, page.session.guest, event.policy.guest_check_bits, fields)
-    try:
-        return await page.customer.place_hold(event.id, hold, seed)
-    except RefusedError as error:
-        if error.refused.refusal is Refusal.IDEMPOTENCY_KEY_REUSED:
-            raise PageError(CHECK_EXPIRED) from None
-        raise
-
-
-async def _refused_page(page: PageRequest, listing: EventListing, problem: PageProblem, *, is_best: bool) -> Response:
-    limit = listing.event.policy.max_units_per_user
-    text = refusal_text(page.language, problem, limit=limit, of_best=is_best)
-    if page.wants_json:
-        answer = {"code": problem.code, "text": text, "conflicts": problem.conflicts}
-        return json_response(answer, problem.status)
-    return await _event_page(page, listing, problem.status, text)
-
-
-def _hold(page: PageRequest, fields: dict[str, str], event: EventView) -> HoldNew:
-    email = fields.get("email", "").strip() or None
-    if "best_pool" in fields:
-        return HoldNew(best_available=_best_available(fields, event), email=email, language=page.language)
-    items = [*_chosen_seats(fields), *_chosen_quantities(fields, event)]
-    if not items:
-        raise PageError(NOTHING_CHOSEN)
-    return HoldNew(items=items, email=email, language=page.language)
-
-
-def _best_available(fields: dict[str, str], event: EventView) -> BestAvailable:
-    """Without scripts, the page offers only the tariffs of the first area. Buyers who choose another area get the
-    tariff whose price the page shows for it."""
-    pool = fields["best_pool"]
-    tariffs = [tariff.code for each in event.pools if each.code == pool for tariff in each.tariffs]
-    wanted = fields.get("best_tariff")
-    return BestAvailable(
-        pool=pool,
-        quantity=_parse_quantity(fields.get("best_quantity", "")),
-        adjacent=fields.get("best_adjacent") == "yes",
-        tariff=wanted if wanted in tariffs else next(iter(tariffs), None),
-    )
-
-
-def _chosen_seats(fields: dict[str, str]) -> list[Item]:
-    try:
-        chosen = json.decode(fields.get("seats") or "[]", type=list[ChosenSeat])
-    except (ValidationError, DecodeError):
-        raise PageError(NOTHING_CHOSEN) from None
-    return [Item(seat=each.seat, tariff=each.tariff) for each in chosen]
-
-
-def _chosen_quantities(fields: dict[str, str], event: EventView) -> list[Item]:
-    """Fields carry the positions of a pool and of its tariff: `quantity.0.1`."""
-    return [
-        Item(pool=pool.code, tariff=tariff.code, quantity=quantity)
-        for n, pool in enumerate(event.pools)
-        for m, tariff in enumerate(pool.tariffs)
-        if (quantity := _parse_quantity(fields.get(f"quantity.{n}.{m}") or "0"))
-    ]
-
-
-def _parse_quantity(text: str) -> int:
-    if not text.isdecimal() or len(text) > QUANTITY_DIGITS_MAX:
-        raise PageError(NOTHING_CHOSEN)
-    return int(text)

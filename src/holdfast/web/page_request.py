@@ -17,7 +17,7 @@ from holdfast.runtime.shared_secrets import Keyring, SecretValue
 from holdfast.web.assets import accepts_gzip
 from holdfast.web.customer_api import CustomerApi
 from holdfast.web.event_listing import EventListing, Org, load_listings
-from holdfast.web.forms import has_unread_form, read_fields, read_form
+from holdfast.web.forms import FIELDS_MAX, has_unread_form, read_fields, read_form
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem
 from holdfast.web.rendering import render
 from holdfast.web.security import content_security_policy, form_token, is_form_token, security_headers
@@ -131,10 +131,10 @@ class PageRequest:
         ends = [event.ends_at or event.starts_at, *(at for at in slots if at is not None)]
         self.session = self.session.keep_until(max(ends))
 
-    async def read_fields(self) -> dict[str, str]:
+    async def read_fields(self, fields_max: int = FIELDS_MAX) -> dict[str, str]:
         """The fields of a form, if a page of this browser has sent it."""
         self.check_sender()
-        fields = await read_fields(self.request)
+        fields = await read_fields(self.request, fields_max=fields_max)
         self.check_token(fields.pop("form_token", ""))
         return fields
 

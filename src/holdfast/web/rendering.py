@@ -1,6 +1,6 @@
 """Renders templates with the texts and formats of the reader's language."""
 
-from datetime import datetime
+from datetime import date, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
@@ -86,6 +86,29 @@ def _deadline(at: datetime, now: datetime, timezone: str, language: str) -> str:
 
 
 @lru_cache(FORMATTED_MAX)
+def long_day(day: date, language: str) -> str:
+    """A civil day, such as "Friday, March 5, 2027"."""
+    return format_date(day, "full", language)
+
+
+@lru_cache(FORMATTED_MAX)
+def _civil(day: date, pattern: str, language: str) -> str:
+    return format_date(day, pattern, language)
+
+
+@lru_cache(FORMATTED_MAX)
+def short_moment(at: datetime, timezone: str, language: str) -> str:
+    """Day and time, where there is little room."""
+    return f"{_day(at, timezone, 'd MMM', language)}, {_clock(at, timezone, language)}"
+
+
+def slot_time(starts_at: datetime, ends_at: datetime | None, timezone: str, language: str) -> str:
+    """The time of day of a slot: when it starts and, if that is known, when it ends."""
+    times = [_clock(at, timezone, language) for at in (starts_at, ends_at) if at is not None]
+    return " \u2013 ".join(times)
+
+
+@lru_cache(FORMATTED_MAX)
 def _number(value: float, language: str) -> str:
     return format_decimal(value, locale=language)
 
@@ -101,6 +124,10 @@ def render(template: str, page: "PageRequest", /, **context: object) -> str:
         period=lambda slot, zone: _period(slot, zone, language),
         day=lambda at, zone, pattern: _day(at, zone, pattern, language),
         clock=lambda at, zone: _clock(at, zone, language),
+        civil=lambda day, pattern: _civil(day, pattern, language),
+        long_day=lambda day: long_day(day, language),
+        short_moment=lambda at, zone: short_moment(at, zone, language),
+        slot_time=lambda pool, zone: slot_time(pool.starts_at, pool.ends_at, zone, language),
         number=lambda count: _number(count, language),
         detail_number=lambda value: _detail_number(value, language),
         asset=ASSETS.url,

@@ -15,6 +15,7 @@ from holdfast.web.booking_pages import booking_routes
 from holdfast.web.branding_pages import branding_routes
 from holdfast.web.event_list_pages import event_list_routes
 from holdfast.web.event_pages import event_routes
+from holdfast.web.hold_pages import hold_routes
 from holdfast.web.page_problems import NOT_FOUND, PageError
 from holdfast.web.page_request import PageRequest
 from holdfast.web.paid_page import paid_route
@@ -31,6 +32,7 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
     return [
         *event_list_routes(site),
         *event_routes(site),
+        *hold_routes(site),
         *booking_routes(site),
         *recovery_routes(site),
         *sign_in_routes(site),

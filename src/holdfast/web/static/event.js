@@ -1,153 +1,106 @@
-/** The event page: the live feed updates the map and the numbers, and the order form places a hold. */
+/** The event page: the live feed updates the map, the calendar and the numbers, and the order form places a hold. */
 
+import { SlotCalendar } from "./calendar.js";
 import { Countdown, formatMinutes } from "./clock.js";
-import { make } from "./dom.js";
-import { followMap, loadLayout } from "./event_map.js";
-import { GuestCheck } from "./guest_check.js";
+import { followMap, loadLayout, resetMap } from "./event_map.js";
+import { clearErrorsOnInput } from "./field_errors.js";
+import { HoldForm } from "./hold_form.js";
+import { reloadSoon, waitForOpening } from "./opening.js";
 import { Order } from "./order.js";
-import { number, page, reloadWhenRestored, say } from "./page.js";
-
-const NEARBY = 4;
-
-const problem = document.getElementById("problem");
-const check = page?.check ? new GuestCheck(page.check) : null;
-let map = null;
-let isSending = false;
+import { findOwn, ownSeats } from "./own_seats.js";
+import { page, reloadWhenRestored, say } from "./page.js";
+import { showPools } from "./pool_boxes.js";
+import { ProblemNotice } from "./problem.js";
+import { isOnSale, watchSale } from "./sale_states.js";
 
 reloadWhenRestored();
 if (page) {
+  startCountdown();
+}
+if (document.getElementById("order")) {
   await start();
+} else if (document.querySelector("[data-opens]")) {
+  waitForOpening();
 }
 
 async function start() {
+  const problem = new ProblemNotice(document.getElementById("problem"));
   const order = new Order(document.getElementById("order"));
-  document.querySelectorAll("form[data-hold]").forEach((form) => form.addEventListener("submit", hold));
-  problem.querySelector("[data-close]").addEventListener("click", () => (problem.hidden = true));
-  startCountdown();
+  const form = new HoldForm(order.form, (refusal) => showRefusal(problem, refusal));
+  clearErrorsOnInput(order.form);
   updateTariffs();
+  const update = followPools(order);
   const layout = await loadLayout();
-  map = await followMap(layout, showPools);
+  const map = await followMap(layout, update);
+  watchSale(() => {
+    resetMap(map, layout);
+    update();
+    if (!isOnSale()) {
+      reloadSoon();
+    }
+  });
   if (map) {
-    connectMapAndOrder(order, layout);
+    problem.map = map;
+    connectMapAndOrder(map, order, layout);
+    connectMapAndProblem(map, problem, form);
   }
+}
+
+/** Keep the boxes, the calendar and the order in step with what is left and with what is on sale. */
+function followPools(order) {
+  let known = new Map();
+  const element = document.getElementById("calendar");
+  const calendar = element ? new SlotCalendar(element, document.getElementById("slot")) : null;
+  const update = (left = known) => {
+    known = left;
+    showPools(left);
+    calendar?.update(left);
+    order.render();
+  };
+  calendar?.addEventListener("choose", () => update());
+  update();
+  return update;
 }
 
 /** Keep the map and the order in step. */
-function connectMapAndOrder(order, layout) {
+function connectMapAndOrder(map, order, layout) {
   const element = document.getElementById("map");
   order.setLayout(layout);
   order.addEventListener("remove", (event) => map.select(event.detail, false));
-  map.max = page.limit;
+  map.max = page.most;
   map.markMine(page.mine);
   element.addEventListener("seats:change", (event) => order.setSeats(event.detail.selected));
-  element.addEventListener("seats:refused", (event) => showRefusedSeat(event.detail));
-  element.addEventListener("seats:lost", (event) => showLostSeats(event.detail.labels));
+  order.restoreSeats((label) => map.select(label, true));
 }
 
-function showPools(left) {
-  document.querySelectorAll("[data-pool]").forEach((element) => {
-    const pool = left.get(element.dataset.pool);
-    const badge = element.querySelector("[data-left]");
-    badge.textContent = pool.remaining ? say("left", { n: number(pool.remaining) }) : say("soldOut");
-    badge.className = `badge ${pool.remaining ? "is-good" : "is-off"}`;
-    element.classList.toggle("pool--out", !pool.remaining);
-    element.querySelector("progress").value = pool.capacity - pool.remaining;
-    element.querySelectorAll("input").forEach((input) => limit(input, pool.remaining));
+function connectMapAndProblem(map, problem, form) {
+  const element = document.getElementById("map");
+  element.addEventListener("seats:refused", ({ detail: { label, reason } }) => {
+    if (reason === "limit") {
+      const { limit, most } = page;
+      problem.show({ text: limit === most ? say("limit", { limit }) : say("most", { most }) });
+    } else {
+      problem.show(ownSeats([label]) ?? { text: say("takenSeat", { seat: label }), seats: [label] });
+    }
   });
+  // While a hold request is running, the seats may be this buyer's own; its response decides.
+  element.addEventListener("seats:lost", ({ detail: { labels } }) => form.isSending || showLostSeats(map, problem, labels));
 }
 
-function limit(input, remaining) {
-  input.max = Math.min(remaining, 99);
-  input.disabled = remaining === 0 && Number(input.value) === 0;
-}
-
-function showRefusedSeat({ label, reason }) {
-  if (reason === "limit") {
-    showProblem(say("limit", { limit: page.limit }));
-  } else {
-    showProblem(say("takenSeat", { seat: label }), [label]);
+/** The seats may be this buyer's own: another tab may have taken them. */
+async function showLostSeats(map, problem, labels) {
+  const own = await findOwn(labels);
+  if (own) {
+    map.markMine(own.own);
   }
+  const seats = labels.filter((label) => !own?.own.includes(label));
+  const text = seats.length ? say("lost", { seats: seats.join(", ") }) : "";
+  problem.show({ ...own, text: [text, own?.text].filter(Boolean).join(" "), seats });
 }
 
-/** While a hold request is running, the seats may be this buyer's own; its response decides. */
-function showLostSeats(labels) {
-  if (isSending) {
-    return;
-  }
-  showProblem(say("lost", { seats: labels.join(", ") }), labels);
-}
-
-/** Show what went wrong, with free seats near the ones it is about. */
-function showProblem(text, labels = []) {
-  problem.hidden = false;
-  problem.querySelector("[data-problem]").textContent = text;
-  const offers = map ? nearby(labels) : [];
-  const heading = make("span", {}, offers.length ? say("nearby") : "");
-  problem.querySelector("[data-nearby]").replaceChildren(heading, ...offers.map(seatButton));
-  problem.scrollIntoView({ block: "nearest" });
-}
-
-/** Prefer as many seats side by side as the buyer wanted, then add single ones. */
-function nearby(labels) {
-  const counts = Array.from({ length: NEARBY }, (_, n) => labels.length + n);
-  const found = labels.flatMap((label) => counts.flatMap((count) => map.nearby(label, count)));
-  return [...new Set(found)].filter((label) => !map.selected.includes(label)).slice(0, NEARBY);
-}
-
-function seatButton(label) {
-  const button = make("button", { type: "button", class: "button button--quiet button--small" }, label);
-  button.addEventListener("click", () => {
-    map.select(label, true);
-    button.remove();
-  });
-  return button;
-}
-
-async function hold(event) {
-  event.preventDefault();
-  const form = event.target;
-  const button = form.querySelector(".button:not([type=button])");
-  form.querySelectorAll("[data-email]").forEach((field) => (field.value = document.getElementById("email").value));
-  if (isSending) {
-    return;
-  }
-  isSending = true;
-  button.setAttribute("aria-busy", "true");
-  try {
-    await send(form);
-  } catch {
-    showProblem(say("offline"));
-  } finally {
-    isSending = false;
-    button.removeAttribute("aria-busy");
-  }
-}
-
-async function send(form) {
-  let result = await post(form);
-  if (result.code === "check_expired") {
-    await check.renew();
-    result = await post(form);
-  }
-  if (result.booking) {
-    location.assign(result.booking);
-    // Stay busy until the browser leaves this page.
-    await new Promise(() => {});
-  } else {
-    showRefusal(result);
-  }
-}
-
-async function post(form) {
-  const body = new URLSearchParams(new FormData(form));
-  Object.entries((await check?.fields()) ?? {}).forEach(([name, value]) => body.set(name, value));
-  const response = await fetch(page.hold, { method: "POST", body, headers: { accept: "application/json" } });
-  return response.json();
-}
-
-function showRefusal({ text, conflicts = [] }) {
-  conflicts.forEach((label) => map?.select(label, false));
-  showProblem(text ?? say("failed"), conflicts);
+function showRefusal(problem, { conflicts = [], url, ...refusal }) {
+  conflicts.forEach((label) => problem.map?.select(label, false));
+  problem.show({ ...refusal, url, seats: url ? [] : conflicts });
 }
 
 function startCountdown() {

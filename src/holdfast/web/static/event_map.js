@@ -2,9 +2,12 @@
 
 import { Live } from "./live.js";
 import { number, page, say } from "./page.js";
+import { saleState } from "./sale_states.js";
 
 const status = document.getElementById("live");
 const left = new Map();
+let states = {};
+let closed = {};
 
 /** The places and pools of all seats, or null for an event without seats. */
 export async function loadLayout() {
@@ -18,19 +21,35 @@ export async function loadLayout() {
 /** Draw the map, if there is a layout, and follow the live feed. `onPools` runs whenever the numbers change. */
 export async function followMap(layout, onPools = () => {}) {
   const map = layout && (await drawMap(layout));
-  const update = (updateSeats, changed) => {
-    updateSeats();
+  const update = (changed) => {
     changed.forEach(([code, pool]) => left.set(code, pool));
     onPools(left);
     showLive();
   };
   new Live(page.live, {
-    snapshot: (message) => update(() => map?.reset(message.seats), message.pools.map((pool) => [pool.code, pool])),
-    change: (message) => update(() => map?.apply(message.seats), Object.entries(message.pools)),
+    snapshot: (message) => {
+      states = message.seats;
+      resetMap(map, layout);
+      update(message.pools.map((pool) => [pool.code, pool]));
+    },
+    change: (message) => {
+      Object.assign(states, message.seats);
+      map?.apply(Object.fromEntries(Object.entries(message.seats).filter(([label]) => !(label in closed))));
+      update(Object.entries(message.pools));
+    },
     connected: showLive,
     lost: showLost,
   });
   return map;
+}
+
+/** Show all seats as they are. Those of pools that are not on sale at the moment are not for sale. */
+export function resetMap(map, layout) {
+  if (map) {
+    const seats = layout.seats.filter(([, pool]) => saleState(page.pools[pool]) !== "open");
+    closed = Object.fromEntries(seats.map(([label]) => [label, "blocked"]));
+    map.reset({ ...states, ...closed });
+  }
 }
 
 async function drawMap(layout) {

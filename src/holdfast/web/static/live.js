@@ -1,5 +1,7 @@
 /** Follows the live feed of an event: a snapshot, then every change in order. Resumes after a lost connection. */
 
+import { setServerTime } from "./server_clock.js";
+
 const SILENCE_MS = 45_000;
 const RETRY_MS = 300;
 const RETRY_MAX_MS = 5_000;
@@ -33,6 +35,9 @@ export class Live {
 
   receive(message) {
     this.restartSilenceTimer();
+    if (message.server_time) {
+      setServerTime(message.server_time);
+    }
     if (message.type === "snapshot") {
       this.version = message.version;
       this.on.snapshot(message);

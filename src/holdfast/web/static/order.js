@@ -2,6 +2,9 @@
 
 import { make } from "./dom.js";
 import { icon, money, page, say } from "./page.js";
+import { UnitQuestions } from "./unit_questions.js";
+
+const CHOICES = '[name^="quantity."], [name="choice"]';
 
 export class Order extends EventTarget {
   constructor(form) {
@@ -11,7 +14,12 @@ export class Order extends EventTarget {
     this.tariffs = new Map();
     this.poolOf = new Map();
     this.seats = [];
-    document.querySelectorAll("[data-pool]").forEach((pool) => this.listen(pool));
+    // What the buyer sent before. The map may still be loading.
+    this.sentSeats = JSON.parse(form.elements.seats.value || "[]");
+    this.questions = new UnitQuestions(form);
+    // The box of a slot comes and goes, so the document listens for all boxes.
+    document.addEventListener("click", (event) => this.step(event.target.closest("[data-step]")));
+    document.addEventListener("input", (event) => event.target.matches(CHOICES) && this.render());
     this.render();
   }
 
@@ -20,15 +28,17 @@ export class Order extends EventTarget {
     layout.seats.forEach(([label, pool]) => this.poolOf.set(label, page.pools[pool]));
   }
 
+  /** Choose the seats again that the page was sent with. */
+  restoreSeats(select) {
+    this.sentSeats.forEach(({ seat, tariff }) => {
+      this.tariffs.set(seat, tariff);
+      select(seat);
+    });
+  }
+
   setSeats(labels) {
     this.seats = labels;
     this.render();
-  }
-
-  listen(pool) {
-    const inputs = [...pool.querySelectorAll("input")];
-    pool.addEventListener("click", (event) => this.step(event.target.closest("[data-step]")));
-    inputs.forEach((input) => input.addEventListener("input", () => this.render()));
   }
 
   step(button) {
@@ -37,8 +47,14 @@ export class Order extends EventTarget {
       return;
     }
     const wanted = Number(input.value) + Number(button.dataset.step);
-    input.value = Math.max(0, Math.min(wanted, Number(input.max)));
+    const most = Math.min(Number(input.max), Number(input.value) + this.room);
+    input.value = Math.max(0, Math.min(wanted, most));
     this.render();
+  }
+
+  /** How many more units the booking can have. */
+  get room() {
+    return page.most === null ? Infinity : Math.max(0, page.most - this.units);
   }
 
   tariffOf(label) {
@@ -46,18 +62,15 @@ export class Order extends EventTarget {
     return tariffs.find((tariff) => tariff.code === this.tariffs.get(label)) ?? tariffs[0];
   }
 
+  /** The tariffs that the buyer wants of pools, in the order in which the server reads them. */
   quantities() {
-    return page.pools.flatMap((pool, n) =>
-      pool.tariffs.map((tariff, m) => {
-        const input = document.getElementsByName(`quantity.${n}.${m}`)[0];
-        return { price: tariff.price, quantity: Number(input?.value ?? 0) };
-      }),
-    );
+    const inputs = [...document.querySelectorAll(CHOICES)].filter((input) => !input.disabled);
+    return inputs.map(readInput).filter(({ quantity }) => quantity > 0).sort((one, other) => one.n - other.n || one.m - other.m);
   }
 
   get subtotal() {
     const seats = this.seats.map((label) => this.tariffOf(label).price);
-    const pools = this.quantities().map((chosen) => chosen.price * chosen.quantity);
+    const pools = this.quantities().map((chosen) => chosen.tariff.price * chosen.quantity);
     return [...seats, ...pools].reduce((sum, price) => sum + price, 0);
   }
 
@@ -66,21 +79,39 @@ export class Order extends EventTarget {
   }
 
   render() {
-    const tax = Math.floor((this.subtotal * page.taxBps + 5000) / 10000);
-    this.field("picks").replaceChildren(...this.seats.map((label) => this.row(label)));
-    this.field("empty").hidden = this.units > 0;
-    this.field("sums").hidden = this.units === 0;
-    this.field("subtotal").textContent = money(this.subtotal);
-    if (this.field("tax")) {
+    const { units, subtotal } = this;
+    const tax = Math.floor((subtotal * page.taxBps + 5000) / 10000);
+    const rows = [...this.seats.map((label) => this.row(label)), ...this.quantities().map(quantityRow)];
+    this.field("picks").replaceChildren(...rows);
+    this.field("empty").hidden = units > 0;
+    if (page.taxBps) {
+      this.field("sums").hidden = units === 0;
+      this.field("subtotal").textContent = money(subtotal);
       this.field("tax").textContent = money(tax);
     }
-    this.field("total").textContent = money(this.subtotal + tax);
-    this.field("submit").disabled = this.units === 0;
+    this.field("total").textContent = money(subtotal + tax);
+    this.field("submit").disabled = units < page.least;
     const chosen = this.seats.map((seat) => ({ seat, tariff: this.tariffOf(seat).code }));
     this.form.elements.seats.value = JSON.stringify(chosen);
+    this.questions.show(this.unitList());
+    this.showBoxes();
+  }
+
+  /** Every unit, with a key that stays the same while the buyer chooses others. */
+  unitList() {
+    const seats = this.seats.map((label) => ({ key: label, name: label }));
+    const others = this.quantities().flatMap(({ n, m, tariff, quantity }) =>
+      Array.from({ length: quantity }, (_, at) => ({ key: `${n}.${m}.${at}`, name: tariff.name })),
+    );
+    return [...seats, ...others];
+  }
+
+  showBoxes() {
+    const { room } = this;
     document.querySelectorAll("[data-pool]").forEach((pool) => {
-      const isChosen = [...pool.querySelectorAll("input")].some((input) => Number(input.value) > 0);
-      pool.classList.toggle("pool--chosen", isChosen);
+      const inputs = [...pool.querySelectorAll(CHOICES)];
+      pool.classList.toggle("pool--chosen", inputs.some((input) => readInput(input).quantity > 0));
+      pool.querySelectorAll("[data-step]").forEach((button) => showStep(button, room));
     });
   }
 
@@ -121,4 +152,28 @@ export class Order extends EventTarget {
   price(label) {
     return make("span", { class: "price" }, money(this.tariffOf(label).price));
   }
+}
+
+/** Inputs are named `quantity.<pool>.<tariff>`; a choice of one has that position as its value. */
+function readInput(input) {
+  const isChoice = input.name === "choice";
+  const [n, m] = (isChoice ? input.value : input.name.slice("quantity.".length)).split(".").map(Number);
+  const one = input.checked || input.type === "hidden" ? 1 : 0;
+  return { n, m, pool: page.pools[n], tariff: page.pools[n].tariffs[m], quantity: isChoice ? one : Number(input.value) };
+}
+
+function quantityRow({ pool, tariff, quantity }) {
+  const where = pool.time ?? pool.name;
+  // A pool with one tariff needs no name for it, unless the organiser gave it one.
+  const isPlain = pool.tariffs.length === 1 && tariff.name === tariff.code;
+  const name = isPlain ? [where] : [tariff.name, make("br"), make("span", { class: "fine" }, where)];
+  const price = make("span", { class: "price" }, tariff.price ? money(tariff.price * quantity) : say("free"));
+  return make("li", { class: "pick pick--units" }, make("span", {}, `${quantity} × `, ...name), price);
+}
+
+function showStep(button, room) {
+  const input = button.parentElement.querySelector("input");
+  const isMore = button.dataset.step === "1";
+  const isAtMost = Number(input.value) >= Number(input.max) || room === 0;
+  button.disabled = input.disabled || (isMore ? isAtMost : Number(input.value) <= 0);
 }
