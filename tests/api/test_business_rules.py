@@ -209,6 +209,12 @@ def test_sales_open_and_close(admin: httpx.Client) -> None:
     hold(admin, running)
 
 
+def test_an_event_with_slots_is_on_sale_until_the_last_one_begins(admin: httpx.Client) -> None:
+    slots = [places(code=f"s{hour}", starts_at=f"2030-05-01T{hour}:00:00Z") for hour in (10, 16)]
+    event = publish_event(admin, example_event(pools=slots, starts_at="2030-05-01T10:00:00Z"))
+    assert expect_ok(admin.get(f"/v1/events/{event}"))["sales_close_at"] == "2030-05-01T16:00:00Z"
+
+
 def test_sales_open_by_themselves(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(pools=[places()], sales_open_at=in_seconds(1.5)))
     expect_error(post_hold(admin, event, items=[{"pool": "places"}]), 409, "not_on_sale_yet")

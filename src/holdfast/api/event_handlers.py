@@ -39,6 +39,7 @@ from holdfast.core.policy import Policy
 from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
+from holdfast.core.sales_window import Schedule, pool_window
 from holdfast.core.shift import Shift
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor
@@ -382,6 +383,15 @@ def _pool_view(row: PoolRow, tariffs: list[TariffView]) -> PoolView:
     )
 
 
+def _last_close(row: EventRow, pools: list[PoolView]) -> datetime:
+    """When the last pool closes by default. A slot closes when it begins, the others when the event does."""
+    event = Schedule(row.starts_at)
+    windows = [
+        pool_window(event, Schedule(starts_at=pool.starts_at, sales_close_at=pool.sales_close_at)) for pool in pools
+    ]
+    return max(window.closes_at for window in windows)
+
+
 def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
     return EventView(
         id=ids.format_event_id(row.id),
@@ -396,7 +406,7 @@ def event_view(row: EventRow, pools: list[PoolView]) -> EventView:
         policy=row.policy,
         details=row.details,
         sales_open_at=row.sales_open_at,
-        sales_close_at=row.sales_close_at or row.starts_at,
+        sales_close_at=row.sales_close_at or _last_close(row, pools),
         contact=row.contact,
         questions=row.questions,
         payment_instructions=row.payment_instructions,

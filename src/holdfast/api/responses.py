@@ -63,8 +63,8 @@ class PoolView(View, frozen=True):
 
 
 class EventView(View, frozen=True):
-    """`sales_close_at` is the start, unless the organiser set another time. A pool that starts at its own time closes
-    then, at the latest."""
+    """Without a `sales_close_at` of its own, an event has that of the pool that closes last. A slot closes when it
+    begins, at the latest; other pools close at the start of the event."""
 
     id: str
     title: str
