@@ -1,4 +1,4 @@
-"""Each of the five businesses that Holdfast is for, from the first draft to the last guest, as its people would tell it."""
+"""Each of the five businesses that Holdfast is for, from the first draft to the last guest, as its people tell it."""
 
 import csv
 import secrets

@@ -1033,5 +1033,7 @@ def test_a_payment_starts_only_at_a_provider_that_the_event_offers() -> None:
     state = make_event_state(layout, [booking_with(Status.HELD)])
     assert expect_refusal(state, pay_command("one")) is Refusal.UNKNOWN_PROVIDER
     assert expect_accepted(state, pay_command("two", provider="stripe")).payment is not None
+    only_receipts = make_event_state(example_layout(providers=frozenset()), [booking_with(Status.HELD)])
+    assert expect_refusal(only_receipts, pay_command("one")) is Refusal.UNKNOWN_PROVIDER
     free = make_event_state(layout, [make_free(booking_with(Status.HELD))])
     assert expect_accepted(free, pay_command("three")).booking.status is Status.CONFIRMED

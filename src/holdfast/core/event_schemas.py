@@ -101,7 +101,8 @@ PaymentInstructions = Annotated[
 ]
 
 Providers = Annotated[
-    list[Code], Meta(min_length=1, max_length=10, description="The payment providers that buyers can choose from.")
+    list[Code],
+    Meta(max_length=10, description="The payment providers that buyers can choose from. None: only receipts."),
 ]
 
 

@@ -45,11 +45,11 @@ def start_payment(state: EventState, command: StartPayment) -> Accepted:
         raise RefusedError(target)
     if command.provider == RECEIPT and booking.total > 0 and state.layout.policy.review != "manual":
         raise RefusedError(Refusal.REVIEW_NOT_OFFERED)
-    offered = state.layout.providers or {command.provider}
-    if command.provider not in (RECEIPT, *offered) and booking.total > 0:
-        raise RefusedError(
-            Refusal.UNKNOWN_PROVIDER, f"The event offers these payment providers: {', '.join(sorted(offered))}."
-        )
+    offered = state.layout.providers
+    is_offered = offered is None or command.provider in (RECEIPT, *offered)
+    if booking.total > 0 and not is_offered:
+        names = ", ".join(sorted(offered or ())) or "none"
+        raise RefusedError(Refusal.UNKNOWN_PROVIDER, f"The event offers these payment providers: {names}.")
     _check_payment_count(booking)
     if not booking.payments:
         booking = extend_for_payment(state, booking, command.actor)

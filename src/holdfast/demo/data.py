@@ -107,6 +107,7 @@ def _new_events(now: datetime) -> list[EventNew]:
                 )
             ],
             contact=ContactChange(name="required", phone="required"),
+            providers=[],
             payment_instructions="Send the service fee by bank transfer to ES91 2100 0418 4502 0005 1332.\n"
             "Then upload a photo of the receipt here.",
             shift=Shift(
