@@ -124,7 +124,7 @@ def make_event_state(layout: Layout | None = None, bookings: Iterable[Booking] =
     bookings = list(bookings)
     counters = {pool.number: PoolCounter(_capacity(layout, pool), 0, 0) for pool in layout.pools}
     taken: set[int] = set()
-    owners: dict[int, SeatOwner] = {}
+    owners: dict[int, SeatOwner | Booking] = {}
     for booking in bookings:
         for line in booking.lines:
             counters[line.pool].held += line.quantity if booking.status in COUNTED_AS_HELD else 0

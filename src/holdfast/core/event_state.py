@@ -56,7 +56,9 @@ class CounterShift(Struct):
 
 
 class SeatOwner(Struct, frozen=True, gc=False):
-    booking: bytes
+    """What a batch knows about the booking of a taken seat if it has not loaded it."""
+
+    id: bytes
     user: str
 
 
@@ -79,7 +81,7 @@ class EventState:
         users: Mapping[str, UserRecord],
         clients: ClientRecords | None = None,
         checked_in: Set[bytes] = frozenset(),
-        owners: dict[int, SeatOwner] | None = None,
+        owners: dict[int, SeatOwner | Booking] | None = None,
     ) -> None:
         self.layout = layout
         self.now = now
@@ -167,7 +169,7 @@ class EventState:
         )
         for line in after.lines:
             if line.seat is not None:
-                self.owners[line.seat] = SeatOwner(after.id, after.user)
+                self.owners[line.seat] = after
         return self._record(booking, after, TRANSFERRED, command.actor, NO_CHANGE)
 
     def record_payment(
@@ -237,7 +239,7 @@ class EventState:
                     self._release_seat(line.seat)
                 elif old is Claim.NONE:
                     self._take_seat(line.seat)
-                    self.owners[line.seat] = SeatOwner(after.id, after.user)
+                    self.owners[line.seat] = after
                 seats[self.layout.seats[line.seat].label] = state
         for pool in dict.fromkeys(line.pool for line in after.lines):
             pools[self.layout.pools[pool].code] = self._pool_state(pool)

@@ -50,7 +50,8 @@ def place_hold(state: EventState, command: PlaceHold) -> Accepted:
     same = find_same_booking(state, command, lines)
     if same is not None:
         return Accepted(same, layout, state.now, replayed=True, is_reentrant=True)
-    check_form(state, command, lines)
+    if layout.has_form or command.answers is not None:
+        check_form(state, command, lines)
     if layout.policy.limits_users:
         _check_own_limits(state, command.user, lines)
     if is_limited(layout.policy, command.client):
@@ -199,7 +200,7 @@ def _check_availability(state: EventState, user: str, lines: tuple[Line, ...]) -
 def _seats_taken(state: EventState, user: str, taken: list[int]) -> RefusedError:
     labels = {seat: state.layout.seats[seat].label for seat in taken}
     detail = f"Taken: {', '.join(labels.values())}."
-    own = {seat: owner.booking for seat in taken if (owner := state.owners.get(seat)) and owner.user == user}
+    own = {seat: owner.id for seat in taken if (owner := state.owners.get(seat)) and owner.user == user}
     if own:
         detail += f" This user already has {', '.join(labels[seat] for seat in own)}."
     booking = (state.layout.event, next(iter(own.values()))) if own else None

@@ -158,6 +158,12 @@ class Layout:
         return self.contact.required
 
     @cached_property
+    def has_form(self) -> bool:
+        """Whether the event asks its buyers for anything, or limits the units of a booking."""
+        limits = (self.policy.min_units, self.policy.max_units)
+        return bool(self.required_contact or self.questions or self.has_companions) or limits != (None, None)
+
+    @cached_property
     def has_companions(self) -> bool:
         return any(tariff.needs_companion for pool in self.pools for tariff in pool.tariffs)
 

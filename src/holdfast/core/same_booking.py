@@ -18,7 +18,7 @@ def find_same_booking(state: EventState, command: PlaceHold, lines: tuple[Line, 
     owner = state.owners.get(lines[0].seat) if lines[0].seat is not None else None
     if owner is None or owner.user != command.user:
         return None
-    booking = state.bookings.get(owner.booking)
+    booking = state.bookings.get(owner.id)
     return booking if booking is not None and _claims(booking.lines) == _claims(lines) else None
 
 

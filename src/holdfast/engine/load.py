@@ -196,6 +196,8 @@ async def _load_own_bookings(
     connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], loaded: _Loaded
 ) -> _OwnBookings | None:
     """What users already have who ask for more. A separate statement, because most buyers have nothing yet."""
+    if not loaded.taken and not any(bookings for _, _, bookings, _, _ in loaded.users):
+        return None
     holds = [command for command in commands if isinstance(command, PlaceHold)]
     asking = _users_who_ask_again(layouts, holds, loaded)
     named = _seats_asked_again(layouts, holds, loaded)
@@ -257,7 +259,7 @@ def _build_batch(
     users: dict[bytes, dict[str, UserRecord]] = defaultdict(dict)
     for event, user, count, units, unpaid in loaded.users:
         users[event][user] = UserRecord(count, units, unpaid)
-    owners: dict[bytes, dict[int, SeatOwner]] = defaultdict(dict)
+    owners: dict[bytes, dict[int, SeatOwner | Booking]] = defaultdict(dict)
     if own is not None:
         for event, user, booking_id in own.users:
             users[event][user].booking = booking_id
@@ -329,11 +331,11 @@ def _seats_asked_again(
     """The taken seats that a command names, each with the user who asks: it may be theirs. Users without live bookings
     have none."""
     taken = dict(loaded.taken)
-    counts = {(event, user): bookings for event, user, bookings, _, _ in loaded.users}
+    having_none = {(event, user) for event, user, bookings, _, _ in loaded.users if not bookings}
     return {
         (command.event, seat.number, command.user)
         for command in (holds if taken else ())
-        if command.event in taken and counts.get((command.event, command.user), 1)
+        if command.event in taken and (command.event, command.user) not in having_none
         for item in command.items
         if isinstance(item, SeatItem)
         and (seat := layouts[command.event].seat_by_label.get(item.label))
