@@ -369,6 +369,25 @@ def test_a_phone_number_has_its_country_code(admin: httpx.Client, phone: str) ->
     assert "country code" in expect_error(answer, 422, "invalid_request")["detail"]
 
 
+@pytest.mark.parametrize("text", ["a\r\nBcc: x", "\x1b[31m", "a\u202eb", "a\u2028b"])
+def test_a_name_and_an_answer_are_plain_text(admin: httpx.Client, text: str) -> None:
+    question = {"code": "note", "label": "Note"}
+    event = publish_event(admin, example_event(pools=[places()], questions=[question]))
+    expect_error(post_hold(admin, event, items=[{"pool": "places"}], contact={"name": text}), 422, "invalid_request")
+    if "\n" not in text:
+        answers = {"note": text}
+        expect_error(post_hold(admin, event, items=[{"pool": "places"}], answers=answers), 422, "invalid_request")
+
+
+def test_invisible_characters_are_no_answer(admin: httpx.Client) -> None:
+    question = {"code": "note", "label": "Note", "required": True}
+    event = publish_event(admin, example_event(pools=[places()], contact={"name": "required"}, questions=[question]))
+    nobody: Body = {"contact": {"name": "\u200b"}}
+    expect_error(post_hold(admin, event, items=[{"pool": "places"}], **nobody), 422, "contact_required")
+    nothing: Body = {"contact": {"name": "Ada"}, "answers": {"note": "\ufeff "}}
+    expect_error(post_hold(admin, event, items=[{"pool": "places"}], **nothing), 422, "answer_required")
+
+
 def test_an_email_has_two_spellings_but_one_value(admin: httpx.Client) -> None:
     event = publish_event(admin, example_event(pools=[places(50)]))
     old = hold(admin, event, email="ada@example.org")
@@ -467,10 +486,10 @@ def test_what_the_form_needs_comes_in_the_documented_order(admin: httpx.Client) 
             pools=[{"code": "tour", "capacity": 1, "tariffs": TOUR_TARIFFS}],
             contact={"name": "required"},
             questions=[{"code": "note", "label": "Note", "required": True}],
-            policy={"min_units": 2, "max_units_per_user": 1},
+            policy={"min_units": 2, "max_units_per_user": 2},
         ),
     )
-    child, adult = {"pool": "tour", "tariff": "child"}, {"pool": "tour", "tariff": "adult", "quantity": 2}
+    child, adult = {"pool": "tour", "tariff": "child"}, {"pool": "tour", "tariff": "adult", "quantity": 3}
     contact: Body = {"contact": {"name": "Ada"}}
     answers: Body = {"answers": {"note": "x"}}
     expect_error(post_hold(admin, event, items=[child]), 422, "contact_required")
@@ -526,6 +545,8 @@ def test_a_shift_has_typed_fields_and_its_fee_is_the_price(admin: httpx.Client) 
     expect_error(admin.post("/v1/events", json=two_prices), 422, "invalid_request")
     expect_error(admin.patch(f"/v1/events/{event}", json={"shift": {"service_fee": 2}}), 422, "invalid_request")
     expect_error(admin.patch(f"/v1/events/{event}", json={"shift": {"pay": 2}}), 422, "invalid_request")
+    added = expect_ok(admin.patch(f"/v1/events/{event}", json={"pools": [{"code": "late", "capacity": 1}]}))
+    assert added["pools"][1]["tariffs"][0]["price"] == 1500
     assert expect_ok(admin.patch(f"/v1/events/{event}", json={"shift": None}))["shift"] is None
 
 
@@ -534,7 +555,7 @@ def test_an_order_number_is_unique_in_its_org(server: Server, admin: httpx.Clien
         return example_event(pools=[places()], shift={"order_number": number})
 
     first = expect_ok(admin.post("/v1/events", json=numbered(77)), 201)
-    for number in (77, "77"):
+    for number in (77, "77", "77 "):
         expect_error(admin.post("/v1/events", json=numbered(number)), 409, "order_number_used")
     other = expect_ok(admin.post("/v1/events", json=numbered("77-B")), 201)
     change = {"shift": {"order_number": 77}}

@@ -185,6 +185,8 @@ def test_simultaneous_requests_make_one_job(server: Server, admin: httpx.Client,
         {"template": {**example_event(), "series": "se_1"}},
         {"template": {**example_event(), "ends_at": "2027-03-05T18:00:00Z"}},
         {"template": {**example_event(), "timezone": "Moon/Base"}},
+        {"template": {**example_event(), "policy": {"confirm_at_once": True}}},
+        {"rule": "FREQ=MONTHLY;BYDAY=60MO;COUNT=2"},
         {"template": {**example_event(), "details": {"text": "x" * 17_000}}},
         {"template": {**example_event(), "details": {"text": "x" * 200_000}}},
     ],
@@ -195,6 +197,12 @@ def test_a_request_that_cannot_work_is_refused_and_leaves_no_job(
     series = new_series(admin)
     expect_error(post_series_events(admin, series, **body), 422, "invalid_request")
     assert not query(server.database_url, "SELECT FROM series_job WHERE series_id = $1", bytes.fromhex(series[3:]))
+
+
+def test_a_template_names_only_providers_that_are_set_up(admin: httpx.Client) -> None:
+    template = {**example_event(), "providers": ["sandbax"]}
+    answer = post_series_events(admin, new_series(admin), template=template, rule="FREQ=DAILY;COUNT=2")
+    expect_error(answer, 422, "unknown_provider")
 
 
 def test_an_org_can_have_only_so_many_unfinished_jobs(admin: httpx.Client) -> None:

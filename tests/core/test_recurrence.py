@@ -49,6 +49,16 @@ def test_a_rule_skips_an_hour_that_the_clocks_skip_and_does_not_count_it() -> No
     ]
 
 
+def test_a_rule_with_an_end_may_begin_in_an_hour_that_the_clocks_skip() -> None:
+    first = datetime(2027, 3, 27, 12, 0, tzinfo=ZONE)
+    assert local_starts("FREQ=DAILY;BYHOUR=2;BYMINUTE=30;UNTIL=20270330", first) == ["Mon 2027-03-29 02:30"]
+
+
+def test_the_template_says_which_of_two_equal_hours_is_meant() -> None:
+    second = datetime(2027, 10, 31, 2, 30, tzinfo=ZONE, fold=1)
+    assert expand_rule("FREQ=DAILY;COUNT=1", second, MADRID) == [second.astimezone(UTC)]
+
+
 def test_an_hour_that_the_clocks_repeat_counts_once() -> None:
     first = datetime(2027, 10, 30, 2, 30, tzinfo=ZONE)
     starts = expand_rule("FREQ=DAILY;COUNT=3", first, MADRID)
@@ -97,7 +107,16 @@ def test_a_day_can_have_several_starts() -> None:
         ("FREQ=YEARLY;COUNT=30", "must end within 10 years"),
         ("FREQ=YEARLY;UNTIL=20600101", "must end within 10 years"),
         ("FREQ=DAILY;INTERVAL=9999;COUNT=2", "must end within 10 years"),
-        ("FREQ=WEEKLY;BYDAY=0MO;COUNT=2", "is not a recurrence rule of RFC 5545"),
+        *[
+            (f"{rule};COUNT=2", "has a BYDAY with a number that RFC 5545 does not allow with this FREQ")
+            for rule in (
+                "FREQ=WEEKLY;BYDAY=0MO",
+                "FREQ=DAILY;BYDAY=1MO",
+                "FREQ=MONTHLY;BYDAY=6MO",
+                "FREQ=MONTHLY;BYDAY=-60MO",
+                "FREQ=YEARLY;BYDAY=99MO",
+            )
+        ],
     ],
 )
 def test_a_rule_that_cannot_work_is_refused_with_the_reason(rule: str, message: str) -> None:

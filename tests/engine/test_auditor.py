@@ -7,7 +7,7 @@ import pytest
 from msgspec import Struct, json
 
 from holdfast import sql
-from holdfast.core.commands import Accepted
+from holdfast.core.commands import Accepted, TransferBooking
 from holdfast.core.event_schemas import EventChange, PolicyChange
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine import auditor
@@ -289,6 +289,39 @@ async def test_a_booking_can_be_revived_after_a_user_may_have_several_again(data
         assert isinstance(outcome, Accepted)
         assert outcome.booking.status == "confirmed"
         assert (await audit_event(db.Database(connection), event.id))[0] == []
+
+
+@async_test
+async def test_one_batch_can_hand_a_booking_on_to_a_user_who_gives_theirs_up(database: str) -> None:
+    """PostgreSQL checks the index row by row, in any order."""
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(9), policy=ONE_PER_USER)
+        mine, theirs = [new_hold_command(event, user=user) for user in ("ann", "bob")]
+        await run_commands(connection, [mine, theirs])
+        await run_commands(connection, [new_action_command(event, mine.booking, Verb.CONFIRM)])
+        to_cid, to_bob = [
+            TransferBooking(
+                event=event.id, org=event.org, booking=mine.booking, generation=generation, user=user, actor=ACTOR
+            )
+            for generation, user in enumerate(("cid", "bob"))
+        ]
+        cancel = new_action_command(event, theirs.booking, Verb.CANCEL)
+        outcomes = await run_commands(connection, [to_cid, cancel, to_bob])
+        assert all(isinstance(outcome, Accepted) for outcome in outcomes), outcomes
+        assert await connection.fetchval("SELECT count(*) FROM booking WHERE one_per_user AND user_id = 'bob'") == 2
+        assert (await audit_event(db.Database(connection), event.id))[0] == []
+
+
+@async_test
+async def test_a_user_with_two_bookings_gets_both_again_in_one_batch(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection)
+        seats = ("A-1", "B-1")
+        first = await run_commands(connection, [new_hold_command(event, seat, user="ann") for seat in seats])
+        again = await run_commands(connection, [new_hold_command(event, seat, user="ann") for seat in seats])
+        assert [outcome.booking.id for outcome in again if isinstance(outcome, Accepted)] == [
+            outcome.booking.id for outcome in first if isinstance(outcome, Accepted)
+        ]
 
 
 # A kept payment with the id of its booking.

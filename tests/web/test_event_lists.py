@@ -114,6 +114,20 @@ def test_cards_say_what_is_left_and_when_sales_open(admin: httpx.Client, buyer: 
     assert text.count("On sale from") == 1
 
 
+def test_a_card_agrees_with_its_event_about_pools_that_open_at_other_times(
+    admin: httpx.Client, buyer: httpx.Client, org: Org
+) -> None:
+    tariffs = [{"code": "full", "price": 100}]
+    later = {"code": "later", "capacity": 5, "tariffs": tariffs, "sales_open_at": at(1)}
+    for first, badge in (
+        ({"code": "now", "capacity": 7, "tariffs": tariffs}, "12 left"),
+        ({"code": "over", "capacity": 7, "tariffs": tariffs, "sales_close_at": soon(-5)}, "On sale"),
+    ):
+        event = publish(admin, "Two phases", at(3), pools=[first, later])
+        assert badge in get_page(buyer, f"/o/{org.slug}").text
+        expect_ok(admin.post(f"/v1/events/{event}/cancel"))
+
+
 def test_a_series_is_one_card_with_its_next_dates(admin: httpx.Client, buyer: httpx.Client, org: Org) -> None:
     film = new_series(admin, "Casablanca")
     shows = [publish(admin, "Film", at(days), series=film) for days in range(2, 8)]

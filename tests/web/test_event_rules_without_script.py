@@ -157,6 +157,21 @@ def test_every_tariff_of_an_event_fits_into_its_form(server: Server, admin: http
     redirect_target(submit_form(buyer, form, quantity__999__0="1"))
 
 
+def test_a_form_cannot_ask_for_more_units_than_a_booking_can_have(
+    server: Server, admin: httpx.Client, buyer: httpx.Client
+) -> None:
+    """Otherwise a small form would make the server look at a million answers."""
+    tariffs = [{"code": f"t{n}", "price": 100} for n in range(20)]
+    questions = [{"code": "name", "label": "Name", "per": "unit"}]
+    event = publish_event(
+        admin, example_event(pools=[{"code": "p", "capacity": 10_000, "tariffs": tariffs}], questions=questions)
+    )
+    many = {f"quantity__0__{n}": "9999" for n in range(20)}
+    answer = submit_form(buyer, order(buyer, event), **many, asked=str(20 * 9999))
+    assert parse_page(answer, 422)
+    assert bookings_of(admin, event) == []
+
+
 def test_two_slots_are_shown_with_their_times(server: Server, admin: httpx.Client, buyer: httpx.Client) -> None:
     page = get_page(buyer, f"/e/{publish_event(admin, slot_event(count=2))}")
     assert "Monday, March 1, 2027, 11:30 PM" in page.text.replace("\u202f", " ")

@@ -12,8 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import convert
 from structlog.testing import capture_logs
 
+from holdfast.core.event_schemas import EventNew
 from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal
 from holdfast.core.states import EventStatus
@@ -21,7 +23,7 @@ from holdfast.engine import event_editor
 from holdfast.runtime import db, ids
 from holdfast.worker import series_jobs
 from holdfast.worker.series_jobs import ATTEMPTS_MAX, ERRORS_MAX, SeriesJobs
-from tests.support.engine_harness import ACTOR, async_test
+from tests.support.engine_harness import ACTOR, async_test, new_org
 from tests.support.harness import Org, Server, example_event, query, wait_until
 from tests.support.http_assertions import expect_ok
 from tests.support.resources import post_series_events
@@ -52,6 +54,17 @@ def new_job(admin: httpx.Client, days: int = DAYS, **body: Any) -> dict[str, Any
     template = example_event(pools=POOLS, timezone="Europe/Madrid", shift={"order_number": f"W{secrets.token_hex(4)}"})
     request = {"template": template, "rule": f"FREQ=DAILY;COUNT={days}", **body}
     return expect_ok(post_series_events(admin, new_series(admin), **request), 202)
+
+
+@async_test
+async def test_an_event_that_exists_already_needs_no_room_in_the_quota(database: str) -> None:
+    """A worker that dies after it made the last event of a quota makes it again, and goes on."""
+    connection = await db.connect(database)
+    org, new, event = await new_org(connection), convert(example_event(pools=POOLS), EventNew), ids.new_id()
+    for _ in range(2):
+        made = await event_editor.create_event(db.Database(connection), org, new, ACTOR, Quotas(events=1), event)
+        assert made == event
+    await connection.close()
 
 
 def get_job(admin: httpx.Client, job: dict[str, Any]) -> dict[str, Any]:

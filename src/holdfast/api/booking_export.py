@@ -129,7 +129,11 @@ def write_csv(rows: Iterable[Iterable[Cell]]) -> bytes:
 
 def _disarm(cell: Cell) -> Cell:
     """An apostrophe makes a spreadsheet take the cell for text."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+    if not isinstance(cell, str):
+        return cell
+    # Some programs skip spaces and invisible characters, or read full-width signs like plain ones.
+    seen = unicodedata.normalize("NFKC", "".join(c for c in cell[:100] if c.isprintable())).lstrip()
+    return f"'{cell}" if cell.startswith(FORMULA_STARTS) or seen.startswith(FORMULA_STARTS) else cell
 
 
 def _item_text(item: BookedItem) -> str:

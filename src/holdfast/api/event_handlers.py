@@ -129,7 +129,7 @@ class OwnerRow(Struct, frozen=True):
 
 
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
-    _check_providers(call, body.providers)
+    check_providers(call, body.providers)
     event = await event_editor.create_event(
         call.services.database, call.caller.org, body, call.caller.actor, _quotas(call)
     )
@@ -137,7 +137,7 @@ async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
     return ApiResponse(await _view(call, event), 201, ((b"location", location),))
 
 
-def _check_providers(call: Call, providers: list[str] | UnsetType | None) -> None:
+def check_providers(call: Call, providers: list[str] | UnsetType | None) -> None:
     """A name with a typo would make the event unpayable."""
     unknown = [name for name in providers or () if name not in call.services.providers]
     if unknown:
@@ -211,7 +211,7 @@ async def get_event(call: Call) -> ApiResponse[EventView]:
 
 async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
     event = await require_event(call)
-    _check_providers(call, body.providers)
+    check_providers(call, body.providers)
     await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
     await event_editor.change_event(
         call.services.database, call.caller.org, event, body, call.caller.actor, _quotas(call)

@@ -22,9 +22,19 @@ User = Annotated[str, Meta(min_length=1, max_length=200, description="Your own i
 EmailAddress = Annotated[
     str,
     Meta(
-        pattern=r"^[^@\s\x00-\x1f\x7f<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
+        pattern=r"^[^@\s\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,8}$(?!\n)",
         max_length=254,
         description="The address for emails to the buyer.",
+    ),
+]
+# No control characters, and none that change the direction of the text around them.
+PersonName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+$(?!\n)",
+        min_length=1,
+        max_length=200,
+        description="The buyer's name.",
     ),
 ]
 PhoneNumber = Annotated[
@@ -88,7 +98,7 @@ class ReceiptUpload(RequestModel, frozen=True):
 class ContactNew(RequestModel, frozen=True):
     """Who the buyer is."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    name: PersonName | None = None
     email: EmailAddress | None = None
     phone: PhoneNumber | None = None
 

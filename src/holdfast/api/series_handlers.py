@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, json
 
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
+from holdfast.api.event_handlers import check_providers
 from holdfast.api.requests import SeriesQuery
 from holdfast.api.responses import SeriesJobError, SeriesJobView, SeriesList, SeriesView
 from holdfast.core.quotas import SERIES_MAX, Quotas
@@ -154,6 +155,7 @@ async def _insert_job(
     call: Call, series: SeriesRow, body: SeriesEventsNew, request_key: bytes, fingerprint: bytes
 ) -> bool:
     """Returns whether this request was the first with its key."""
+    check_providers(call, body.template.providers)
     starts = await asyncio.to_thread(body.expand)
     scope = call.services.database.org(series.org_id)
     await check_quotas(

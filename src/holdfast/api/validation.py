@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct, inspect
 
-from holdfast.api.requests import Colour, EmailAddress, Language, OrgName, PhoneNumber, Reference, WebUrl
+from holdfast.api.requests import Colour, EmailAddress, Language, OrgName, PersonName, PhoneNumber, Reference, WebUrl
 from holdfast.core.refusals import FieldError, Refusal, RefusedError
 from holdfast.core.request_types import Code, Currency, invalid_field
 from holdfast.core.shift import OrderText
@@ -34,6 +34,7 @@ _PATTERNS: Final[dict[Any, str]] = {
     Language: "must be a BCP 47 language tag, such as en or pt-BR",
     Reference: "must be a booking reference of ten hexadecimal digits",
     WebUrl: "must be a URL that starts with https:// or http://",
+    PersonName: "may not contain control characters or line breaks",
     OrgName: "may not contain control characters or line breaks",
     Colour: "must be a colour such as #1f6feb",
 }

@@ -1,5 +1,6 @@
 """What an event asks its buyers: contact details, and the organiser's questions."""
 
+import re
 from typing import Any, Final, Literal
 
 from msgspec import Struct, json
@@ -8,6 +9,8 @@ from holdfast.core.booking import BuyerInput
 from holdfast.core.refusals import FieldError, Refusal, RefusedError
 
 Asked = Literal["required", "optional", "none"]
+# Control characters except line breaks and tabs, and those that change the direction of the text around them.
+UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 ANSWER_LENGTH_MAX: Final = 1_000
 ANSWERS_BYTES_MAX: Final = 16 * 1024
 
@@ -42,11 +45,16 @@ class Question(Struct, frozen=True, kw_only=True):
             return None if value in self.choices else f"must be one of: {', '.join(self.choices)}"
         if not isinstance(value, str):
             return "must be a text"
+        if UNPRINTABLE.search(value):
+            return "may not contain control characters"
         return None if len(value) <= ANSWER_LENGTH_MAX else f"can have at most {ANSWER_LENGTH_MAX} characters"
 
 
 def is_answered(value: Any) -> bool:
-    return value is not None and not (isinstance(value, str) and not value.strip())
+    """Whether a person can see the value: not if it is empty, or made of spaces and invisible characters."""
+    if isinstance(value, str):
+        return any(character.isprintable() and not character.isspace() for character in value)
+    return value is not None
 
 
 def check_contact(required: tuple[str, ...], buyer: BuyerInput) -> None:
@@ -95,7 +103,8 @@ def _values(question: Question, answer: Any, units: int) -> list[Any]:
     if question.per == "booking":
         return [answer]
     if answer is None:
-        return [None] * units
+        # One missing answer stands for all of them.
+        return [None]
     if not isinstance(answer, list) or len(answer) != units:
         raise _invalid(question.code, f"must be a list with one answer for each of the {units} units")
     return answer

@@ -8,8 +8,8 @@ from zoneinfo import available_timezones as read_timezones
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from holdfast.core.buyer_form import Asked, ContactRules
-from holdfast.core.policy import Policy
+from holdfast.core.buyer_form import Asked, ContactRules, is_answered
+from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.request_types import (
     Code,
     Currency,
@@ -37,7 +37,11 @@ BLOCKED_AT_ONCE_MAX = 20_000
 QUESTIONS_MAX = 20
 CHOICES_MAX = 50
 
-available_timezones = cache(read_timezones)
+
+@cache
+def available_timezones() -> set[str]:
+    """The IANA names. The machine's own time is not one of them."""
+    return read_timezones() - {"localtime", "posixrules"}
 
 
 class PolicyChange(RequestModel, frozen=True):
@@ -86,6 +90,8 @@ class QuestionNew(RequestModel, frozen=True):
     choices: Annotated[list[Name], Meta(max_length=CHOICES_MAX)] = []  # noqa: RUF012 (msgspec copies it)
 
     def __post_init__(self) -> None:
+        if not is_answered(self.label):
+            raise invalid_field(f"questions.{self.code}.label", "must contain more than spaces")
         field = f"questions.{self.code}.choices"
         if self.kind == "choice" and not self.choices:
             raise invalid_field(field, "must have at least one choice")
@@ -136,11 +142,18 @@ class EventNew(RequestModel, frozen=True):
         check_pools(self.pools)
         check_unique("questions", "code", (question.code for question in self.questions))
         check_instructions(self.payment_instructions)
-        check_service_fee(self.shift, [t.price for pool in self.pools for t in pool.tariffs or ()])
+        prices = [tariff.price for pool in self.pools for tariff in pool.tariffs or ()]
+        check_service_fee(self.shift, prices)
+        fee = self.shift.service_fee if self.shift is not None else None
+        check_prices(self.merged_policy, [*prices, fee or 0])
 
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
+
+    @property
+    def merged_policy(self) -> Policy:
+        return merge_policy(PRESETS[self.preset] if self.preset else Policy(), self.policy)
 
 
 class EventChange(RequestModel, frozen=True):
@@ -189,6 +202,8 @@ def merge_policy(policy: Policy, change: PolicyChange) -> Policy:
     merged = structs.replace(policy, **_given(change))
     if merged.min_units is not None and merged.max_units is not None and merged.min_units > merged.max_units:
         raise invalid_field("policy.min_units", "must not be more than `max_units`")
+    if merged.min_units is not None and merged.min_units > (merged.max_units_per_user or merged.min_units):
+        raise invalid_field("policy.min_units", "must not be more than `max_units_per_user`")
     return merged
 
 
@@ -223,7 +238,7 @@ def check_schedule(event: Schedule, pools: Mapping[str, Schedule]) -> None:
     if event.sales_open_at is not None and closes_at is not None and event.sales_open_at >= closes_at:
         raise invalid_field("sales_open_at", "must be earlier than `sales_close_at`, which is the start by default")
     for code, pool in pools.items():
-        if pool is not NO_SCHEDULE:
+        if pool != NO_SCHEDULE:
             _check_pool_times(f"pools.{code}.", event, pool)
 
 

@@ -19,6 +19,8 @@ STARTS_MAX: Final = 1_000
 HORIZON_YEARS: Final = 10
 
 FREQUENCIES: Final = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+# How often a weekday can occur: BYDAY=2MO is the second Monday of a month or a year.
+WEEKDAY_NUMBERS_MAX: Final = {"MONTHLY": 5, "YEARLY": 53}
 _NUMBERS: Final = r"[+-]?\d{1,3}(,[+-]?\d{1,3})*"
 _WEEKDAY: Final = r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)"
 _PARTS: Final = {
@@ -67,9 +69,12 @@ def expand_rule(rule: str, first: datetime, timezone: str) -> list[datetime]:
     for local in _occurrences(parts, begin, end):
         if until is not None and local > until:
             break
-        if _exists(local, zone):
+        if local == begin:
+            # In the hour that the clocks repeat, only the template says which of the two is meant.
+            starts.append(first.astimezone(UTC))
+        elif _exists(local, zone):
             starts.append(local.replace(tzinfo=zone).astimezone(UTC))
-        if len(starts) == count:
+        if count and len(starts) == count:
             break
         if len(starts) > STARTS_MAX:
             raise _too_many()
@@ -99,6 +104,9 @@ def _parse(rule: str) -> dict[str, str]:
         parts[name] = value
     if "FREQ" not in parts:
         raise invalid_field(FIELD, f"needs FREQ, which is one of {', '.join(FREQUENCIES)}")
+    most = WEEKDAY_NUMBERS_MAX.get(parts["FREQ"], 0)
+    if any(abs(int(number)) not in range(1, most + 1) for number in re.findall(r"[+-]?\d+", parts.get("BYDAY", ""))):
+        raise invalid_field(FIELD, "has a BYDAY with a number that RFC 5545 does not allow with this FREQ")
     return parts
 
 

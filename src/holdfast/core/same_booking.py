@@ -15,7 +15,9 @@ def find_same_booking(state: EventState, command: PlaceHold, lines: tuple[Line, 
         booking = state.bookings.get(id_) if id_ is not None else None
         if booking is not None and _has_same_units(booking, lines):
             return booking
-    owner = state.owners.get(lines[0].seat) if lines[0].seat is not None else None
+    if lines[0].seat is None or any(line.seat is None for line in lines):
+        return None
+    owner = state.owners.get(lines[0].seat)
     if owner is None or owner.user != command.user:
         return None
     booking = state.bookings.get(owner.id)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from asyncpg import UniqueViolationError
-from msgspec import UNSET, Struct, structs, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 
 from holdfast import sql
 from holdfast.core.buyer_form import ContactRules, Question
@@ -29,19 +29,20 @@ from holdfast.core.journal import (
     EntryData,
 )
 from holdfast.core.notification_rules import webhook_kind
-from holdfast.core.policy import PRESETS, Policy
+from holdfast.core.policy import Policy
 from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
 from holdfast.core.sales_window import Schedule
 from holdfast.core.shift import Shift
 from holdfast.core.states import ENDINGS, EventStatus
-from holdfast.core.stock_schemas import FREE, PoolNew, count_seats
+from holdfast.core.stock_schemas import count_seats
 from holdfast.engine.rows import document
 from holdfast.engine.stock_editor import (
     PoolCounts,
     change_pools,
     change_seats,
+    charge_service_fee,
     check_quotas,
     insert_stock,
     pool_states,
@@ -91,9 +92,10 @@ async def create_event(
     event: bytes | None = None,
 ) -> bytes:
     """Create a draft. Buyers see it after somebody publishes it. Creating the same `event` again changes nothing."""
-    policy = merge_policy(PRESETS[new.preset] if new.preset else Policy(), new.policy)
-    pools = _charge_service_fee(new)
-    check_prices(policy, [tariff.price for pool in pools for tariff in pool.tariffs or ()])
+    if event is not None and await database.event(event).fetchval(sql.events.exists, event):
+        return event
+    policy = new.merged_policy
+    pools = charge_service_fee(new.shift, new.pools)
     seats = count_seats(pools)
     await check_quotas(database.org(org), org, quotas, new_events=1, new_seats=seats)
     series = await _find_series(database, org, new.series) if new.series is not None else None
@@ -142,18 +144,9 @@ async def _find_series(database: Database, org: bytes, public_id: str) -> bytes:
     return series
 
 
-def _charge_service_fee(new: EventNew) -> list[PoolNew]:
-    """The pools of a new event. Those without a price cost the service fee of the shift."""
-    fee = new.shift.service_fee if new.shift is not None else None
-    if fee is None:
-        return new.pools
-    tariffs = [structs.replace(FREE, price=fee)]
-    return [pool if pool.tariffs else structs.replace(pool, tariffs=tariffs) for pool in new.pools]
-
-
 def _order_number(shift: Shift | None) -> str | None:
-    """1042 and "1042" are the same order."""
-    return str(shift.order_number) if shift is not None and shift.order_number is not None else None
+    """1042, "1042" and "1042 " are the same order."""
+    return str(shift.order_number).strip() if shift is not None and shift.order_number is not None else None
 
 
 @asynccontextmanager
@@ -176,7 +169,8 @@ async def change_event(
             raise RefusedError(Refusal.EVENT_ENDED)
         series = locked.series_id if change.series is UNSET else series
         await _change_event_row(scope, event, locked, change, series)
-        await change_pools(scope, org, event, change.pools, quotas)
+        shift = locked.shift if change.shift is UNSET else change.shift
+        await change_pools(scope, org, event, change.pools, shift, quotas)
         if any(pool.starts_at is not UNSET for pool in change.pools):
             await scope.execute(sql.events.set_last_slot, event)
         if change.pools or _changes_rules(change):

@@ -200,11 +200,11 @@ async def _load_own_bookings(
         return None
     holds = [command for command in commands if isinstance(command, PlaceHold)]
     asking = _users_who_ask_again(layouts, holds, loaded)
-    named = _seats_asked_again(layouts, holds, loaded)
+    named = [(*seat, is_first) for seat, is_first in _seats_asked_again(layouts, holds, loaded).items()]
     if not asking and not named:
         return None
     user_events, users, user_wanted = _columns(asking, 3)
-    named_events, named_seats, named_users = _columns(named, 3)
+    named_events, named_seats, named_users, named_first = _columns(named, 4)
     document = await connection.fetchval(
         *sql.engine.load_own_bookings(
             user_events=user_events,
@@ -213,6 +213,7 @@ async def _load_own_bookings(
             named_events=named_events,
             named_seats=named_seats,
             named_users=named_users,
+            named_first=named_first,
         )
     )
     return _decode_own_bookings(document)
@@ -327,20 +328,23 @@ def _users_who_ask_again(
 
 def _seats_asked_again(
     layouts: Mapping[bytes, Layout], holds: list[PlaceHold], loaded: _Loaded
-) -> set[tuple[bytes, int, str]]:
-    """The taken seats that a command names, each with the user who asks: it may be theirs. Users without live bookings
-    have none."""
+) -> dict[tuple[bytes, int, str], bool]:
+    """The taken seats that a command names, each with the user who asks, because the seat may be theirs. The first seat
+    of a command is true: its booking is the one that the user may get again. Users without live bookings have none."""
     taken = dict(loaded.taken)
     having_none = {(event, user) for event, user, bookings, _, _ in loaded.users if not bookings}
-    return {
-        (command.event, seat.number, command.user)
-        for command in (holds if taken else ())
-        if command.event in taken and (command.event, command.user) not in having_none
-        for item in command.items
-        if isinstance(item, SeatItem)
-        and (seat := layouts[command.event].seat_by_label.get(item.label))
-        and seat.number in taken[command.event]
-    }
+    wanted: dict[tuple[bytes, int, str], bool] = {}
+    for command in holds if taken else ():
+        if command.event not in taken or (command.event, command.user) in having_none:
+            continue
+        is_first = True
+        for item in command.items:
+            seat = layouts[command.event].seat_by_label.get(item.label) if isinstance(item, SeatItem) else None
+            if seat is not None and seat.number in taken[command.event]:
+                key = (command.event, seat.number, command.user)
+                wanted[key] = is_first or wanted.get(key, False)
+            is_first = is_first and seat is None
+    return wanted
 
 
 def _late_receipt_clients(loaded: _Loaded, commands: list[Command]) -> set[tuple[bytes, bytes]]:

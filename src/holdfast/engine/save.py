@@ -55,10 +55,18 @@ async def _update_bookings(connection: Connection, loaded: LoadedBatch) -> None:
         return
     released = [row.booking for row in changed if row.was in CLAIMING and row.booking.status not in CLAIMING]
     revived = [row.booking for row in changed if row.was not in CLAIMING and row.booking.status in CLAIMING]
+    if revived or any(row.booking.was_transferred for row in changed):
+        await _release_users(connection, [row.booking for row in changed])
     saved = await connection.fetchrow(sql.engine.update_bookings, document(changed))
     check_counts("update_bookings", saved, bookings=len(changed), released_lines=_count_lines(released))
     if revived:
         await _reclaim_lines(connection, revived)
+
+
+async def _release_users(connection: Connection, bookings: list[Booking]) -> None:
+    await connection.execute(
+        sql.engine.release_users, [booking.event for booking in bookings], [booking.id for booking in bookings]
+    )
 
 
 async def _reclaim_lines(connection: Connection, revived: list[Booking]) -> None:

@@ -13,7 +13,9 @@ from holdfast.core.quotas import OrgUsage, Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
 from holdfast.core.sales_window import NO_SCHEDULE, Schedule
+from holdfast.core.shift import Shift
 from holdfast.core.stock_schemas import (
+    FREE,
     TARIFFS_MAX,
     PoolChange,
     PoolNew,
@@ -87,12 +89,12 @@ async def check_quotas(
 
 
 async def change_pools(
-    scope: DatabaseScope, org: bytes, event: bytes, changes: list[PoolChange], quotas: Quotas
+    scope: DatabaseScope, org: bytes, event: bytes, changes: list[PoolChange], shift: Shift | None, quotas: Quotas
 ) -> None:
     if not changes:
         return
     pools = {pool.code: pool for pool in await scope.rows(PoolCounts, sql.events.pools, event)}
-    added = [_new_pool(change) for change in changes if change.code not in pools]
+    added = charge_service_fee(shift, [_new_pool(change) for change in changes if change.code not in pools])
     for change in changes:
         if change.code in pools:
             await _change_pool(scope, event, pools[change.code], change)
@@ -100,6 +102,15 @@ async def change_pools(
         await _add_pools(scope, org, event, len(pools), added, quotas)
     if await scope.fetchval(sql.events.count_tariffs, event) > TARIFFS_MAX:
         raise too_many_tariffs()
+
+
+def charge_service_fee(shift: Shift | None, pools: list[PoolNew]) -> list[PoolNew]:
+    """New pools without a price cost the service fee of the shift."""
+    fee = shift.service_fee if shift is not None else None
+    if fee is None:
+        return pools
+    tariffs = [structs.replace(FREE, price=fee)]
+    return [pool if pool.tariffs else structs.replace(pool, tariffs=tariffs) for pool in pools]
 
 
 async def _add_pools(

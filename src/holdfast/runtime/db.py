@@ -234,9 +234,9 @@ async def migrate(url: str, *, allow_unsafe: bool = True) -> int:
         await _refuse_old_server(connection)
         if not allow_unsafe:
             await _refuse_unsafe_server(connection)
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-            return await _run_missing_steps(connection)
+        # The end of the connection releases the lock.
+        await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
+        return await _run_missing_steps(connection)
     finally:
         await connection.close()
 
@@ -268,6 +268,8 @@ async def _run_missing_steps(connection: Connection) -> int:
         )
     missing = [(number, text) for number, text in steps if number not in done]
     for number, text in missing:
-        await connection.execute(text)
-        await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
+        # Each step commits, so that its locks do not last until the end of the last one.
+        async with connection.transaction():
+            await connection.execute(text)
+            await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
     return len(missing)

@@ -304,7 +304,8 @@ FROM clock
 -- Only for batches with users who have live bookings and ask for more, as one JSON document:
 -- - users: the latest live booking of each given user;
 -- - owners: those of the named seats that the user who asks already has;
--- - bookings: of each user, the booking that has such a seat, and the latest one if the user can have only one.
+-- - bookings: those that have such a seat, if it is the first that a command names, and the latest one of a user who can
+--   have only one.
 WITH users AS MATERIALIZED (
     SELECT given.event_id, given.user_id, given.is_wanted, latest.id
     FROM unnest(:user_events::uuid[], :users::text[], :user_wanted::boolean[]) AS given (event_id, user_id, is_wanted)
@@ -319,8 +320,9 @@ WITH users AS MATERIALIZED (
     WHERE latest.id IS NOT NULL
 ),
 owners AS MATERIALIZED (
-    SELECT given.event_id, given.user_id, given.seat, line.booking_id
-    FROM unnest(:named_events::uuid[], :named_seats::integer[], :named_users::text[]) AS given (event_id, seat, user_id)
+    SELECT given.event_id, given.user_id, given.seat, given.is_first, line.booking_id
+    FROM unnest(:named_events::uuid[], :named_seats::integer[], :named_users::text[], :named_first::boolean[])
+        AS given (event_id, seat, user_id, is_first)
     CROSS JOIN LATERAL (
         SELECT line.event_id, line.booking_id FROM line
         WHERE line.event_id = given.event_id AND line.live AND line.seat IS NOT NULL AND line.seat = given.seat
@@ -334,7 +336,7 @@ owners AS MATERIALIZED (
 wanted AS MATERIALIZED (
     SELECT event_id, id FROM users WHERE is_wanted
     UNION
-    (SELECT DISTINCT ON (event_id, user_id) event_id, booking_id FROM owners ORDER BY event_id, user_id, booking_id)
+    SELECT event_id, booking_id FROM owners WHERE is_first
 )
 SELECT json_build_object(
     'users', (
@@ -465,6 +467,13 @@ WITH changed AS MATERIALIZED (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM updated) AS bookings, (SELECT count(*) FROM released) AS released_lines
+
+-- name: release_users
+-- Before a batch gives bookings to other users, or revives them. PostgreSQL checks the index of users with one booking row
+-- by row, so the bookings that change leave it first.
+UPDATE booking SET one_per_user = false
+FROM unnest($1::uuid[], $2::uuid[]) AS changing (event_id, id)
+WHERE booking.event_id = changing.event_id AND booking.id = changing.id AND booking.one_per_user
 
 -- name: reclaim_lines
 -- The lines of revived bookings are live again. This runs between `update_bookings` and `insert_bookings`.

@@ -9,6 +9,9 @@ VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone,
         :order_number, :series, CASE WHEN :one_per_user::boolean THEN holdfast_now() END)
 ON CONFLICT (id) DO NOTHING
 
+-- name: exists
+SELECT EXISTS (SELECT FROM event WHERE id = $1)
+
 -- name: set_last_slot
 UPDATE event SET last_slot_at = (SELECT max(starts_at) FROM pool WHERE pool.event_id = $1) WHERE id = $1
 

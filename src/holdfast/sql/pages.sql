@@ -96,7 +96,8 @@ FROM clock CROSS JOIN found CROSS JOIN LATERAL (
            coalesce(sum(capacity) FILTER (WHERE seated), 0) AS seats,
            coalesce(sum(capacity - held - sold) FILTER (WHERE closes_at > clock.at), 0) AS remaining,
            -- Null: something can be bought already.
-           CASE WHEN bool_and(opens_at > clock.at) THEN min(opens_at) END AS opens_at,
+           CASE WHEN bool_and(coalesce(opens_at > clock.at, false)) FILTER (WHERE closes_at > clock.at)
+                THEN min(opens_at) FILTER (WHERE closes_at > clock.at) END AS opens_at,
            coalesce(max(closes_at) <= clock.at, false) AS is_closed
     FROM (
         SELECT capacity, held, sold, seated, coalesce(pool.sales_open_at, found.sales_open_at) AS opens_at,
@@ -128,10 +129,16 @@ SELECT DISTINCT timezone FROM event WHERE org_id = $1 AND status IN ('draft', 'a
 
 -- name: zones_of_all_orgs
 -- The time zones of the next $1 events.
-SELECT DISTINCT timezone FROM (
-    SELECT timezone FROM event WHERE tax_bps >= 0 AND listed_until > holdfast_now() AND status = 'active'
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT timezone FROM (
+    SELECT timezone FROM event
+    WHERE tax_bps >= 0 AND starts_at > (SELECT at FROM clock) AND status = 'active'
     ORDER BY starts_at, id LIMIT $1
 ) AS event
+UNION
+SELECT timezone FROM event
+WHERE currency > '' AND listed_until > starts_at AND listed_until > (SELECT at FROM clock)
+  AND starts_at <= (SELECT at FROM clock) AND status = 'active'
 
 -- name: series_with_org
 -- A series that has a published event, with its org.

@@ -5,13 +5,14 @@ from typing import Final
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
-from holdfast.api.booking_schemas import BestAvailable, Item
+from holdfast.api.booking_schemas import UNITS_MAX, BestAvailable, Item
 from holdfast.api.responses import EventView
 from holdfast.core.policy import Policy
 from holdfast.web.page_problems import PageError, PageProblem
 
 QUANTITY_DIGITS_MAX: Final = 4
 BEST_MAX: Final = 10
+TOO_MANY_UNITS: Final = PageProblem(422, "unit_count")
 NOTHING_CHOSEN: Final = PageProblem(422, "nothing_chosen")
 
 
@@ -50,7 +51,11 @@ def read_choice(fields: Mapping[str, str], event: EventView) -> HoldChoice:
     items = (*_chosen_seats(fields), *(_single_choice(fields, event) or _chosen_quantities(fields, event)))
     if not items:
         raise PageError(NOTHING_CHOSEN)
-    return HoldChoice(items, None, sum(item.quantity or 1 for item in items))
+    units = sum(item.quantity or 1 for item in items)
+    if units > UNITS_MAX:
+        # Everything after this works once per unit.
+        raise PageError(TOO_MANY_UNITS)
+    return HoldChoice(items, None, units)
 
 
 def _best_available(fields: Mapping[str, str], event: EventView) -> BestAvailable:

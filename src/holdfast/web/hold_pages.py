@@ -29,7 +29,7 @@ from holdfast.web.details_page import details_page
 from holdfast.web.event_listing import EventListing
 from holdfast.web.event_pages import SentForm, event_page, load_event, needs_check
 from holdfast.web.guest_check import CHECK_EXPIRED, verify_solution
-from holdfast.web.hold_choice import HoldChoice, read_choice
+from holdfast.web.hold_choice import TOO_MANY_UNITS, HoldChoice, read_choice
 from holdfast.web.own_bookings import Notice, own_booking_link, own_booking_notice, split_conflicts
 from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
@@ -39,7 +39,6 @@ from holdfast.web.unit_rules import units_correction
 
 WRONG_FIELDS: Final = PageProblem(422, "wrong_fields")
 LONG_ANSWERS: Final = PageProblem(422, "long_answers")
-TOO_MANY_UNITS: Final = PageProblem(422, "unit_count")
 # The browser has to open the page that asks for the rest.
 DETAILS_NEEDED: Final = PageProblem(422, "details_needed")
 # Every tariff of an event has a field, and so has every answer about a unit.
@@ -76,16 +75,14 @@ def _needs_details(listing: EventListing, choice: HoldChoice, fields: Mapping[st
     """Whether the buyer has chosen, but has not seen all questions yet. Without scripts, the page cannot ask about each
     unit before it knows how many there are, and the form for the best seats asks nothing."""
     event = listing.event
+    if choice.units > (answered_units_max(event) or choice.units):
+        raise PageError(TOO_MANY_UNITS)
     if asks_about_units(event):
         needs_details = fields.get("asked") != str(choice.units)
     else:
         asks = bool(event.contact.required or event.questions)
         needs_details = choice.best is not None and "asked" not in fields and asks
-    if not needs_details or event_sale(pool_offers(listing)).state is not SaleState.OPEN:
-        return False
-    if choice.units > (answered_units_max(event) or choice.units):
-        raise PageError(TOO_MANY_UNITS)
-    return True
+    return needs_details and event_sale(pool_offers(listing)).state is SaleState.OPEN
 
 
 async def _ask_for_details(
