@@ -72,7 +72,7 @@ def order(client: httpx.Client, event: str) -> Form:
     return get_page(client, f"/e/{event}").form("/hold")
 
 
-@pytest.mark.parametrize(("make", "button"), [(shift_event, "Take this place"), (free_event, "Register")])
+@pytest.mark.parametrize(("make", "button"), [(shift_event, "Take this shift"), (free_event, "Register")])
 def test_where_everyone_can_have_one_place_nobody_chooses_a_number(
     server: Server, admin: httpx.Client, buyer: httpx.Client, make: Any, button: str
 ) -> None:
@@ -213,7 +213,7 @@ def test_before_sales_open_the_page_says_when_and_has_no_form(
     assert not page.has_form("/hold")
     assert page.data["sale"]["state"] == "soon"
     assert not [tag for tag, attributes in page.tags if attributes.get("http-equiv")], "too far away to reload"
-    assert "La venta abre pronto" in get_page(spanish_buyer, f"/e/{event}").text
+    assert "La venta empieza pronto" in get_page(spanish_buyer, f"/e/{event}").text
 
 
 def test_a_browser_without_scripts_loads_the_page_again_when_sales_open(
@@ -382,13 +382,13 @@ def test_a_second_place_for_the_same_worker_leads_to_the_first(
     assert redirect_target(submit_form(buyer, early, choice="0.0", key="another page")) == own
     answer = submit_form(buyer, early, SCRIPT, choice="1.0")
     assert (answer.status_code, answer.json()["code"]) == (409, "already_booked")
-    assert answer.json()["text"] == "You already hold a place."
+    assert answer.json()["text"] == "You already hold a spot."
     assert answer.json()["url"] == own
     page = parse_page(submit_form(buyer, early, choice="1.0"), 409)
-    assert "You already hold a place. Continue to payment" in page.text
+    assert "You already hold a spot. Continue to payment" in page.text
     assert own in page.links()
     page = get_page(buyer, f"/e/{event}")
-    assert "You already hold a place. Continue to payment" in page.text
+    assert "You already hold a spot. Continue to payment" in page.text
     assert not page.has_form("/hold")
 
 
@@ -409,7 +409,7 @@ def test_a_booking_has_as_many_units_as_the_event_allows(
     assert [field["max"] for field in inputs(page, type="number")] == ["4", "4"]
     for quantity in ("1", "5"):
         refused = parse_page(submit_form(buyer, page.form("/hold"), quantity__1__0=quantity), 422)
-        assert "Please choose another number. You can book 2 to 4 at a time." in refused.text
+        assert "Please choose a different number. You can book 2 to 4 at a time." in refused.text
     refused = parse_page(submit_form(spanish_buyer, order(spanish_buyer, event), quantity__1__0="1"), 422)
     assert "Elige otra cantidad. Puedes reservar de 2 a 4 a la vez." in refused.text
 
@@ -440,7 +440,7 @@ def test_the_facts_of_a_shift_are_a_list(
         "Good to know Bring gloves.",
     ):
         assert fact in text, fact
-    assert "Pago 112,00 €" in get_page(spanish_buyer, f"/e/{event}").text.replace("\xa0", " ")
+    assert "Salario 112,00 €" in get_page(spanish_buyer, f"/e/{event}").text.replace("\xa0", " ")
     hourly = publish_event(admin, shift_event(shift={"salary": "15 € an hour"}, title="Hourly"))
     assert "Pay 15 € an hour" in get_page(buyer, f"/e/{hourly}").text
 

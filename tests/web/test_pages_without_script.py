@@ -384,7 +384,7 @@ def test_a_free_booking_is_confirmed_at_once_and_can_be_cancelled(
     assert "You're in!" in page.text
     assert "Total Free" in page.text
     second = get_page(buyer, f"/e/{event}")
-    assert "You already have a place. See your booking" in second.text
+    assert "You already have a spot. See your booking" in second.text
     assert booking in second.links()
     assert not second.has_form("/hold")
     assert redirect_target(submit_form(buyer, page.form("/cancel"))) == booking

@@ -70,7 +70,7 @@ def test_an_expired_hold_takes_a_receipt_within_the_grace_period(
 ) -> None:
     booking, page = _expired_page(server, admin, buyer)
     assert LATE in page.text
-    assert "If someone else takes them first, we can't accept it." in page.text
+    assert "If someone else takes them first, we can't accept your receipt." in page.text
     assert INSTRUCTIONS.partition("\n")[2] not in page.text
     assert page.data["isLate"]
     assert 200 < page.data["secondsLeft"] <= 240

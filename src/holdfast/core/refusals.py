@@ -33,13 +33,13 @@ class Refusal(Enum):
     UNKNOWN_SEAT = ("The event has no such seat. Choose one from its seat map.", False)
     UNKNOWN_POOL = ("The event has no such pool. Choose one of its pools.", False)
     UNKNOWN_TARIFF = ("The pool has no such tariff, or you did not name one. Choose one of its tariffs.", False)
-    CONTACT_REQUIRED = ("The event needs more contact details of the buyer. Send them in `contact`.", False)
-    ANSWER_REQUIRED = ("The event has questions that need an answer. Send it in `answers`.", False)
+    CONTACT_REQUIRED = ("The event requires more contact details. Send them in `contact`.", False)
+    ANSWER_REQUIRED = ("The event requires answers to some of its questions. Send them in `answers`.", False)
     COMPANION_REQUIRED = (
-        "A ticket of this kind needs a companion. Add a ticket that can be booked alone.",
+        "This kind of ticket needs a companion. Add a ticket that can be booked alone.",
         False,
     )
-    UNIT_COUNT = ("A booking of this event needs more units, or can have only fewer.", False)
+    UNIT_COUNT = ("The booking has too few or too many units for this event.", False)
     UNKNOWN_PROVIDER = (
         "This payment provider is not set up here, or the event does not offer it. Choose another one.",
         False,
@@ -114,7 +114,7 @@ class Refused(Struct, frozen=True):
     # The number of seconds after which the same request may succeed.
     retry_after: int | None = None
     sales_open_at: datetime | None = None
-    # The user's own booking that is in the way, as the ids of its event and itself.
+    # The user's own booking that is in the way: the ids of its event and of the booking.
     booking: tuple[bytes, bytes] | None = None
 
 

@@ -19,13 +19,13 @@ _MINOR_DIGITS: Final = {
     4: "CLF UYW",
 }
 
-# A dash between two times, which stays on the line of the first.
+# A dash between two times, which stays on the same line as the first.
 _UNTIL: Final = "\u00a0\u2013 "
 
 # An address is free text of any length. Tickets, emails and pages show this much of it.
 VENUE_ADDRESS_MAX: Final = 300
 
-# Numbers outside of these bounds have too many digits to write out.
+# Numbers outside these bounds have too many digits to write out.
 _WRITTEN_OUT_MIN, _WRITTEN_OUT_MAX = 1e-6, 1e15
 _SIX_DIGITS: Final = Context(prec=6)
 # A number of four digits may be a year, so only larger ones have their thousands separated.
@@ -62,7 +62,7 @@ def format_moment(at: datetime, timezone: str, language: str) -> str:
 
 
 def format_period(starts_at: datetime, ends_at: datetime | None, timezone: str, language: str) -> str:
-    """From when until when, in the event's time zone, with its name, because the reader may be in another zone."""
+    """Start and end in the event's time zone, with the zone's name, because the reader may be in another zone."""
     local, locale = in_zone(starts_at, timezone), Locale(language_of(language))
     day, times = format_date(local, "full", locale), format_times(starts_at, ends_at, timezone, locale)
     text = f"{day}, {times} ({get_timezone_name(local, 'long', locale=locale)})"
@@ -71,7 +71,7 @@ def format_period(starts_at: datetime, ends_at: datetime | None, timezone: str, 
 
 
 def format_times(starts_at: datetime, ends_at: datetime | None, timezone: str, locale: Locale) -> str:
-    """The time of day, and the end if there is one. The end names its day if that is another one."""
+    """The time of day, and the end if there is one. An end on another day names that day."""
     start = in_zone(starts_at, timezone)
     text = format_time(start, "short", locale=locale)
     if ends_at is None:
