@@ -102,7 +102,7 @@ def test_a_day_can_have_several_starts() -> None:
         ("FREQ=DAILY;COUNT=3;COUNT=4", "has COUNT twice"),
         (f"FREQ=DAILY;COUNT={STARTS_MAX + 1}", "makes more than 1,000 events"),
         ("FREQ=DAILY;UNTIL=20310101", "makes more than 1,000 events"),
-        ("FREQ=DAILY;UNTIL=20270230", "has an UNTIL that is no date"),
+        ("FREQ=DAILY;UNTIL=20270230", "has an UNTIL that is not a date"),
         ("FREQ=DAILY;UNTIL=20200101", "matches no time within 10 years"),
         ("FREQ=YEARLY;COUNT=30", "must end within 10 years"),
         ("FREQ=YEARLY;UNTIL=20600101", "must end within 10 years"),

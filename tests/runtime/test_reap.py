@@ -174,7 +174,7 @@ def test_one_event_can_be_reaped_alone(database: str) -> None:
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        ("tonight", "tonight is not an event id. An event id is ev_ and 32 hexadecimal digits."),
+        ("tonight", "tonight is not an event id. An event id is ev_ followed by 32 hexadecimal digits."),
         ("ev_" + "A" * 32, "is not an event id"),
         ("ev_" + "0" * 32, f"There is no event ev_{'0' * 32}."),
     ],

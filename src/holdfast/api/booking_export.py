@@ -1,4 +1,4 @@
-"""The bookings of an event as CSV, for spreadsheets of staff."""
+"""The bookings of an event as CSV, for staff who work in spreadsheets."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ from holdfast.core.layout import BookedItem
 from holdfast.i18n.formatting import minor_digits
 from holdfast.runtime import ids
 
-# A page is read and written at once, while other requests wait.
+# Other requests wait while a page is read and written.
 PAGE_BOOKINGS_MAX: Final = 200
 PAGE_LINES_MAX: Final = 1_000
 FIRST: Final = bytes(16)
 FILE_NAME_MAX: Final = 60
-# Spreadsheets take a cell that begins with one of these for a formula, which can send other cells elsewhere.
+# Spreadsheets treat a cell that begins with one of these as a formula, which can send other cells elsewhere.
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 Cell = str | int | None
@@ -72,7 +72,7 @@ async def export_bookings(call: Call, query: ExportQuery) -> ApiResponse[bytes]:
     event = await require_event(call)
     found = await call.services.database.event(event).row(EventRow, sql.reads.event, event)
     assert found is not None
-    # Once the response has started, an error can only cut it off. Most errors show when the first page is read.
+    # Once the response has started, an error can only cut it off. Most errors occur while the first page is read.
     first = await _read_page(call, event, FIRST)
     file_name = _file_name(found.title) or ids.format_event_id(event)
     return ApiResponse(
@@ -83,7 +83,7 @@ async def export_bookings(call: Call, query: ExportQuery) -> ApiResponse[bytes]:
 
 
 async def _read_page(call: Call, event: bytes, after: bytes) -> Page:
-    # Exports take turns, so that however many of them run, they use one connection and leave time for other requests.
+    # Exports take turns, so that together they use one connection and leave time for other requests.
     async with call.services.export_turn:
         return await call.services.database.event(event).rows(
             ExportedRow,
@@ -94,8 +94,8 @@ async def _read_page(call: Call, event: bytes, after: bytes) -> Page:
 async def _write_pages(
     call: Call, event: bytes, questions: Sequence[Question], query: ExportQuery, page: Page
 ) -> AsyncIterator[bytes]:
-    """All bookings from this page on, with a column for each question. The pages are of different moments, so the file
-    may miss changes that happen while it is written, but it has every booking that was there before."""
+    """All bookings from this page on, with a column for each question. Holdfast reads the pages one by one, so the file
+    may miss changes that happen meanwhile, but it has every booking that existed before."""
     yield write_csv([[*(column.name for column in COLUMNS), *(question.label for question in questions)]])
     while page:
         yield write_csv(_write_rows(page, questions, query))
@@ -112,7 +112,7 @@ def _write_rows(page: Page, questions: Sequence[Question], query: ExportQuery) -
 
 
 def _answer_text(answer: Any) -> str | None:
-    """The answers for all units share a cell."""
+    """The answers for all units share one cell."""
     if isinstance(answer, list):
         return " | ".join(_answer_text(each) or "" for each in answer)
     if isinstance(answer, bool):
@@ -121,14 +121,14 @@ def _answer_text(answer: Any) -> str | None:
 
 
 def write_csv(rows: Iterable[Iterable[Cell]]) -> bytes:
-    """The rows as RFC 4180 says, in UTF-8. No cell is a formula."""
+    """The rows as RFC 4180 specifies, in UTF-8. No cell is a formula."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\r\n").writerows([_disarm(cell) for cell in row] for row in rows)
     return text.getvalue().encode()
 
 
 def _disarm(cell: Cell) -> Cell:
-    """An apostrophe makes a spreadsheet take the cell for text."""
+    """An apostrophe makes a spreadsheet treat the cell as text."""
     if not isinstance(cell, str):
         return cell
     # Some programs skip spaces and invisible characters, or read full-width signs like plain ones.
@@ -151,6 +151,6 @@ def _time(at: datetime) -> str:
 
 
 def _file_name(title: str) -> str:
-    """The title in letters that every file system takes. Empty if it has none of them."""
+    """The title in letters that every file system accepts, or an empty text if it has none."""
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain)[:FILE_NAME_MAX].strip("-")

@@ -35,7 +35,7 @@ _encode_sorted: Final = json.Encoder(order="sorted").encode
 UNITS_MAX = 1000
 NO_CONTACT: Final = ContactNew()
 
-# By the code of the question. The answer to a question per unit is a list, in the order of the items.
+# By the code of the question. A question per unit takes a list, in the order of the items.
 Answer = Annotated[str, Meta(max_length=ANSWER_LENGTH_MAX)] | bool | None
 Answers = Annotated[
     dict[Code, Answer | Annotated[list[Answer], Meta(max_length=UNITS_MAX)]], Meta(max_length=QUESTIONS_MAX)
@@ -67,7 +67,7 @@ class BestAvailable(RequestModel, frozen=True):
 
 
 class HoldNew(RequestModel, frozen=True):
-    """Send either `items` or `best_available`. `user` is optional with a customer token. `email` is another spelling of
+    """Send either `items` or `best_available`. `user` is optional with a customer token. `email` is short for
     `contact.email`."""
 
     user: User | None = None

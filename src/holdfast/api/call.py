@@ -118,7 +118,7 @@ class Call(Struct, frozen=True):
 
 
 class StreamedBody(Struct, frozen=True):
-    """A body that is made while it is sent, so that it never is in memory as a whole. Its length is not known."""
+    """A body that is made while it is sent, so that it is never in memory as a whole. Its length is not known."""
 
     parts: AsyncIterator[bytes]
 

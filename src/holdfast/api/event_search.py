@@ -1,4 +1,4 @@
-"""How lists of events are searched and continued, in the API and on pages."""
+"""Search and cursors for lists of events, in the API and on pages."""
 
 import base64
 import binascii
@@ -46,7 +46,7 @@ def parse_cursor(text: str) -> EventCursor | None:
 
 
 def clamp_time(at: datetime) -> datetime:
-    """The nearest time that an event may have. PostgreSQL does not know all times that a request may have."""
+    """The nearest time that an event can have. A request can contain times that PostgreSQL does not know."""
     return min(max(at, EARLIEST), LATEST)
 
 

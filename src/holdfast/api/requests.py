@@ -104,7 +104,7 @@ class ContactNew(RequestModel, frozen=True):
 
 
 class TransferNew(RequestModel, frozen=True):
-    """`contact` is the new holder's. `email` is another spelling of `contact.email`."""
+    """`contact` is the new holder's. `email` is short for `contact.email`."""
 
     user: User
     contact: ContactNew = ContactNew()

@@ -23,7 +23,7 @@ from holdfast.runtime import ids
 
 # Jobs of one org that are not done.
 JOBS_MAX: Final = 20
-# A page of series ends with the one that reaches this size, roughly.
+# A page ends with the series that brings it to roughly this size.
 SERIES_PAGE_BYTES: Final = 1024 * 1024
 
 
@@ -34,7 +34,7 @@ class SeriesRow(Struct, frozen=True):
     description: str | None
     details: dict[str, Any]
     created_at: datetime
-    # Whether the public may see it, because one of its events is published.
+    # Whether the public can see it, because one of its events is published.
     is_published: bool
 
 
@@ -121,7 +121,7 @@ async def change_series(call: Call, body: SeriesChange) -> ApiResponse[SeriesVie
 
 
 async def create_series_events(call: Call, body: SeriesEventsNew) -> ApiResponse[SeriesJobView]:
-    """Store a job for the worker. Anything that would fail for every event is refused here."""
+    """Store a job for the worker. Refuse anything that would fail for every event."""
     series = await _require_series(call)
     fingerprint = await asyncio.to_thread(lambda: hashlib.sha256(json.encode(body)).digest())
     request_key = _request_key(call, fingerprint)
@@ -146,7 +146,7 @@ async def get_series_job(call: Call) -> ApiResponse[SeriesJobView]:
 
 
 def _request_key(call: Call, fingerprint: bytes) -> bytes:
-    """The same request is one job, even without a key."""
+    """Repeating a request starts no second job, even without a key."""
     key = call.headers.get(b"idempotency-key")
     return fingerprint if key is None else hashlib.sha256(b"key\0" + key).digest()
 
@@ -190,7 +190,7 @@ async def _find_job(call: Call, series: bytes, request_key: bytes) -> JobRow | N
 
 
 async def _require_series(call: Call) -> SeriesRow:
-    """The series in the path, which exists and which the caller may see."""
+    """The series in the path, if it exists and the caller may see it."""
     series = await _load_series(call, call.path_id(ids.parse_series_id))
     is_foreign = call.caller_or_none is not None and call.caller_or_none.org != series.org_id
     if is_foreign or not (series.is_published or call.is_staff):

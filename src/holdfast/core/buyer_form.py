@@ -28,7 +28,7 @@ class ContactRules(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A question is asked once per booking, or for each unit of it."""
+    """A question that buyers answer once per booking, or for each of its units."""
 
     code: str
     label: str
@@ -44,7 +44,7 @@ class Question(Struct, frozen=True, kw_only=True):
         if self.kind == "choice":
             return None if value in self.choices else f"must be one of: {', '.join(self.choices)}"
         if not isinstance(value, str):
-            return "must be a text"
+            return "must be text"
         if UNPRINTABLE.search(value):
             return "may not contain control characters"
         return None if len(value) <= ANSWER_LENGTH_MAX else f"can have at most {ANSWER_LENGTH_MAX} characters"
@@ -62,18 +62,18 @@ def check_contact(required: tuple[str, ...], buyer: BuyerInput) -> None:
     if missing:
         errors = tuple(FieldError(f"contact.{field}", "is required") for field in missing)
         raise RefusedError(
-            Refusal.CONTACT_REQUIRED, f"The event needs the buyer's {', '.join(missing)}.", errors=errors
+            Refusal.CONTACT_REQUIRED, f"The event requires the buyer's {', '.join(missing)}.", errors=errors
         )
 
 
 def check_answers(questions: tuple[Question, ...], answers: str | None, units: int) -> None:
-    """Check the answers to an event's questions. `answers` is a JSON object by code. The answer to a question per unit
-    is a list with one value for each unit."""
+    """Check the answers to an event's questions. `answers` is a JSON object by code. A question per unit takes a list
+    with one value for each unit."""
     given: dict[str, Any] = json.decode(answers) if answers is not None else {}
     by_code = {question.code: question for question in questions}
     unknown = [code for code in given if code not in by_code]
     if unknown:
-        raise _invalid(unknown[0], "is not a question of this event")
+        raise _invalid(unknown[0], "is not one of the event's questions")
     missing = []
     for question in questions:
         values = _values(question, given.get(question.code), units)
@@ -90,7 +90,7 @@ def check_answers(questions: tuple[Question, ...], answers: str | None, units: i
 
 
 def sort_answers(questions: tuple[Question, ...], answers: str, order: list[int]) -> str:
-    """The answers with those per unit in this order."""
+    """Reorder the answers per unit."""
     given: dict[str, Any] = json.decode(answers)
     for question in questions:
         values = given.get(question.code)

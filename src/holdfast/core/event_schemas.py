@@ -71,8 +71,8 @@ class PolicyChange(RequestModel, frozen=True):
 
 
 class ContactChange(RequestModel, frozen=True):
-    """Which contact details a booking needs. Omitted fields keep their value; in a new event, the email is optional and
-    nobody asks for the others."""
+    """Which contact details a booking needs. Omitted fields keep their value. By default, pages ask only for an email
+    address, which is optional."""
 
     name: Asked | UnsetType = UNSET
     email: Asked | UnsetType = UNSET
@@ -96,14 +96,14 @@ class QuestionNew(RequestModel, frozen=True):
         if self.kind == "choice" and not self.choices:
             raise invalid_field(field, "must have at least one choice")
         if self.kind != "choice" and self.choices:
-            raise invalid_field(field, "must be left out, unless `kind` is `choice`")
+            raise invalid_field(field, "must be left out unless `kind` is `choice`")
         check_unique(field, "choice", self.choices)
 
 
 Questions = Annotated[list[QuestionNew], Meta(max_length=QUESTIONS_MAX)]
 SeriesId = Annotated[str, Meta(max_length=100, description="The id of a series of your org.")]
 PaymentInstructions = Annotated[
-    str, Meta(min_length=1, max_length=2_000, description="How to pay for a booking that is paid by receipt.")
+    str, Meta(min_length=1, max_length=2_000, description="How to pay for a booking by receipt.")
 ]
 
 Providers = Annotated[
@@ -130,7 +130,7 @@ class EventNew(RequestModel, frozen=True):
     contact: ContactChange = ContactChange()
     questions: Questions = []  # noqa: RUF012 (msgspec copies it)
     payment_instructions: PaymentInstructions | None = None
-    # Null: every provider that is set up.
+    # Null means every provider that is set up.
     providers: Providers | None = None
     shift: Shift | None = None
     series: SeriesId | None = None
@@ -217,7 +217,7 @@ def _given(change: PolicyChange | ContactChange) -> dict[str, Any]:
 
 def check_instructions(text: str | UnsetType | None) -> None:
     if isinstance(text, str) and not text.strip():
-        raise invalid_field("payment_instructions", "must contain more than spaces")
+        raise invalid_field("payment_instructions", "must not be blank")
 
 
 def check_prices(policy: Policy, prices: Iterable[int]) -> None:
@@ -232,11 +232,11 @@ def check_service_fee(shift: Shift | None, prices: Iterable[int]) -> None:
 
 
 def check_schedule(event: Schedule, pools: Mapping[str, Schedule]) -> None:
-    """Refuse times that contradict each other, in an event and its pools by code."""
+    """Refuse times of an event and its pools that contradict each other."""
     _check_times("", event)
     closes_at = event.sales_close_at or event.starts_at
     if event.sales_open_at is not None and closes_at is not None and event.sales_open_at >= closes_at:
-        raise invalid_field("sales_open_at", "must be earlier than `sales_close_at`, which is the start by default")
+        raise invalid_field("sales_open_at", "must be earlier than `sales_close_at`, which defaults to the start")
     for code, pool in pools.items():
         if pool != NO_SCHEDULE:
             _check_pool_times(f"pools.{code}.", event, pool)
@@ -251,7 +251,7 @@ def _check_pool_times(prefix: str, event: Schedule, pool: Schedule) -> None:
     if pool.sales_close_at is not None and pool.starts_at is not None and pool.sales_close_at > pool.starts_at:
         raise invalid_field(f"{prefix}sales_close_at", "must not be later than `starts_at`")
     if pool.sales_open_at is not None and pool.sales_open_at >= pool_window(event, pool).closes_at:
-        raise invalid_field(f"{prefix}sales_open_at", "must be earlier than the close of sales")
+        raise invalid_field(f"{prefix}sales_open_at", "must be earlier than the time at which sales close")
 
 
 def _check_years(prefix: str, schedule: Schedule) -> None:

@@ -1,5 +1,4 @@
-"""What an event demands of every hold: that its pools are on sale, the buyer's contact details and answers, companions,
-and a number of units."""
+"""What an event demands of every hold: pools on sale, contact details, answers, companions and a number of units."""
 
 from holdfast.core.booking import Line
 from holdfast.core.buyer_form import check_answers, check_contact
@@ -9,7 +8,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 
 
 def check_pool_windows(state: EventState, lines: tuple[Line, ...]) -> None:
-    """Refuse pools that are not on sale, although others are."""
+    """Refuse pools that are not on sale while others are."""
     layout = state.layout
     errors: list[RefusedError] = []
     for pool in dict.fromkeys(line.pool for line in lines):
@@ -22,7 +21,7 @@ def check_pool_windows(state: EventState, lines: tuple[Line, ...]) -> None:
 
 
 def check_form(state: EventState, command: PlaceHold, lines: tuple[Line, ...]) -> None:
-    """Refuse a hold without what the event asks every buyer for."""
+    """Refuse a hold that lacks what the event asks of every buyer."""
     layout = state.layout
     if layout.required_contact:
         check_contact(layout.required_contact, command)

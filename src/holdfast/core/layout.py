@@ -145,7 +145,7 @@ class Layout:
 
     @cached_property
     def sales_window(self) -> SalesWindow:
-        """Outside of this, nothing of the event is on sale."""
+        """Outside this window, nothing in the event is on sale."""
         return span_windows(self.pool_windows)
 
     @cached_property

@@ -38,7 +38,7 @@ _PARTS: Final = {
     "BYHOUR": r"\d{1,2}(,\d{1,2})*",
     "BYMINUTE": r"\d{1,2}(,\d{1,2})*",
 }
-# RFC 5545 gives the values of each part their bounds. A negative number counts from the end.
+# The bounds that RFC 5545 sets for each part. A negative number counts from the end.
 _BOUNDS: Final = {
     "BYMONTH": (1, 12),
     "BYMONTHDAY": (1, 31),
@@ -51,7 +51,7 @@ _BOUNDS: Final = {
 
 
 def expand_rule(rule: str, first: datetime, timezone: str) -> list[datetime]:
-    """The starts that the rule makes, in UTC. `first` is where it begins to count (DTSTART), and is itself a start only
+    """The starts that the rule makes, in UTC. `first` is where it begins to count (DTSTART). It is itself a start only
     if it matches the rule. The rule counts in local time: 08:00 stays 08:00 when the clocks change.
 
     A hostile rule takes a tenth of a second. Call this in a thread."""
@@ -79,7 +79,7 @@ def expand_rule(rule: str, first: datetime, timezone: str) -> list[datetime]:
         if len(starts) > STARTS_MAX:
             raise _too_many()
     else:
-        # The rule made nothing more up to the horizon.
+        # The rule has no more starts before the horizon.
         if starts and (count or (until is not None and until > end)):
             raise invalid_field(FIELD, f"must end within {HORIZON_YEARS} years")
     if not starts:
@@ -96,7 +96,7 @@ def _parse(rule: str) -> dict[str, str]:
     for part in rule.removeprefix("RRULE:").split(";"):
         name, _, value = part.partition("=")
         if name not in _PARTS:
-            raise invalid_field(FIELD, f"has the part `{name[:20]}`; the parts are {', '.join(_PARTS)}")
+            raise invalid_field(FIELD, f"has the unknown part `{name[:20]}`; the known parts are {', '.join(_PARTS)}")
         if name in parts:
             raise invalid_field(FIELD, f"has {name} twice")
         if not re.fullmatch(_PARTS[name], value, re.ASCII) or not _is_within_bounds(name, value):
@@ -126,18 +126,18 @@ def _parse_until(text: str, zone: ZoneInfo) -> datetime:
         at = datetime.combine(day, time(int(text[9:11]), int(text[11:13]), int(text[13:15])))
         return at.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None) if text.endswith("Z") else at
     except (ValueError, OverflowError):
-        raise invalid_field(FIELD, "has an UNTIL that is no date") from None
+        raise invalid_field(FIELD, "has an UNTIL that is not a date") from None
 
 
 def _exists(local: datetime, zone: ZoneInfo) -> bool:
-    """Whether clocks show this time on that day. RFC 5545 skips times that they do not."""
+    """Whether local clocks ever show this time. RFC 5545 leaves out times that they skip."""
     return local.replace(tzinfo=zone).astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local
 
 
 def _occurrences(parts: dict[str, str], begin: datetime, end: datetime) -> Iterator[datetime]:
     """The local times that match the rule, up to `end`.
 
-    A rule that matches nothing, such as every 30 February, keeps dateutil looking until the year 9999. So it looks in
+    A rule that matches nothing, such as every 30 February, keeps dateutil searching until the year 9999. So it searches
     years shortly before 9999 that have the same calendar."""
     text = ";".join(f"{name}={value}" for name, value in parts.items())
     late_year = _latest_year_like(begin.year)
@@ -167,7 +167,7 @@ def _latest_year_like(year: int) -> int:
 
 
 def move_by_wall_clock(at: datetime, distance: timedelta, zone: ZoneInfo) -> datetime:
-    """The time at which clocks in the zone show as much more as `distance`."""
+    """Move a time by `distance` on the clocks of the zone."""
     local = at.astimezone(zone).replace(tzinfo=None) + distance
     return local.replace(tzinfo=zone).astimezone(UTC)
 

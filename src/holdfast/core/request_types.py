@@ -1,4 +1,4 @@
-"""The base of request bodies, the types of their fields, and how a field is refused."""
+"""The base class of request bodies, the types of their fields, and the refusal of a field."""
 
 from collections.abc import Iterable
 from datetime import datetime

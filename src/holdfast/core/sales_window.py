@@ -10,7 +10,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 
 
 class SalesWindow(Struct, frozen=True):
-    """Sales open at `opens_at`, and close at `closes_at`. No opening means that sales have always been open."""
+    """Without `opens_at`, sales have always been open."""
 
     opens_at: datetime | None
     closes_at: datetime
@@ -48,22 +48,22 @@ def merge_schedule(
     sales_open_at: datetime | UnsetType | None,
     sales_close_at: datetime | UnsetType | None,
 ) -> Schedule:
-    """The known times with those that a request sets."""
+    """The known times, overridden by those that a request sets."""
     given = (starts_at, ends_at, sales_open_at, sales_close_at)
     return Schedule(*[old if new is UNSET else new for old, new in zip(structs.astuple(known), given, strict=True)])
 
 
 def pool_window(event: Schedule, pool: Schedule) -> SalesWindow:
-    """When a pool is on sale. Its own opening counts before the event's, so that a pool can have a presale. The
-    earliest closing counts: closing the event closes every slot, and a slot that has begun is never sold. By default,
-    sales close at the start."""
+    """When a pool is on sale. Its own opening overrides the event's, so that a pool can have a presale. The earliest
+    closing counts: closing the event closes every slot, and a slot closes when it begins. By default, sales close when
+    the event starts."""
     assert event.starts_at is not None
     closings = [at for at in (pool.sales_close_at, event.sales_close_at, pool.starts_at) if at is not None]
     return SalesWindow(pool.sales_open_at or event.sales_open_at, min(closings, default=event.starts_at))
 
 
 def span_windows(windows: Sequence[SalesWindow]) -> SalesWindow:
-    """The window outside of which none of the pools is on sale."""
+    """The window outside which none of the pools is on sale."""
     openings = [window.opens_at for window in windows]
     known = [at for at in openings if at is not None]
     opens_at = min(known) if len(known) == len(openings) else None

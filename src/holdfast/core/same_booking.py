@@ -1,4 +1,4 @@
-"""Finding the booking of a user who asks again for what they already have."""
+"""Finds the booking of a user who asks again for what they already have."""
 
 from collections import Counter
 

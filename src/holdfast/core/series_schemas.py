@@ -64,8 +64,8 @@ class SeriesEventsNew(RequestModel, frozen=True):
             raise invalid_field("template.series", "must be left out: the path names the series")
 
     def expand(self) -> list[datetime]:
-        """The starts of all events, the soonest first. A request that cannot work for the first or the last of them is
-        refused. Call this in a thread."""
+        """The starts of all events, the soonest first. Refuses a request that cannot work for the first or
+        the last of them. Call this in a thread."""
         starts = {start.astimezone(UTC) for start in self.starts}
         if self.rule is not None:
             starts.update(expand_rule(self.rule, self.template.starts_at, self.template.timezone))
@@ -119,7 +119,7 @@ def _order_number(number: OrderNumber, position: int) -> OrderNumber:
     "W-7" becomes "W-7-1", "W-7-2", "W-7-3"."""
     if isinstance(number, int):
         if number + position > ORDER_NUMBER_MAX:
-            raise invalid_field("template.shift.order_number", "is too high for so many events")
+            raise invalid_field("template.shift.order_number", "is too high for this many events")
         return number + position
     text = f"{number}-{position + 1}"
     if len(text) > ORDER_NUMBER_TEXT_MAX:

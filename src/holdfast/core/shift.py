@@ -1,4 +1,4 @@
-"""What workers have to know about a job shift."""
+"""The details of a job shift."""
 
 import datetime
 from typing import Annotated

@@ -36,7 +36,7 @@ class TariffNew(RequestModel, frozen=True):
     price: Price
     name: Name | None = None
     needs_companion: (
-        Annotated[bool, Meta(description="Bookings also need a unit of a tariff without this, at the same time.")]
+        Annotated[bool, Meta(description="The booking also needs a unit of a tariff without this, at the same time.")]
         | None
     ) = None
 
@@ -61,8 +61,8 @@ class SeatNew(RequestModel, frozen=True, gc=False):
 
 
 class PoolNew(RequestModel, frozen=True):
-    """A pool has either a capacity or seats. Without tariffs it is free of charge. A pool with a start is a slot: its
-    tickets show its own time, and it is not sold after it begins."""
+    """A pool has either a capacity or seats. Without tariffs, it is free. A pool with a start is a slot: its tickets
+    show its own time, and sales close when it begins."""
 
     code: Code
     name: Name | None = None

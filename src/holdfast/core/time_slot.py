@@ -16,7 +16,7 @@ class Timed(Protocol):
 
 
 class TimeSlot(Struct, frozen=True):
-    """The time of a pool that has one, or else the time of its event."""
+    """The time of a pool, or of its event if the pool has none."""
 
     starts_at: datetime
     ends_at: datetime | None
@@ -24,7 +24,7 @@ class TimeSlot(Struct, frozen=True):
 
     @property
     def shown_end(self) -> datetime | None:
-        """Buyers read when a slot ends, because the next one begins then. Of an event, they read only the start."""
+        """Buyers see when a slot ends, because the next one begins then. For an event, they see only the start."""
         return self.ends_at if self.is_of_pool else None
 
 

@@ -195,7 +195,7 @@ async def _load(
 async def _load_own_bookings(
     connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], loaded: _Loaded
 ) -> _OwnBookings | None:
-    """What users already have who ask for more. A separate statement, because most buyers have nothing yet."""
+    """What the users who ask for more already have. A separate statement, because most buyers have nothing yet."""
     if not loaded.taken and not any(bookings for _, _, bookings, _, _ in loaded.users):
         return None
     holds = [command for command in commands if isinstance(command, PlaceHold)]
@@ -267,7 +267,7 @@ def _build_batch(
         for event, seat, booking_id, user in own.owners:
             owners[event][seat] = SeatOwner(booking_id, user)
         for booking in own.bookings:
-            # A hold that is due and not among the due holds of this batch expires with a later one.
+            # A due hold that is not among the due holds of this batch expires in a later batch.
             if not booking.is_due(loaded.now):
                 bookings[booking.event].setdefault(booking.id, booking)
     for event, number, capacity, held, sold in loaded.pools:

@@ -244,7 +244,7 @@ def _time(slot: TimeSlot, timezone: str, language: str) -> str:
 
 
 def _facts(email: Email, language: str) -> tuple[EmailFact, ...]:
-    """What a worker has to know about a shift, except for an address that is in the email anyway."""
+    """What a worker needs to know about a shift, except for an address that the email shows anyway."""
     found = [(fact.label, _lines(fact.value)) for fact in shift_facts(email.shift, email.currency, language)]
     return tuple(EmailFact(label, lines) for label, lines in found if lines and lines != _lines(email.address))
 

@@ -10,7 +10,7 @@ from holdfast.notifications.emails import build_message, templates
 
 
 class RecoveryEmail(Struct, frozen=True, kw_only=True):
-    """The facts of the email. `message_id` stays the same when the email is sent again."""
+    """The facts of the email. `message_id` stays the same when a worker sends the email again."""
 
     language: str
     to: str
@@ -21,7 +21,7 @@ class RecoveryEmail(Struct, frozen=True, kw_only=True):
 
 
 class RecoveryContent(Struct, frozen=True, kw_only=True):
-    """Everything a reader sees, under the names of `emails.EmailContent` where the two have the same."""
+    """Everything that a reader sees. Fields that `emails.EmailContent` also has share its names."""
 
     language: str
     org: str

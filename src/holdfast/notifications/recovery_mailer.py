@@ -1,8 +1,8 @@
-"""Mails guests the links that recover their bookings.
+"""Emails guests the links that recover their bookings.
 
 Each request is a row that a worker leases. The worker looks up the bookings, stores the hash of a new link, sends the
-email and deletes the request. If it dies on the way, another worker does the same again, so a guest may get two emails.
-Nothing about a guest is left once a link has been used or has expired.
+email and deletes the request. If it dies on the way, another worker starts again, so a guest may get two emails.
+Once a link has been used or has expired, Holdfast keeps nothing about the guest.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ EMAILS_PER_DAY: Final = 10
 # How many requests of one org a worker handles at the same time, and of all orgs together while it sends.
 CLAIM_MAX: Final = 4
 SENDS_MAX: Final = 8
-# Longer than a send takes, with its wait for one of the places.
+# Longer than a send takes, including its wait for a turn.
 SEND_SECONDS: Final = 60.0
 LEASE_SECONDS: Final = 120.0
 RETRIES: Final = Backoff((5, 30, 120, 600, 1800, 3600))
 DAY_SECONDS: Final = 86_400
-# After that, an email would only confuse its reader.
+# A later email would only confuse its reader.
 RETRY_FOR_SECONDS: Final = DAY_SECONDS
 DELETE_MAX: Final = 1_000
 
@@ -53,8 +53,8 @@ class RecoveryRequest(Struct, frozen=True):
 
 
 class Recipient(Struct, frozen=True):
-    """An org, and the address of a guest as the bookings have it. The email goes there, and not to what somebody has
-    typed into the form."""
+    """An org, and the address in a guest's bookings. The email goes there, not to the address that somebody typed into
+    the form."""
 
     slug: str
     org_name: str
@@ -100,7 +100,7 @@ class RecoveryMailer:
         """Retries do not count."""
         if request.attempts > 1:
             return True
-        # This is the hash that is the same in all orgs.
+        # This hash is the same in all orgs.
         recipient_key = recipient_hash(EmailLimit.HOLD, request.org, recipient.email)
         counted = await self._database.shared.fetchval(
             *sql.recovery.count_email(recipient=recipient_key, per_hour=EMAILS_PER_HOUR, per_day=EMAILS_PER_DAY)
@@ -149,8 +149,7 @@ class RecoveryMailer:
 
 
 async def delete_expired(database: Database) -> int:
-    """Delete links that have expired, requests that could not be mailed, and counts of days that are over. Returns how
-    many rows there were."""
+    """Delete expired links, requests that nobody could mail, and old counts. Returns how many rows there were."""
     scope = database.shared
     deleted = [
         await scope.execute(sql.recovery.delete_expired_links, DELETE_MAX),

@@ -61,7 +61,7 @@ def set_(
     ] = None,
     payment_instructions: Annotated[
         str | None,
-        typer.Option(help="How to pay for a booking by receipt, unless the event says it. '' removes the text."),
+        typer.Option(help="How to pay for a booking by receipt, unless the event has its own text. '' removes it."),
     ] = None,
     data: DataFolder = None,
 ) -> None:

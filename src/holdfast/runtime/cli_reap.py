@@ -16,7 +16,7 @@ from holdfast.engine.sweeper import NotConnectedError, SweeperPool
 from holdfast.runtime import db, ids
 from holdfast.runtime.cli_database import DataFolder, fail, open_database, require_database
 
-# Each failure halves the next sweep of the event, so the last try takes a single booking.
+# Each failure halves the event's next sweep, so the last try covers a single booking.
 TRIES_MAX: Final = 10
 
 
@@ -52,23 +52,23 @@ class ReapReport(Struct, frozen=True, kw_only=True):
 
 def reap(
     event: Annotated[str | None, typer.Option(help="Reap only this event.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, and print what is due.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what is due, and change nothing.")] = False,
     data: DataFolder = None,
 ) -> None:
     """Expire all holds that are past their deadline, and end the bookings of completed and cancelled events.
 
-    A worker does the same every second. Run this if no worker runs, or to see why an event fails. It is safe beside
-    workers and servers. Prints a report as JSON. Exits with 1 if an event failed; the others are done.
+    A worker does the same every second. Run this if no worker is running, or to see why an event fails. You can run it
+    next to workers and servers. Prints a report as JSON. Exits with 1 if an event failed; the others are done.
     """
     event_id = ids.parse_event_id(event) if event is not None else None
     if event is not None and event_id is None:
-        fail(f"{event} is not an event id. An event id is ev_ and 32 hexadecimal digits.")
+        fail(f"{event} is not an event id. An event id is ev_ followed by 32 hexadecimal digits.")
     require_database(data)
     url = open_database(data)
     try:
         report = asyncio.run(_reap(url, event_id, dry_run=dry_run))
     except db.LOST_ERRORS:
-        fail("Lost the connection to the database. Everything that was reaped before is saved. Run the command again.")
+        fail("Lost the connection to the database. Everything reaped so far is saved. Run the command again.")
     typer.echo(msgspec.json.format(msgspec.json.encode(report)))
     raise typer.Exit(0 if report.ok else 1)
 
@@ -109,7 +109,7 @@ async def _sweep_all(sweepers: SweeperPool, due: list[EventToReap]) -> list[Reap
         except LockNotAvailableError:
             errors[event] = "Another process keeps the event locked. Run the command again."
         except Exception as error:
-            # Further lines of a database error quote rows, which may be about a buyer.
+            # The other lines of a database error quote rows, which may contain a buyer's data.
             errors[event] = f"{type(error).__name__}: {error}".partition("\n")[0]
             if left > 1:
                 tries.append((event, left - 1))

@@ -10,7 +10,7 @@
 
 -- fragment: booking_fields
 -- The row `booking` as core.booking.Booking: every field under its own name, except that `details` and `answers` stay on
--- disk. A batch loads many bookings and needs them of none. Responses that show them add the fragment `large_fields`.
+-- disk. A batch loads many bookings and needs neither. Responses that show them add the fragment `large_fields`.
 holdfast_base64(booking.id) AS id,
 holdfast_base64(booking.event_id) AS event,
 holdfast_base64(booking.org_id) AS org,

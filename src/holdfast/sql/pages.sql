@@ -33,7 +33,7 @@ ORDER BY starts_at, id LIMIT :scan_max
 
 -- name: cards_of_org
 -- What an org has on sale, soonest first: one card for each series or other event, after the card (:after_at, :after_id),
--- with up to :dates_max events each. Events that are under way come from an index of their own.
+-- with up to :dates_max events each. Events that are under way come from their own index.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 upcoming AS MATERIALIZED (
     (SELECT id, series_id, starts_at FROM event

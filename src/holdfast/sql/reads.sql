@@ -20,7 +20,7 @@ ORDER BY starts_at, id LIMIT :scan_max
 
 -- name: events_of_org
 -- Soonest first, after the event (:after_at, :after_id): events of which something starts from :earliest on, and before
--- :before. Events that began earlier and still have slots come from an index of their own; :has_earliest is false if
+-- :before. Events that began earlier and still have slots come from their own index; :has_earliest is false if
 -- there can be none. A status of null means any.
 WITH found AS (
     (SELECT {{scanned_fields}} FROM event
@@ -246,8 +246,8 @@ ORDER BY booking.id DESC
 -- Oldest first, after the booking :after: up to :limit bookings, and no more than have :lines_max lines, but at least one.
 -- Without their details, which may be large.
 --
--- Each booking finds the next one by its key. Without statistics, PostgreSQL would take any event for a small one, and sort
--- everything that is left of it for each page.
+-- Each booking finds the next one by its key. Without statistics, PostgreSQL would assume that every event is small, and sort
+-- all remaining bookings for each page.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page (id, position) AS (
     VALUES (:after::uuid, 0)

@@ -1,10 +1,10 @@
 -- Recovering a guest's bookings by email: requests, links, limits, and the bookings themselves.
 --
--- An email address matches in any case of its ASCII letters. `booking_of_email` says why no other letters are folded.
+-- Addresses match regardless of the case of their ASCII letters. `booking_of_email` says why other letters do not fold.
 
 -- name: insert_request
 -- Stores a request, and returns its id unless the address or the org has had too many in this hour. An address over its
--- limit uses up nothing of the org's, and an org over its limit gets no more rows for new addresses.
+-- limit uses up none of the org's, and an org over its limit gets no more rows for new addresses.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at, date_trunc('hour', holdfast_now()) AS hour),
 address AS (
     INSERT INTO recovery_count AS counted (kind, key, starts_at, count)
@@ -64,7 +64,7 @@ WHERE id = :id AND attempts = :attempts
 DELETE FROM recovery_request WHERE id = $1
 
 -- name: recipient
--- The org, and the address as the newest recoverable booking has it.
+-- The org, and the address in the newest recoverable booking.
 SELECT org.slug, org.name AS org_name, booking.email
 FROM org CROSS JOIN LATERAL (
     SELECT booking.email FROM booking

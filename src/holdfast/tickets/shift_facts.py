@@ -13,7 +13,7 @@ from holdfast.i18n.formatting import format_money
 from holdfast.i18n.languages import language_of
 from holdfast.i18n.texts import section
 
-# In this order. Somebody who has the shift needs no fee, and no order number of the organiser.
+# In this order. Somebody who has the shift needs neither the fee nor the organiser's order number.
 SHOWN: Final = ("date", "work_time", "address", "buses", "food", "salary", "additional_info")
 # What somebody wants to know before they take the shift.
 OFFERED: Final = (
@@ -39,7 +39,7 @@ class ShiftFact(Struct, frozen=True):
 
 
 def shift_facts(shift: Shift | None, currency: str, language: str, names: Sequence[str] = SHOWN) -> list[ShiftFact]:
-    """Those of the fields that the organiser has filled in."""
+    """The fields that the organiser has filled in."""
     if shift is None:
         return []
     labels = section(language_of(language), "shift")
@@ -52,7 +52,7 @@ def shift_facts(shift: Shift | None, currency: str, language: str, names: Sequen
 
 
 def _text(name: str, value: str | int | date, currency: str, language: str) -> str:
-    """A salary in numbers is an amount of this currency. It may also be a text."""
+    """A salary is text, or an amount in this currency."""
     if name in AMOUNTS and isinstance(value, int):
         return format_money(value, currency, language)
     if isinstance(value, date):

@@ -33,15 +33,15 @@ def unit_answers(booking: BookingView, event: EventView) -> list[list[ShownAnswe
 
 
 def _given(booking: BookingView) -> dict[str, Any]:
-    """Empty for a person who received the booking from somebody else."""
+    """Empty for someone who received the booking by transfer."""
     answers = booking.answers
     decoded: dict[str, Any] = json.decode(answers) if isinstance(answers, Raw) else answers or {}
     return decoded
 
 
 def _shown(event: EventView, per: Literal["booking", "unit"], given: dict[str, Any]) -> list[ShownAnswer]:
-    """The organiser may have changed the questions since. An answer to one that is gone has no label and is left out,
-    and so is one that was given for something else."""
+    """The organiser may have changed the questions since. Leave out an answer whose question is gone, because it has no
+    label, and an answer that no longer fits its question."""
     return [
         ShownAnswer(question.label, value)
         for question in event.questions

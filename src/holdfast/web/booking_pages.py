@@ -48,7 +48,7 @@ LATE_RECEIPT: Final = PageProblem(410, "late_receipt")
 
 
 class BookedPool(Struct, frozen=True):
-    """A pool with a time of its own."""
+    """A pool with its own time."""
 
     code: str
     starts_at: datetime
@@ -56,7 +56,7 @@ class BookedPool(Struct, frozen=True):
 
 
 class BookedEvent(Struct, frozen=True):
-    """What a list of bookings says about an event. `pools` are those that have a time of their own."""
+    """What a list of bookings says about an event. `pools` are those with their own time."""
 
     id: bytes
     title: str
@@ -67,7 +67,7 @@ class BookedEvent(Struct, frozen=True):
 
 
 class BookingEntry(Struct, frozen=True):
-    """A booking in a list. `times` has at least one, and the earliest first."""
+    """A booking in a list. `times` has at least one, earliest first."""
 
     booking: BookingView
     event: BookedEvent

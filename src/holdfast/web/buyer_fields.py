@@ -1,4 +1,4 @@
-"""What the form of an event asks its buyer: contact details, and the organiser's questions."""
+"""What the form of an event asks its buyer for: contact details, and answers to the organiser's questions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -41,7 +41,7 @@ class BuyerField(Struct, frozen=True, kw_only=True):
         return None if is_valid else self.kind
 
     def parse(self, typed: str) -> str | bool | None:
-        """The value for the API. Nothing typed is no value."""
+        """The value for the API. An empty field has none."""
         if self.kind == "yes_no":
             return YES_NO.get(typed)
         return (normalise_phone(typed) if self.kind == "phone" else typed.strip()) or None
@@ -87,7 +87,7 @@ def asks_about_units(event: EventView) -> bool:
 
 
 def answered_units_max(event: EventView) -> int | None:
-    """How many units a form can ask about, if it has to."""
+    """How many units a form can ask about, if the event has questions per unit."""
     count = sum(question.per == "unit" for question in event.questions)
     return UNIT_ANSWERS_MAX // count if count else None
 
@@ -106,7 +106,7 @@ def _question_field(question: Question, unit: int | None = None) -> BuyerField:
 
 
 def all_fields(event: EventView, language: str, units: int) -> list[BuyerField]:
-    """Everything that a buyer of this many units is asked, in the order of the form."""
+    """All fields for a buyer of this many units, in the order of the form."""
     fields = [*contact_fields(event, language), *booking_questions(event)]
     return fields + [field for unit in range(units) for field in unit_questions(event, unit + 1)]
 

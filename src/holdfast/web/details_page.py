@@ -20,7 +20,7 @@ OWN_FIELDS: Final = {"asked", "form_token", "check_issued_at", "check_salt", "ch
 
 
 class ChosenLine(Struct, frozen=True):
-    """A part of the choice: how many of what. The price of a seat is known only to its map."""
+    """A part of the choice: how many of what. Only the map knows the price of a seat."""
 
     name: str
     quantity: int

@@ -18,8 +18,8 @@ DATES_ON_CARD: Final = 4
 
 
 class EventSummary(Struct, frozen=True):
-    """An event on sale as lists show it. `seats` is how many of its units are seats. `remaining` leaves out pools that
-    can no longer be bought."""
+    """An event on sale as lists show it. `seats` is how many of its units are seats. `remaining` leaves out pools whose
+    sales have closed."""
 
     id: bytes
     title: str

@@ -102,7 +102,7 @@ async def show_series(page: PageRequest) -> Response:
 
 
 def _read_search(page: PageRequest) -> EventSearch:
-    """What the form asks for. Anything that is not a search is left out: a reader can change an address by hand."""
+    """What the form asks for. Ignore anything that is not a search: a reader can edit the address by hand."""
     query = page.request.query_params
     days = [_parse_day(query.get(name, "")) for name in ("from", "to")]
     if days[0] and days[1] and days[0] > days[1]:

@@ -40,7 +40,7 @@ SPREAD_SECONDS: Final = 5
 
 
 class SentForm(Struct, frozen=True):
-    """What a browser has sent, so that its page can show it again, with what is wrong by name of the field."""
+    """What a browser has sent, so that its page can show it again, with errors by the name of the field."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ async def event_page(
 def _choice_context(
     listing: EventListing, offers: Sequence[PoolOffer], calendar: SlotCalendar | None, sent: SentForm
 ) -> dict[str, Any]:
-    """The pools that the page shows outside of its map and its calendar, and what is chosen at first."""
+    """The pools that the page shows outside its map and its calendar, and the initial choice."""
     pools = [offer for offer in offers if not offer.pool.seated and not (calendar and offer.is_slot)]
     shown = [*pools, calendar.slot] if calendar and calendar.slot else pools
     return {
@@ -170,14 +170,14 @@ def _calendar(page: PageRequest, event: EventView, offers: Sequence[PoolOffer], 
 
 
 def _single_choice(offers: Sequence[PoolOffer], sent: SentForm) -> str | None:
-    """The position of the unit that is chosen at first: the one that the buyer sent, or the first that is free."""
+    """The position of the initial choice: the unit that the buyer sent, or the first that is free."""
     free = [f"{offer.number}.{n}" for offer in offers if offer.is_available for n in range(len(offer.pool.tariffs))]
     wanted = sent.fields.get("choice")
     return wanted if wanted in free else next(iter(free), None)
 
 
 def _refresh_seconds(sale: EventSale, now: datetime) -> int | None:
-    """When a browser without scripts loads the page again. They do not all come in the same second."""
+    """When a browser without scripts reloads the page. Browsers do not all come in the same second."""
     if sale.opens_at is None:
         return None
     seconds = math.ceil((sale.opens_at - now).total_seconds()) + 1 + secrets.randbelow(SPREAD_SECONDS)
@@ -198,7 +198,7 @@ async def _live_bookings(page: PageRequest, event: EventView) -> list[BookingVie
 
 
 async def send_own_bookings(page: PageRequest) -> Response:
-    """The buyer's own bookings, for a page that sees one of its chosen seats taken and wonders by whom."""
+    """The buyer's own bookings, for a page that has to find out who took one of its chosen seats."""
     listing = await load_event(page)
     bookings = await _live_bookings(page, listing.event)
     return json_response({"own": [own_booking_data(page.language, booking) for booking in bookings]})

@@ -81,7 +81,7 @@ def _chosen_seats(fields: Mapping[str, str]) -> list[Item]:
 
 
 def _single_choice(fields: Mapping[str, str], event: EventView) -> list[Item]:
-    """Where everybody can have one unit, the form has a choice instead of quantities: `choice=0.1` is the second
+    """If everybody can have one unit, the form has a choice instead of quantities: `choice=0.1` is the second
     tariff of the first pool."""
     wanted = fields.get("choice")
     return [
@@ -93,7 +93,7 @@ def _single_choice(fields: Mapping[str, str], event: EventView) -> list[Item]:
 
 
 def _chosen_quantities(fields: Mapping[str, str], event: EventView) -> list[Item]:
-    """Fields carry the positions of a pool and of its tariff: `quantity.0.1`."""
+    """Field names carry the positions of a pool and its tariff: `quantity.0.1`."""
     return [
         Item(pool=pool.code, tariff=tariff.code, quantity=quantity)
         for n, pool in enumerate(event.pools)

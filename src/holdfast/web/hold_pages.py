@@ -41,7 +41,7 @@ WRONG_FIELDS: Final = PageProblem(422, "wrong_fields")
 LONG_ANSWERS: Final = PageProblem(422, "long_answers")
 # The browser has to open the page that asks for the rest.
 DETAILS_NEEDED: Final = PageProblem(422, "details_needed")
-# Every tariff of an event has a field, and so has every answer about a unit.
+# Every tariff of an event has a field, and so does every answer about a unit.
 HOLD_FIELDS_MAX: Final = TARIFFS_MAX + UNIT_ANSWERS_MAX + 100
 # Refusals that fields of the form explain.
 FIELD_CODES: Final = {"wrong_fields", "invalid_request", "contact_required", "answer_required"}
@@ -72,7 +72,7 @@ async def place_hold(page: PageRequest) -> Response:
 
 
 def _needs_details(listing: EventListing, choice: HoldChoice, fields: Mapping[str, str]) -> bool:
-    """Whether the buyer has chosen, but has not seen all questions yet. Without scripts, the page cannot ask about each
+    """Whether the buyer has chosen, but not seen all questions yet. Without scripts, the page cannot ask about each
     unit before it knows how many there are, and the form for the best seats asks nothing."""
     event = listing.event
     if choice.units > (answered_units_max(event) or choice.units):
@@ -94,8 +94,8 @@ async def _ask_for_details(
 
 
 def _hold(page: PageRequest, event: EventView, choice: HoldChoice, fields: Mapping[str, str]) -> HoldNew:
-    """The request for the API. Whether an answer is missing is for the engine to say, because a buyer who already has
-    these seats needs no answers."""
+    """The request for the API. The engine decides whether an answer is missing, because a buyer who already has these
+    seats needs no answers."""
     problems = find_problems(all_fields(event, page.language, choice.units), fields)
     if any(problem != "required" for problem in problems.values()):
         raise PageError(WRONG_FIELDS)
@@ -127,7 +127,7 @@ async def _place_hold(page: PageRequest, event: EventView, hold: HoldNew, fields
 async def _refused_response(
     page: PageRequest, listing: EventListing, problem: PageProblem, fields: Mapping[str, str]
 ) -> Response:
-    """What the buyer typed and chose stays on the page."""
+    """The page keeps what the buyer typed and chose."""
     event = listing.event
     choice = _sent_choice(fields, event)
     errors = _field_errors(page, event, choice, problem, fields)
@@ -192,7 +192,7 @@ def _hint(event: EventView, problem: PageProblem, language: str) -> str:
 
 
 def _own_seats_notice(language: str, problem: PageProblem, booking: BookingView) -> Notice:
-    """Somebody else may have taken others of the same seats."""
+    """Somebody else may have taken the other seats."""
     own, others = split_conflicts(problem, booking)
     taken = PageProblem(problem.status, problem.code, tuple(others))
     return own_booking_notice(language, booking, seats=own, text=refusal_text(language, taken) if others else "")

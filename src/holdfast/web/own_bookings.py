@@ -21,7 +21,7 @@ class Notice(Struct, frozen=True):
 
 
 def own_booking_notice(language: str, booking: BookingView, *, seats: Sequence[str] = (), text: str = "") -> Notice:
-    """Say that the buyer already has these seats, or a place, and lead to the booking. `text` is said first."""
+    """Say that the buyer already has these seats, or a spot, and link to the booking. `text` comes first."""
     is_held = booking.status is Status.HELD
     what = "seats" if seats else "place"
     key = f"own.{what}_held" if is_held else f"own.{what}"
@@ -35,7 +35,7 @@ def own_booking_link(language: str, booking: BookingView) -> str:
 
 
 def own_booking_data(language: str, booking: BookingView) -> dict[str, Any]:
-    """The booking for scripts that find one of its seats taken."""
+    """The booking, for scripts that find one of its seats taken."""
     return {
         "seats": seat_labels(booking),
         "url": f"/b/{booking.id}",
@@ -45,7 +45,7 @@ def own_booking_data(language: str, booking: BookingView) -> dict[str, Any]:
 
 
 def blocking_booking(bookings: Sequence[BookingView], *, is_single: bool) -> BookingView | None:
-    """The booking that lets its owner book nothing else, in an event with one booking or one unit per person."""
+    """The booking that keeps its owner from booking more, in an event with one booking or one unit per person."""
     return bookings[0] if is_single and bookings else None
 
 

@@ -11,7 +11,7 @@ _SEPARATORS: Final = re.compile(r"[\s().\-/\u2010-\u2015]+")
 
 
 def normalise_phone(text: str) -> str:
-    """`+44 (0)20 7946-0123` and `0044 20 7946 0123` become `+442079460123`. Whether the result is a phone number is for
-    the API to say."""
+    """`+44 (0)20 7946-0123` and `0044 20 7946 0123` become `+442079460123`. The API decides
+    whether the result is a phone number."""
     digits = _SEPARATORS.sub("", _TRUNK_PREFIX.sub("", unicodedata.normalize("NFKC", text)))
     return "+" + digits[2:] if digits.startswith("00") else digits

@@ -46,7 +46,7 @@ class PoolOffer(Struct, frozen=True):
 
 
 class EventSale(Struct, frozen=True):
-    """Whether anything of the event is on sale. `opens_at` is the next opening."""
+    """Whether anything in the event is on sale. `opens_at` is the next opening."""
 
     state: SaleState
     opens_at: datetime | None = None
@@ -65,7 +65,7 @@ def _offer(listing: EventListing, number: int, pool: PoolView, left: PoolAvailab
 
 
 def _state(pool: PoolView, window: SalesWindow, now: datetime) -> SaleState:
-    """The engine's rule: sales are open from the very moment of the opening, and closed from that of the close."""
+    """The same rule as the engine's: sales are open from the opening time on, and closed from the closing time on."""
     if pool.starts_at is not None and now >= pool.starts_at:
         return SaleState.BEGUN
     if now >= window.closes_at:

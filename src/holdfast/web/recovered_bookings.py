@@ -11,7 +11,7 @@ from holdfast.web.page_request import PageRequest
 
 async def act_for_owner(page: PageRequest, booking: str) -> None:
     """Let the page act for the guest who made the booking, if the browser has recovered it. The page may then show and
-    change this booking, but no other of that guest."""
+    change this booking, but no other booking of that guest."""
     assert page.org is not None
     parsed = ids.parse_booking_id(booking)
     if parsed is None or not page.session.recoveries_in(page.org.id):

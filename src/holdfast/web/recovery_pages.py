@@ -1,6 +1,6 @@
-"""Recovers a guest's bookings in another browser, by a link that Holdfast mails to them.
+"""Recovers a guest's bookings in another browser, with a link that Holdfast emails them.
 
-Nobody may learn from these pages who has bookings. So the form only stores a request, for every address alike, and a
+Nobody may learn from these pages who has bookings. So the form only stores a request, whatever the address, and a
 worker does the rest. Mail scanners open links, so a link only leads to a button, and the button uses it up.
 """
 
@@ -33,7 +33,7 @@ class RecoveryLink(Struct, frozen=True):
 
 
 def recovery_routes(site: Site) -> list[Route]:
-    """Without a mail server, nobody could get a link, so only the way to forget earlier recoveries is left."""
+    """Without a mail server, nobody can get a link, so guests can only forget earlier recoveries."""
     forgetting = [
         Route("/o/{slug}/bookings/forget", site.page(forget), methods=["POST"]),
         Route("/o/{slug}/bookings/forget", site.page(redirect_to_parent), methods=["GET"]),
@@ -124,7 +124,7 @@ def _bookings_path(page: PageRequest) -> str:
 
 
 def _dead_link_page(page: PageRequest) -> Response:
-    """One page for links that were used, have expired or never existed."""
+    """The same page for links that were used, have expired or never existed."""
     return page.render("recover_dead.html", 410)
 
 
@@ -137,7 +137,7 @@ def _is_address(text: str) -> bool:
 
 
 def _refused_page(page: PageRequest, email: str, problem: PageProblem) -> Response:
-    """The form with what the guest has typed, and why it had no effect."""
+    """The form with what the guest typed, and why it had no effect."""
     text = refusal_text(page.language, problem)
     response = page.render("recover.html", problem.status, email=email[:EMAIL_CHARS_MAX], problem=text)
     if problem.status == 429:

@@ -27,7 +27,7 @@ COOKIE_CHARS_MAX: Final = 3_800
 # A customer stays signed in long enough to pay, even if the token that brought them expires sooner.
 CUSTOMER_SECONDS: Final = 12 * 3600
 CUSTOMERS_MAX: Final = 10
-# How many mailboxes a browser can have proven to read, in all orgs together.
+# For how many mailboxes one browser can recover bookings, in all orgs together.
 RECOVERIES_MAX: Final = 5
 _ALGORITHM: Final = "HS256"
 _AUDIENCE: Final = "session"

@@ -12,7 +12,7 @@ from holdfast.web.pool_offers import PoolOffer
 
 # An event with fewer slots shows each of them with its tariffs.
 SLOTS_MIN: Final = 3
-# More days than this need a month at a time.
+# With more days than this, the calendar shows a month at a time.
 CHIPS_MAX: Final = 10
 
 
@@ -83,7 +83,7 @@ def _start(offer: PoolOffer) -> tuple[float, int]:
 
 
 def _first_choice(days: Iterable[SlotDay]) -> SlotDay | None:
-    """The first day with a free slot, or the first of all."""
+    """The first day with a free slot, or else the first day."""
     found = list(days)
     return next((day for day in found if day.is_available), found[0] if found else None)
 

@@ -13,7 +13,7 @@ def units_rule(event: EventView, language: str) -> str:
 
 
 def units_correction(event: EventView, language: str) -> str:
-    """What a buyer who asked for too few or too many can ask for. A form can ask about only so many units."""
+    """What to tell a buyer who asked for too few or too many. A form can ask about only so many units."""
     return units_rule(event, language) or _sentence(language, None, answered_units_max(event))
 
 

@@ -133,7 +133,7 @@ def _make_payment_jobs(
 
 
 def _make_recovery_jobs(settings: Settings, database: db.Database, resources: AsyncExitStack) -> list[Job]:
-    """Without a mail server, there is still something to delete if there was one before."""
+    """Without a mail server, there is still something to delete if there used to be one."""
     cleanup = Job(name="recovery_cleanup", run=partial(delete_expired, database), interval_seconds=CLEANUP_SECONDS)
     if settings.smtp_url is None:
         return [cleanup]

@@ -1,4 +1,4 @@
-"""Makes the events of series. A job has a template and a list of starts, and makes one event after the other."""
+"""Makes the events of series. A job has a template and a list of starts, and makes the events one by one."""
 
 import asyncio
 import time
@@ -24,9 +24,9 @@ log = structlog.get_logger()
 
 # Longer than the largest event takes. Each event renews the lease.
 LEASE_SECONDS: Final = 30
-# After this long, the org's other jobs and the other orgs have their turn.
+# After this long, the org's other jobs and the other orgs get their turn.
 TURN_SECONDS: Final = 5.0
-# An event that has failed this often for no known reason is skipped, so that the others can go on.
+# The worker skips an event that has failed this often for no known reason, so that the others can go on.
 ATTEMPTS_MAX: Final = 5
 ERRORS_MAX: Final = 100
 
@@ -37,7 +37,7 @@ class ClaimedJob(Struct, frozen=True):
     id: bytes
     org_id: bytes
     series_id: bytes
-    # A template may have a megabyte, so a thread decodes it.
+    # A template can be a megabyte, so a thread decodes it.
     template: str
     starts: list[datetime]
     publish: bool
@@ -91,7 +91,7 @@ class SeriesJobs:
     async def _make(
         self, job: ClaimedJob, template: EventNew, position: int, *, is_last_attempt: bool
     ) -> EventError | None:
-        """Create and publish one event. Both have no effect if they have happened already."""
+        """Create and publish one event. Neither has an effect if it has already happened."""
         start = job.starts[position]
         event = ids.derive_id(job.id, position)
         try:
@@ -112,7 +112,7 @@ class SeriesJobs:
         try:
             await set_status(self._database, job.org_id, event, EventStatus.ACTIVE, job.actor)
         except RefusedError as error:
-            # Somebody has already cancelled the event, between a crash and its repetition.
+            # Somebody cancelled the event between a crash and the retry.
             if error.refused.refusal is not Refusal.EVENT_ENDED:
                 raise
 

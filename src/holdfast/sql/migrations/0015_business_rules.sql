@@ -1,11 +1,11 @@
--- Rules that some businesses need: slots with a time of their own, sales that open and close, who the buyer is, and one
--- live booking per user as a constraint.
+-- Rules that some businesses need: slots with their own time, sales that open and close, contact details and questions,
+-- and one live booking per user as a constraint.
 
 ALTER TABLE event
     -- Null: sales open when the event is published, and close when it starts.
     ADD COLUMN sales_open_at timestamptz,
     ADD COLUMN sales_close_at timestamptz,
-    -- Which contact details buyers leave, and what else the organiser asks them.
+    -- The contact details and the questions that the organiser asks buyers for.
     ADD COLUMN contact json NOT NULL DEFAULT '{}',
     ADD COLUMN questions json NOT NULL DEFAULT '[]',
     ADD COLUMN payment_instructions text,

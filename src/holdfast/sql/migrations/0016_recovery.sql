@@ -1,4 +1,4 @@
--- Guests recover their bookings by a link that Holdfast mails to them.
+-- Guests recover their bookings with a link that Holdfast emails them.
 --
 -- A request waits here until a worker has looked up the bookings and sent the email. The page that stores it reads no
 -- booking, so its response cannot depend on whether there are any. A request and its address live for a day at most, and
@@ -22,7 +22,7 @@ CREATE TABLE recovery_link (
     token_hash bytea PRIMARY KEY,
     request_id uuid NOT NULL,
     org_id uuid NOT NULL REFERENCES org,
-    -- The address as the bookings have it.
+    -- The address in the bookings.
     email text NOT NULL,
     expires_at timestamptz NOT NULL
 );
@@ -41,8 +41,8 @@ CREATE TABLE recovery_count (
 CREATE INDEX recovery_count_age ON recovery_count (starts_at);
 
 -- The bookings that a guest can recover. Holds are not among them, so a hold costs no more than before. The collation folds
--- only the case of ASCII letters. Others would also fold letters that look alike, such as the Kelvin sign and K, and mail
--- to those goes elsewhere.
+-- only the case of ASCII letters. Others would also fold lookalikes, such as the Kelvin sign and K, and mail to a
+-- lookalike goes elsewhere.
 CREATE INDEX booking_of_email ON booking (org_id, lower(email COLLATE "C"), id)
     WHERE email IS NOT NULL AND user_id ~ '^guest-[0-9a-f]{32}$'
       AND status IN ('payment_submitted', 'confirmed', 'refunded', 'completed');

@@ -2,10 +2,10 @@
 --
 -- Holdfast itself never reads this view: batches read the counters under the event's lock, and the API answers from
 -- memory. The view gives the same numbers as GET /v1/events/{id}/availability. A hold past its deadline counts as free at
--- once, whether or not a worker has expired it yet, and a blocked seat is no part of the capacity.
+-- once, whether or not a worker has expired it yet, and a blocked seat is not part of the capacity.
 --
--- The numbers are of the moment of the query. They may be out of date when you read them, so do not decide by them
--- whether a unit can be sold.
+-- The numbers describe the moment of the query. They may be out of date when you read them, so do not use them to decide
+-- whether to sell a unit.
 CREATE VIEW remaining AS
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT pool.event_id, event.org_id, event.title, pool.code AS pool, pool.capacity,

@@ -9,7 +9,7 @@ CREATE TABLE series (
     details json NOT NULL,
     created_at timestamptz NOT NULL DEFAULT holdfast_now()
 );
--- The condition is always true. It keeps look-ups by id, which do not mention it, from using this index.
+-- The condition is always true. It keeps lookups by id, which do not mention it, from using this index.
 CREATE INDEX series_of_org ON series (org_id, id) WHERE title > '';
 
 ALTER TABLE event
@@ -21,7 +21,7 @@ FROM (SELECT event_id, max(starts_at) AS last_at FROM pool GROUP BY event_id) AS
 WHERE slot.event_id = event.id AND slot.last_at IS NOT NULL;
 
 ALTER TABLE event
-    -- Until then the event is upcoming or under way, and pages list it.
+    -- Until then, the event is upcoming or under way, and pages list it.
     ADD COLUMN listed_until timestamptz
         GENERATED ALWAYS AS (greatest(starts_at, ends_at, sales_close_at, last_slot_at)) STORED,
     -- Where the event takes place, as lists show it and search finds it. An org may store anything as an address.
@@ -30,7 +30,7 @@ ALTER TABLE event
     ), 500)) STORED;
 
 -- Lists of an org, and of all orgs. Events that began before the first time of a list, but last longer, come from the
--- other two indexes. Conditions that are always true keep each part of a list to its own index, and look-ups by id away
+-- other two indexes. Conditions that are always true keep each part of a list to its own index, and lookups by id away
 -- from all of them: only the list that should use an index mentions its condition.
 DROP INDEX event_of_org;
 DROP INDEX event_not_ended;
@@ -51,7 +51,7 @@ CREATE TABLE series_job (
     -- Hashes of the Idempotency-Key, and of the request. Without a key, the first is the same as the second.
     request_key bytea NOT NULL,
     fingerprint bytea NOT NULL,
-    -- Null once the job is done: a template may have a megabyte.
+    -- Null once the job is done, because a template can be a megabyte.
     template json,
     starts timestamptz[] NOT NULL,
     publish boolean NOT NULL,

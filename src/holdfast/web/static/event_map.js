@@ -43,7 +43,7 @@ export async function followMap(layout, onPools = () => {}) {
   return map;
 }
 
-/** Show all seats as they are. Those of pools that are not on sale at the moment are not for sale. */
+/** Show all seats as they are. Buyers cannot choose seats of pools that are not on sale. */
 export function resetMap(map, layout) {
   if (map) {
     const seats = layout.seats.filter(([, pool]) => saleState(page.pools[pool]) !== "open");

@@ -7,7 +7,7 @@ export function showErrors(form, errors = {}) {
   return marked.length;
 }
 
-/** A correction takes the mark away. */
+/** A correction removes the mark. */
 export function clearErrorsOnInput(form) {
   form.addEventListener("input", (event) => {
     const field = event.target.closest("[data-field]");

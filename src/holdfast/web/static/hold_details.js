@@ -1,4 +1,4 @@
-/** The page that asks for what the form of the event could not. */
+/** The page that asks for what the event's form could not. */
 
 import { clearErrorsOnInput } from "./field_errors.js";
 import { HoldForm } from "./hold_form.js";

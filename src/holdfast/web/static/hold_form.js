@@ -66,7 +66,7 @@ export class HoldForm {
     return fields.filter(([name]) => names.includes(name) || name.startsWith("answer."));
   }
 
-  /** Let the server ask the rest on a page of its own. */
+  /** Let the server ask for the rest on another page. */
   openDetails(form) {
     this.buyerFields(form)
       .filter(([name]) => name !== "asked")

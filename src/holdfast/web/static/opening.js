@@ -1,4 +1,4 @@
-/** A page that waits for sales to open: it counts down on the server's clock, and then loads itself again. */
+/** A page that waits for sales to open: it counts down on the server's clock, and then reloads. */
 
 import { Live } from "./live.js";
 import { page, say } from "./page.js";
@@ -33,7 +33,7 @@ export function waitForOpening() {
   }
 }
 
-/** Load the event's page again, at a moment that differs from browser to browser. */
+/** Reload the event's page, at a slightly different moment in each browser. */
 export function reloadSoon() {
   setTimeout(() => location.replace(location.pathname.replace(/\/hold$/, "") + location.search), Math.random() * SPREAD_MS);
 }

@@ -8,12 +8,12 @@ export async function findOwn(labels) {
     const response = await fetch(page.ownUrl, { headers: { accept: "application/json" } });
     page.own = response.ok ? (await response.json()).own : page.own;
   } catch {
-    // Offline. What the page knows has to do.
+    // Offline: rely on what the page knows.
   }
   return ownSeats(labels);
 }
 
-/** The notice about those of the seats that the buyer has, or null: `{text, url, link, own}`. */
+/** The notice about the seats that the buyer already has, or null: `{text, url, link, own}`. */
 export function ownSeats(labels) {
   const booking = page.own.find(({ seats }) => labels.some((label) => seats.includes(label)));
   if (!booking) {

@@ -49,6 +49,6 @@ function limit(input, isFree, remaining) {
     return;
   }
   input.max = Math.min(remaining, page.most ?? QUANTITY_MAX, QUANTITY_MAX);
-  // Somebody who has already chosen some can still choose fewer.
+  // Buyers who have already chosen some can still choose fewer.
   input.disabled = !isFree && Number(input.value) === 0;
 }

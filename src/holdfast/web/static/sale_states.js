@@ -15,7 +15,7 @@ export function saleState(pool) {
   return pool.opensAt !== null && now < pool.opensAt ? "soon" : "open";
 }
 
-/** Whether anything of the event is on sale. */
+/** Whether anything in the event is on sale. */
 export function isOnSale() {
   return page.pools.some((pool) => saleState(pool) === "open");
 }

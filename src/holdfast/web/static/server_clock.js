@@ -5,7 +5,7 @@ import { page } from "./page.js";
 
 // The feed repeats a snapshot for a second. More than this means that somebody changed the device's clock.
 const DRIFT_MS = 5_000;
-// Timers pause while a device sleeps, so look again now and then.
+// Timers pause while a device sleeps, so check again now and then.
 const LOOK_MS = 15_000;
 
 let offset = (page?.now ?? Date.now()) - Date.now();

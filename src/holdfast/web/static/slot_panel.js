@@ -2,7 +2,7 @@
 
 import { money, page, say } from "./page.js";
 
-/** Show the slot in the panel. Quantities move on with the buyer, from tariff to tariff of the same code. */
+/** Show the slot in the panel. Quantities move with the buyer to tariffs with the same code. */
 export function showSlot(panel, slot, dayName) {
   const carried = readQuantities(panel);
   const box = document.getElementById("slot-template").content.cloneNode(true).firstElementChild;
