@@ -72,7 +72,7 @@ def order(client: httpx.Client, event: str) -> Form:
     return get_page(client, f"/e/{event}").form("/hold")
 
 
-@pytest.mark.parametrize(("make", "button"), [(shift_event, "Take this shift"), (free_event, "Register")])
+@pytest.mark.parametrize(("make", "button"), [(shift_event, "Take this place"), (free_event, "Register")])
 def test_where_everyone_can_have_one_place_nobody_chooses_a_number(
     server: Server, admin: httpx.Client, buyer: httpx.Client, make: Any, button: str
 ) -> None:
