@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.api.responses import PoolView
 from holdfast.core.refusals import Refusal, RefusedError
-from holdfast.core.sales_window import SalesWindow, Schedule, pool_window
+from holdfast.core.sales_window import SaleState, SalesWindow, Schedule, pool_window
 from holdfast.live.snapshot import PoolAvailability
-from holdfast.web.pool_offers import PoolOffer, SaleState, _state, event_sale
+from holdfast.web.pool_offers import PoolOffer, _state, event_sale
 from tests.support.builders import NOW, seconds_from_now
 
 EVENT = Schedule(seconds_from_now(3600), None, seconds_from_now(-60), None)

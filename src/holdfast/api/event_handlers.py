@@ -36,10 +36,9 @@ from holdfast.core.buyer_form import ContactRules, Question
 from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.journal import EntryData
 from holdfast.core.policy import Policy
-from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
-from holdfast.core.sales_window import Schedule, pool_window
+from holdfast.core.sales_window import pool_window, schedule_of
 from holdfast.core.shift import Shift
 from holdfast.core.states import EventStatus
 from holdfast.engine import event_editor
@@ -131,7 +130,7 @@ class OwnerRow(Struct, frozen=True):
 async def create_event(call: Call, body: EventNew) -> ApiResponse[EventView]:
     check_providers(call, body.providers)
     event = await event_editor.create_event(
-        call.services.database, call.caller.org, body, call.caller.actor, _quotas(call)
+        call.services.database, call.caller.org, body, call.caller.actor, call.services.settings.quotas
     )
     location = f"/v1/events/{ids.format_event_id(event)}".encode()
     return ApiResponse(await _view(call, event), 201, ((b"location", location),))
@@ -142,10 +141,6 @@ def check_providers(call: Call, providers: list[str] | UnsetType | None) -> None
     unknown = [name for name in providers or () if name not in call.services.providers]
     if unknown:
         raise RefusedError(Refusal.UNKNOWN_PROVIDER, f"The payment provider `{unknown[0]}` is not set up here.")
-
-
-def _quotas(call: Call) -> Quotas:
-    return Quotas(events=call.services.settings.events_per_org, seats=call.services.settings.seats_per_org)
 
 
 async def list_events(call: Call, query: EventsQuery) -> ApiResponse[EventList]:
@@ -214,7 +209,7 @@ async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
     check_providers(call, body.providers)
     await _sweep(call, event, SWEEPS_BEFORE_CHANGE_MAX)
     await event_editor.change_event(
-        call.services.database, call.caller.org, event, body, call.caller.actor, _quotas(call)
+        call.services.database, call.caller.org, event, body, call.caller.actor, call.services.settings.quotas
     )
     return ApiResponse(await _view(call, event))
 
@@ -385,10 +380,8 @@ def _pool_view(row: PoolRow, tariffs: list[TariffView]) -> PoolView:
 
 def _last_close(row: EventRow, pools: list[PoolView]) -> datetime:
     """When the last pool closes by default. A slot closes when it begins, the others when the event does."""
-    event = Schedule(row.starts_at)
-    windows = [
-        pool_window(event, Schedule(starts_at=pool.starts_at, sales_close_at=pool.sales_close_at)) for pool in pools
-    ]
+    event = schedule_of(row)
+    windows = [pool_window(event, schedule_of(pool)) for pool in pools]
     return max(window.closes_at for window in windows)
 
 

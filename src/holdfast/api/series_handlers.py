@@ -12,7 +12,7 @@ from holdfast.api.call import ApiResponse, Call
 from holdfast.api.event_handlers import check_providers
 from holdfast.api.requests import SeriesQuery
 from holdfast.api.responses import SeriesJobError, SeriesJobView, SeriesList, SeriesView
-from holdfast.core.quotas import SERIES_MAX, Quotas
+from holdfast.core.quotas import SERIES_MAX
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
 from holdfast.core.series_schemas import SeriesChange, SeriesEventsNew, SeriesNew
@@ -161,7 +161,7 @@ async def _insert_job(
     await check_quotas(
         scope,
         series.org_id,
-        Quotas(events=call.services.settings.events_per_org, seats=call.services.settings.seats_per_org),
+        call.services.settings.quotas,
         new_events=len(starts),
         new_seats=len(starts) * count_seats(body.template.pools),
     )

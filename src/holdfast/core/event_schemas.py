@@ -28,7 +28,7 @@ from holdfast.core.request_types import (
     check_unique,
     invalid_field,
 )
-from holdfast.core.sales_window import NO_SCHEDULE, Schedule, merge_schedule, pool_window
+from holdfast.core.sales_window import NO_SCHEDULE, Schedule, merge_schedule, pool_window, schedule_of
 from holdfast.core.shift import Shift
 from holdfast.core.stock_schemas import POOLS_MAX, TARIFFS_MAX, PoolChange, PoolNew, check_pools, too_many_tariffs
 
@@ -136,7 +136,7 @@ class EventNew(RequestModel, frozen=True):
     series: SeriesId | None = None
 
     def __post_init__(self) -> None:
-        check_schedule(self.schedule, {pool.code: pool.schedule for pool in self.pools})
+        check_schedule(schedule_of(self), {pool.code: schedule_of(pool) for pool in self.pools})
         check_timezone(self.timezone)
         check_details(self.details)
         check_pools(self.pools)
@@ -146,10 +146,6 @@ class EventNew(RequestModel, frozen=True):
         check_service_fee(self.shift, prices)
         fee = self.shift.service_fee if self.shift is not None else None
         check_prices(self.merged_policy, [*prices, fee or 0])
-
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
     @property
     def merged_policy(self) -> Policy:
@@ -177,9 +173,9 @@ class EventChange(RequestModel, frozen=True):
     unblock_seats: Annotated[list[Label], Meta(max_length=BLOCKED_AT_ONCE_MAX)] = []  # noqa: RUF012
 
     def __post_init__(self) -> None:
-        _check_years("", self.merge_schedule(NO_SCHEDULE))
+        _check_years("", merge_schedule(NO_SCHEDULE, self))
         for pool in self.pools:
-            _check_years(f"pools.{pool.code}.", pool.merge_schedule(NO_SCHEDULE))
+            _check_years(f"pools.{pool.code}.", merge_schedule(NO_SCHEDULE, pool))
         if self.timezone is not UNSET:
             check_timezone(self.timezone)
         if self.details is not UNSET:
@@ -193,9 +189,6 @@ class EventChange(RequestModel, frozen=True):
                 check_unique(f"pools.{pool.code}.tariffs", "code", (tariff.code for tariff in pool.tariffs))
         if sum(len(pool.tariffs) for pool in self.pools if pool.tariffs is not UNSET) > TARIFFS_MAX:
             raise too_many_tariffs()
-
-    def merge_schedule(self, known: Schedule) -> Schedule:
-        return merge_schedule(known, self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
 
 def merge_policy(policy: Policy, change: PolicyChange) -> Policy:

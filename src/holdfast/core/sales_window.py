@@ -2,11 +2,20 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from enum import StrEnum
+from typing import Final, Protocol
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, structs
 
 from holdfast.core.refusals import Refusal, RefusedError
+
+
+class SaleState(StrEnum):
+    SOON = "soon"
+    OPEN = "open"
+    CLOSED = "closed"
+    # A slot that has started. Its sales are closed too.
+    BEGUN = "begun"
 
 
 class SalesWindow(Struct, frozen=True):
@@ -15,15 +24,22 @@ class SalesWindow(Struct, frozen=True):
     opens_at: datetime | None
     closes_at: datetime
 
-    def check(self, now: datetime, conflicts: tuple[str, ...] = ()) -> None:
+    def state(self, now: datetime) -> SaleState:
         if self.opens_at is not None and now < self.opens_at:
+            return SaleState.SOON
+        return SaleState.CLOSED if now >= self.closes_at else SaleState.OPEN
+
+    def check(self, now: datetime, conflicts: tuple[str, ...] = ()) -> None:
+        state = self.state(now)
+        if state is SaleState.SOON:
+            assert self.opens_at is not None
             raise RefusedError(
                 Refusal.NOT_ON_SALE_YET,
                 f"Sales open at {self.opens_at.isoformat()}.",
                 conflicts=conflicts,
                 sales_open_at=self.opens_at,
             )
-        if now >= self.closes_at:
+        if state is SaleState.CLOSED:
             raise RefusedError(
                 Refusal.SALES_CLOSED, f"Sales closed at {self.closes_at.isoformat()}.", conflicts=conflicts
             )
@@ -41,16 +57,27 @@ class Schedule(Struct, frozen=True):
 NO_SCHEDULE: Final = Schedule()
 
 
-def merge_schedule(
-    known: Schedule,
-    starts_at: datetime | UnsetType | None,
-    ends_at: datetime | UnsetType | None,
-    sales_open_at: datetime | UnsetType | None,
-    sales_close_at: datetime | UnsetType | None,
-) -> Schedule:
-    """The known times, overridden by those that a request sets."""
-    given = (starts_at, ends_at, sales_open_at, sales_close_at)
-    return Schedule(*[old if new is UNSET else new for old, new in zip(structs.astuple(known), given, strict=True)])
+class Scheduled(Protocol):
+    """A row or a request that has the times of an event or a pool among its fields."""
+
+    @property
+    def starts_at(self) -> datetime | None: ...
+    @property
+    def ends_at(self) -> datetime | None: ...
+    @property
+    def sales_open_at(self) -> datetime | None: ...
+    @property
+    def sales_close_at(self) -> datetime | None: ...
+
+
+def schedule_of(scheduled: Scheduled) -> Schedule:
+    return Schedule(scheduled.starts_at, scheduled.ends_at, scheduled.sales_open_at, scheduled.sales_close_at)
+
+
+def merge_schedule(known: Schedule, change: Struct) -> Schedule:
+    """The known times, overridden by those that the change sets."""
+    given = {name: getattr(change, name) for name in Schedule.__struct_fields__}
+    return structs.replace(known, **{name: at for name, at in given.items() if at is not UNSET})
 
 
 def pool_window(event: Schedule, pool: Schedule) -> SalesWindow:

@@ -21,7 +21,7 @@ from holdfast.core.request_types import (
     check_unique,
     invalid_field,
 )
-from holdfast.core.sales_window import Schedule, merge_schedule
+from holdfast.core.sales_window import schedule_of
 
 # The most seats that one event can have.
 SEATS_MAX = 100_000
@@ -74,10 +74,6 @@ class PoolNew(RequestModel, frozen=True):
     sales_open_at: Time | None = None
     sales_close_at: Time | None = None
 
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
-
 
 class PoolChange(RequestModel, frozen=True):
     """Changes the pool with this code, or adds one. Tariffs whose code exists are changed, others are added. Existing
@@ -92,9 +88,6 @@ class PoolChange(RequestModel, frozen=True):
     ends_at: Time | UnsetType | None = UNSET
     sales_open_at: Time | UnsetType | None = UNSET
     sales_close_at: Time | UnsetType | None = UNSET
-
-    def merge_schedule(self, known: Schedule) -> Schedule:
-        return merge_schedule(known, self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
 
 FREE = TariffNew(code="standard", price=0)
@@ -176,7 +169,7 @@ def number_stock(pools: list[PoolNew], first_pool: int = 0, first_seat: int = 0)
         capacity = pool.capacity if pool.capacity is not None else len(seats)
         stock.pools.append(
             NumberedPool(
-                number, pool.code, pool.name or pool.code, bool(seats), capacity, *structs.astuple(pool.schedule)
+                number, pool.code, pool.name or pool.code, bool(seats), capacity, *structs.astuple(schedule_of(pool))
             )
         )
         stock.tariffs.extend(number_tariff(number, n, tariff) for n, tariff in enumerate(pool.tariffs or [FREE]))

@@ -33,7 +33,7 @@ from holdfast.core.policy import Policy
 from holdfast.core.quotas import Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
-from holdfast.core.sales_window import Schedule
+from holdfast.core.sales_window import merge_schedule, schedule_of
 from holdfast.core.shift import Shift
 from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.core.stock_schemas import count_seats
@@ -77,10 +77,6 @@ class _LockedEvent(Struct, frozen=True):
     providers: list[str] | None
     shift: Shift | None
     series_id: bytes | None
-
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
 
 async def create_event(
@@ -230,7 +226,7 @@ async def _check_changed_event(scope: DatabaseScope, org: bytes, event: bytes) -
     """Refuse a change after which the event contradicts itself."""
     after = await _lock_event(scope, org, event)
     pools = await scope.rows(PoolCounts, sql.events.pools, event)
-    check_schedule(after.schedule, {pool.code: pool.schedule for pool in pools})
+    check_schedule(schedule_of(after), {pool.code: schedule_of(pool) for pool in pools})
     prices = [row["price"] for row in await scope.fetch(sql.events.prices, event)]
     check_prices(after.policy, prices)
     check_service_fee(after.shift, prices)
@@ -239,7 +235,7 @@ async def _check_changed_event(scope: DatabaseScope, org: bytes, event: bytes) -
 async def _change_event_row(
     scope: DatabaseScope, event: bytes, locked: _LockedEvent, change: EventChange, series: bytes | None
 ) -> None:
-    schedule = change.merge_schedule(locked.schedule)
+    schedule = merge_schedule(schedule_of(locked), change)
     policy = merge_policy(locked.policy, change.policy)
     shift = locked.shift if change.shift is UNSET else change.shift
     await scope.execute(

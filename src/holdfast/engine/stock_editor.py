@@ -12,7 +12,7 @@ from holdfast.core.journal import PoolState, SeatState
 from holdfast.core.quotas import OrgUsage, Quotas
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import invalid_field
-from holdfast.core.sales_window import NO_SCHEDULE, Schedule
+from holdfast.core.sales_window import NO_SCHEDULE, merge_schedule, schedule_of
 from holdfast.core.shift import Shift
 from holdfast.core.stock_schemas import (
     FREE,
@@ -44,10 +44,6 @@ class PoolCounts(Struct, frozen=True):
     ends_at: datetime | None
     sales_open_at: datetime | None
     sales_close_at: datetime | None
-
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.starts_at, self.ends_at, self.sales_open_at, self.sales_close_at)
 
     @property
     def taken(self) -> int:
@@ -133,7 +129,7 @@ def _new_pool(change: PoolChange) -> PoolNew:
         capacity=None if change.capacity is UNSET else change.capacity,
         tariffs=None if change.tariffs is UNSET else change.tariffs,
         seats=None if change.seats is UNSET else change.seats,
-        **structs.asdict(change.merge_schedule(NO_SCHEDULE)),
+        **structs.asdict(merge_schedule(NO_SCHEDULE, change)),
     )
 
 
@@ -148,7 +144,7 @@ async def _change_pool(scope: DatabaseScope, event: bytes, pool: PoolCounts, cha
             Refusal.CAPACITY_IN_USE, f"{pool.taken} units of {change.code} are taken.", conflicts=(change.code,)
         )
     name = pool.name if change.name is UNSET else change.name
-    schedule = change.merge_schedule(pool.schedule)
+    schedule = merge_schedule(schedule_of(pool), change)
     await scope.execute(
         *sql.events.set_pool(event=event, number=pool.number, name=name, capacity=capacity, **structs.asdict(schedule))
     )

@@ -7,6 +7,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, ValidationError, convert
 
+from holdfast.core.quotas import Quotas
+
 _PREFIX: Final = "HOLDFAST_"
 
 
@@ -42,6 +44,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     email_from: str = "tickets@localhost"
     webhooks_to_private_addresses: bool = False
     demo: bool = False
+
+    @property
+    def quotas(self) -> Quotas:
+        return Quotas(events=self.events_per_org, seats=self.seats_per_org)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":

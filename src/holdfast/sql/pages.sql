@@ -84,6 +84,10 @@ found AS MATERIALIZED (
 )
 {{summaries}}
 
+-- fragment: closes_at
+-- When sales of the row `pool` of the event `found` close: core.sales_window.pool_window.
+coalesce(least(pool.sales_close_at, found.sales_close_at, pool.starts_at), found.starts_at)
+
 -- fragment: summaries
 -- Pools and tariffs are added up here, because an event may have a thousand. Only pools that can still be bought count.
 -- Of the due lines of each event, a hundred count as free, so that a page stays cheap while very many holds expire at
@@ -101,7 +105,7 @@ FROM clock CROSS JOIN found CROSS JOIN LATERAL (
            coalesce(max(closes_at) <= clock.at, false) AS is_closed
     FROM (
         SELECT capacity, held, sold, seated, coalesce(pool.sales_open_at, found.sales_open_at) AS opens_at,
-               coalesce(least(pool.sales_close_at, found.sales_close_at, pool.starts_at), found.starts_at) AS closes_at
+               {{closes_at}} AS closes_at
         FROM pool WHERE pool.event_id = found.id
     ) AS pool
 ) AS stock CROSS JOIN LATERAL (
@@ -117,7 +121,7 @@ FROM clock CROSS JOIN found CROSS JOIN LATERAL (
         ) AS booking CROSS JOIN LATERAL (
             SELECT quantity, pool FROM line WHERE line.event_id = found.id AND line.booking_id = booking.id LIMIT 100
         ) AS line JOIN pool ON pool.event_id = found.id AND pool.number = line.pool
-            AND coalesce(least(pool.sales_close_at, found.sales_close_at, pool.starts_at), found.starts_at) > clock.at
+            AND {{closes_at}} > clock.at
         LIMIT 100
     ) AS line
 ) AS due

@@ -8,7 +8,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.api.event_handlers import EventRow, event_view
 from holdfast.api.responses import EventView, PoolView
-from holdfast.core.sales_window import Schedule
+from holdfast.core.sales_window import Schedule, schedule_of
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX, shorten
 from holdfast.live.snapshot import PoolAvailability
 from holdfast.runtime import ids
@@ -89,5 +89,5 @@ async def load_listings(scope: DatabaseScope, events: Sequence[bytes]) -> dict[b
 
 def _listing(row: _ListingRow) -> EventListing:
     org = Org(row.org_id, row.slug, row.org_name, row.colour, row.logo_hash, row.frame_origins)
-    schedule = Schedule(row.starts_at, row.ends_at, row.sales_open_at, row.sales_close_at)
+    schedule = schedule_of(row)
     return EventListing(event_view(row, row.pools), org, row.revision, row.availability, row.now, schedule)

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.requests import BookingsQuery
 from holdfast.api.responses import EventView
+from holdfast.core.sales_window import SaleState
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.formatting import minor_digits
 from holdfast.i18n.texts import section
@@ -26,7 +27,7 @@ from holdfast.web.guest_check import CHALLENGE_SECONDS, Challenge, new_challenge
 from holdfast.web.hold_choice import best_quantities, chosen_pool, units_max, units_min
 from holdfast.web.own_bookings import Notice, blocking_booking, own_booking_data, own_booking_notice
 from holdfast.web.page_request import PageRequest
-from holdfast.web.pool_offers import EventSale, PoolOffer, SaleState, event_sale, pool_offers
+from holdfast.web.pool_offers import EventSale, PoolOffer, event_sale, pool_offers
 from holdfast.web.rendering import page_money, short_moment, slot_time
 from holdfast.web.seat_layouts import SeatLayouts
 from holdfast.web.site import Site, json_response

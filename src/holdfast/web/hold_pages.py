@@ -12,6 +12,7 @@ from holdfast.api.requests import ContactNew
 from holdfast.api.responses import EventView
 from holdfast.core.buyer_form import ANSWERS_BYTES_MAX
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.sales_window import SaleState
 from holdfast.core.stock_schemas import TARIFFS_MAX
 from holdfast.i18n.formatting import format_moment
 from holdfast.i18n.texts import translate
@@ -33,7 +34,7 @@ from holdfast.web.hold_choice import TOO_MANY_UNITS, HoldChoice, read_choice
 from holdfast.web.own_bookings import Notice, own_booking_link, own_booking_notice, split_conflicts
 from holdfast.web.page_problems import PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
-from holdfast.web.pool_offers import SaleState, event_sale, pool_offers
+from holdfast.web.pool_offers import event_sale, pool_offers
 from holdfast.web.site import Site, json_response, redirect_to_parent
 from holdfast.web.unit_rules import units_correction
 

@@ -2,23 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from enum import StrEnum
 
 from msgspec import Struct
 
 from holdfast.api.responses import PoolView
-from holdfast.core.sales_window import SalesWindow, Schedule, pool_window
+from holdfast.core.sales_window import SaleState, SalesWindow, pool_window, schedule_of
 from holdfast.i18n.formatting import in_zone
 from holdfast.live.snapshot import PoolAvailability
 from holdfast.web.event_listing import EventListing
-
-
-class SaleState(StrEnum):
-    SOON = "soon"
-    OPEN = "open"
-    CLOSED = "closed"
-    # A slot that has started. Its sales are closed too.
-    BEGUN = "begun"
 
 
 class PoolOffer(Struct, frozen=True):
@@ -58,21 +49,14 @@ def pool_offers(listing: EventListing) -> list[PoolOffer]:
 
 
 def _offer(listing: EventListing, number: int, pool: PoolView, left: PoolAvailability) -> PoolOffer:
-    schedule = Schedule(pool.starts_at, pool.ends_at, pool.sales_open_at, pool.sales_close_at)
-    window = pool_window(listing.schedule, schedule)
+    window = pool_window(listing.schedule, schedule_of(pool))
     day = in_zone(pool.starts_at, listing.event.timezone).date() if pool.starts_at is not None else None
     return PoolOffer(number, pool, left, window, _state(pool, window, listing.now), day)
 
 
 def _state(pool: PoolView, window: SalesWindow, now: datetime) -> SaleState:
-    """The same rule as the engine's: sales are open from the opening time on, and closed from the closing time on."""
-    if pool.starts_at is not None and now >= pool.starts_at:
-        return SaleState.BEGUN
-    if now >= window.closes_at:
-        return SaleState.CLOSED
-    if window.opens_at is not None and now < window.opens_at:
-        return SaleState.SOON
-    return SaleState.OPEN
+    has_begun = pool.starts_at is not None and now >= pool.starts_at
+    return SaleState.BEGUN if has_begun else window.state(now)
 
 
 def event_sale(offers: Sequence[PoolOffer]) -> EventSale:
