@@ -307,3 +307,14 @@ def test_a_killed_worker_neither_loses_nor_doubles_an_event(server: Server, admi
     events = list_events(admin, job)
     assert len(events) == DAYS_WITH_CRASH == len({event["starts_at"] for event in events})
     assert {event["status"] for event in events} == {"active"}
+
+
+def test_a_job_whose_template_is_no_longer_accepted_ends_with_errors(server: Server, admin: httpx.Client) -> None:
+    """Rules may become stricter between the request and the work."""
+    job = new_job(admin, 2)
+    statement = 'UPDATE series_job SET template = (template::jsonb || \'{"timezone": "Moon/Base"}\')::json'
+    query(server.database_url, f"{statement} WHERE due_at IS NOT NULL")
+    run_worker(server.database_url)
+    done = get_job(admin, job)
+    assert (done["status"], done["created"], done["failed"]) == ("failed", 0, 2)
+    assert {error["code"] for error in done["errors"]} == {"invalid_request"}

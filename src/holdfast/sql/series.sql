@@ -107,4 +107,4 @@ RETURNING id
 
 -- name: release_job
 -- Lets a worker continue the job at once, after the org's other jobs.
-UPDATE series_job SET due_at = holdfast_now() WHERE id = $1 AND position = $2 AND due_at IS NOT NULL
+UPDATE series_job SET due_at = holdfast_now(), attempts = 0 WHERE id = $1 AND position = $2 AND due_at IS NOT NULL

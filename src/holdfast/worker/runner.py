@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from holdfast.core.notification_rules import EMAIL, WEBHOOK
-from holdfast.core.quotas import Quotas
 from holdfast.engine import auditor
 from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Channel
@@ -101,9 +100,8 @@ async def _make_event_jobs(settings: Settings, url: str, database: db.Database, 
     resources.push_async_callback(reaper.close)
     audits = await db.create_pool(url, 1, command_seconds=AUDIT_SECONDS)
     resources.push_async_callback(db.close_pool, audits)
-    quotas = Quotas(events=settings.events_per_org, seats=settings.seats_per_org)
     return [
-        _make_queue_job("series_jobs", SeriesJobs(database, quotas).queue, resources),
+        _make_queue_job("series_jobs", SeriesJobs(database, settings.quotas).queue, resources),
         Job(name="reaper", run=reaper.run_once, interval_seconds=REAPER_SECONDS),
         Job(name="completer", run=Completer(database).run_once, interval_seconds=COMPLETER_SECONDS),
         # Its items are findings, which another run would not put right.

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 import structlog
-from msgspec import Struct, json, structs
+from msgspec import Struct, ValidationError, json, structs
 
 from holdfast import sql
 from holdfast.core.event_schemas import EventNew
@@ -54,6 +54,17 @@ class EventError(Struct, frozen=True):
     detail: str
 
 
+def _read_template(job: ClaimedJob) -> EventNew | RefusedError:
+    """The template, or why this version of Holdfast no longer accepts it. The job then ends with errors."""
+    try:
+        template = _decode_template(job.template)
+    except RefusedError as error:
+        return error
+    except ValidationError as error:
+        return RefusedError(Refusal.INVALID_REQUEST, str(error))
+    return structs.replace(template, series=ids.format_series_id(job.series_id))
+
+
 class SeriesJobs:
     """Any number of workers may run at once. The id of each event follows from its job and its position, so an event
     that a worker made before it crashed, or while another worker had taken over, is the same event."""
@@ -77,8 +88,7 @@ class SeriesJobs:
 
     async def _work(self, job: ClaimedJob) -> None:
         """Make events until the turn ends. Then the job is due again at once."""
-        template = await asyncio.to_thread(_decode_template, job.template)
-        template = structs.replace(template, series=ids.format_series_id(job.series_id))
+        template = await asyncio.to_thread(_read_template, job)
         position, attempts, turn_ends_at = job.position, job.attempts, time.monotonic() + TURN_SECONDS
         while position < len(job.starts) and time.monotonic() < turn_ends_at:
             error = await self._make(job, template, position, is_last_attempt=attempts >= ATTEMPTS_MAX)
@@ -89,12 +99,14 @@ class SeriesJobs:
         await self._database.org(job.org_id).execute(sql.series.release_job, job.id, position)
 
     async def _make(
-        self, job: ClaimedJob, template: EventNew, position: int, *, is_last_attempt: bool
+        self, job: ClaimedJob, template: EventNew | RefusedError, position: int, *, is_last_attempt: bool
     ) -> EventError | None:
         """Create and publish one event. Neither has an effect if it has already happened."""
         start = job.starts[position]
         event = ids.derive_id(job.id, position)
         try:
+            if isinstance(template, RefusedError):
+                raise template
             new = await asyncio.to_thread(make_event, template, start, position)
             await create_event(self._database, job.org_id, new, job.actor, self._quotas, event)
             if job.publish:
