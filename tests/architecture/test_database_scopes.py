@@ -12,7 +12,8 @@ ROOT = Path(holdfast.__file__).parent
 METHODS = {"fetch", "fetchrow", "fetchval", "execute", "executemany", "row", "rows"}
 # A lane runs its batches on a connection of its own.
 LANES = [
-    f"engine/{name}.py" for name in ("batch", "layout_cache", "load", "save", "save_notifications", "save_payments")
+    f"engine/{name}.py"
+    for name in ("batch", "layout_cache", "load", "own_bookings", "save", "save_notifications", "save_payments")
 ]
 MODULES = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).as_posix() not in (*LANES, "runtime/db.py")]
 SCOPE = re.compile(

@@ -1,9 +1,9 @@
 """Loading a batch: lock its events, then read the clock and everything that its commands may need."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, json
 
@@ -26,6 +26,8 @@ from holdfast.core.notification_rules import WebhookSubscription
 from holdfast.core.policy import Policy
 from holdfast.core.states import Verb
 from holdfast.engine.layout_cache import LayoutCache
+from holdfast.engine.own_bookings import OwnBookings, load_own_bookings
+from holdfast.engine.rows import columns
 from holdfast.runtime.db import Connection, Record
 
 # How many due holds one batch expires in each event. The rest waits for the next batch.
@@ -57,19 +59,12 @@ class _Loaded(Struct):
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
 
 
-class _OwnBookings(Struct):
-    users: list[tuple[bytes, str, bytes]]
-    owners: list[tuple[bytes, int, bytes, str]]
-    bookings: list[Booking]
-
-
 class _LoadedClients(Struct):
     clients: list[tuple[bytes, bytes, int, int, datetime | None]] = []
     streaks: list[tuple[bytes, str, int, datetime | None]] = []
 
 
 _decode_loaded: Final = json.Decoder(_Loaded).decode
-_decode_own_bookings: Final = json.Decoder(_OwnBookings).decode
 _decode_clients: Final = json.Decoder(_LoadedClients).decode
 
 
@@ -139,7 +134,13 @@ async def _load_batch(
     clients = _LoadedClients()
     if limited or late:
         clients = await _load_clients(connection, layouts, limited, late, loaded.now)
-    own = await _load_own_bookings(connection, layouts, commands_to_load, loaded)
+    own = await load_own_bookings(
+        connection,
+        layouts,
+        [command for command in commands_to_load if isinstance(command, PlaceHold)],
+        {(event, user): bookings for event, user, bookings, _, _ in loaded.users},
+        dict(loaded.taken),
+    )
     return _build_batch(loaded, clients, own, checked_in, layouts, versions)
 
 
@@ -149,8 +150,8 @@ async def _load_checked_in(connection: Connection, commands: list[Command]) -> f
     transfers = [(command.event, command.booking) for command in commands if isinstance(command, TransferBooking)]
     if not transfers:
         return frozenset()
-    await connection.fetch(sql.engine.lock_transfers, *_columns(transfers))
-    rows = await connection.fetch(sql.engine.load_checked_in, *_columns(transfers))
+    await connection.fetch(sql.engine.lock_transfers, *columns(transfers))
+    rows = await connection.fetch(sql.engine.load_checked_in, *columns(transfers))
     return frozenset(row["booking_id"] for row in rows)
 
 
@@ -158,14 +159,12 @@ async def _load(
     connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], due_max: int, ending_max: int
 ) -> _Loaded:
     holds = [command for command in commands if isinstance(command, PlaceHold)]
-    request_events, request_keys = _columns((command.event, command.request_key) for command in holds)
-    booking_events, booking_ids = _columns((c.event, c.booking) for c in commands if not isinstance(c, PlaceHold))
-    user_events, users = _columns(_users_to_load(layouts, commands))
-    pool_events, pools = _columns(_pools_to_load(layouts, holds))
-    seat_events, first_seats, last_seats = _columns(_seats_to_load(layouts, holds), 3)
-    revival_events, revivals = _columns(
-        (command.event, command.booking) for command in commands if _may_revive(command)
-    )
+    request_events, request_keys = columns((command.event, command.request_key) for command in holds)
+    booking_events, booking_ids = columns((c.event, c.booking) for c in commands if not isinstance(c, PlaceHold))
+    user_events, users = columns(_users_to_load(layouts, commands))
+    pool_events, pools = columns(_pools_to_load(layouts, holds))
+    seat_events, first_seats, last_seats = columns(_seats_to_load(layouts, holds), 3)
+    revival_events, revivals = columns((command.event, command.booking) for command in commands if _may_revive(command))
     document = await connection.fetchval(
         *sql.engine.load(
             events=list(layouts),
@@ -192,33 +191,6 @@ async def _load(
     return _decode_loaded(document)
 
 
-async def _load_own_bookings(
-    connection: Connection, layouts: Mapping[bytes, Layout], commands: list[Command], loaded: _Loaded
-) -> _OwnBookings | None:
-    """What the users who ask for more already have. A separate statement, because most buyers have nothing yet."""
-    if not loaded.taken and not any(bookings for _, _, bookings, _, _ in loaded.users):
-        return None
-    holds = [command for command in commands if isinstance(command, PlaceHold)]
-    asking = _users_who_ask_again(layouts, holds, loaded)
-    named = [(*seat, is_first) for seat, is_first in _seats_asked_again(layouts, holds, loaded).items()]
-    if not asking and not named:
-        return None
-    user_events, users, user_wanted = _columns(asking, 3)
-    named_events, named_seats, named_users, named_first = _columns(named, 4)
-    document = await connection.fetchval(
-        *sql.engine.load_own_bookings(
-            user_events=user_events,
-            users=users,
-            user_wanted=user_wanted,
-            named_events=named_events,
-            named_seats=named_seats,
-            named_users=named_users,
-            named_first=named_first,
-        )
-    )
-    return _decode_own_bookings(document)
-
-
 async def _load_clients(
     connection: Connection,
     layouts: Mapping[bytes, Layout],
@@ -227,8 +199,8 @@ async def _load_clients(
     now: datetime,
 ) -> _LoadedClients:
     """A separate statement, so that holds with secret keys do not pay for it."""
-    client_events, clients, client_outcomes = _columns(_clients_to_load(layouts, limited, late), 3)
-    guest_events, guests, guest_outcomes = _columns(_guests_to_load(layouts, limited), 3)
+    client_events, clients, client_outcomes = columns(_clients_to_load(layouts, limited, late), 3)
+    guest_events, guests, guest_outcomes = columns(_guests_to_load(layouts, limited), 3)
     document = await connection.fetchval(
         *sql.engine.load_clients(
             now=now,
@@ -247,7 +219,7 @@ async def _load_clients(
 def _build_batch(
     loaded: _Loaded,
     clients: _LoadedClients,
-    own: _OwnBookings | None,
+    own: OwnBookings | None,
     checked_in: frozenset[bytes],
     layouts: Mapping[bytes, Layout],
     versions: dict[bytes, int],
@@ -314,39 +286,6 @@ def _needs_user(policy: Policy, command: PlaceHold | TransferBooking) -> bool:
     return has_limit and isinstance(command, PlaceHold) and is_limited(policy, command.client)
 
 
-def _users_who_ask_again(
-    layouts: Mapping[bytes, Layout], holds: list[PlaceHold], loaded: _Loaded
-) -> set[tuple[bytes, str, bool]]:
-    """The users whose live bookings may be in the way of their request, and whether theirs may be what they ask for."""
-    having = {(event, user) for event, user, bookings, _, _ in loaded.users if bookings}
-    return {
-        (command.event, command.user, policy.one_booking_per_user)
-        for command in (holds if having else ())
-        if (command.event, command.user) in having and (policy := layouts[command.event].policy).limits_users
-    }
-
-
-def _seats_asked_again(
-    layouts: Mapping[bytes, Layout], holds: list[PlaceHold], loaded: _Loaded
-) -> dict[tuple[bytes, int, str], bool]:
-    """The taken seats that a command names, each with the user who asks, because the seat may be theirs. The first seat
-    of a command is true: its booking is the one that the user may get again. Users without live bookings have none."""
-    taken = dict(loaded.taken)
-    having_none = {(event, user) for event, user, bookings, _, _ in loaded.users if not bookings}
-    wanted: dict[tuple[bytes, int, str], bool] = {}
-    for command in holds if taken else ():
-        if command.event not in taken or (command.event, command.user) in having_none:
-            continue
-        is_first = True
-        for item in command.items:
-            seat = layouts[command.event].seat_by_label.get(item.label) if isinstance(item, SeatItem) else None
-            if seat is not None and seat.number in taken[command.event]:
-                key = (command.event, seat.number, command.user)
-                wanted[key] = is_first or wanted.get(key, False)
-            is_first = is_first and seat is None
-    return wanted
-
-
 def _late_receipt_clients(loaded: _Loaded, commands: list[Command]) -> set[tuple[bytes, bytes]]:
     """The addresses of expired bookings that a receipt may revive."""
     submitted = {command.booking for command in commands if isinstance(command, SubmitReceipt)}
@@ -409,7 +348,3 @@ def _seats_to_load(layouts: Mapping[bytes, Layout], holds: list[PlaceHold]) -> s
                 run = layout.run_by_seat[seat.number] if layout.policy.avoid_orphans else alone
                 wanted.add((command.event, run.start, run.stop - 1))
     return wanted
-
-
-def _columns(rows: Iterable[tuple[Any, ...]], width: int = 2) -> list[tuple[Any, ...]]:
-    return list(zip(*rows, strict=True)) or [()] * width

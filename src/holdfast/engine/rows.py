@@ -1,5 +1,6 @@
-"""JSON documents of rows on their way into the database, and the check of how many rows changed."""
+"""Rows on their way into the database: as JSON documents, or as columns. And the check of how many rows changed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, json
@@ -22,3 +23,8 @@ def document(value: Any) -> str:
 def check_counts(statement: str, saved: Any, **expected: int) -> None:
     if dict(saved) != expected:
         raise LostUpdateError(f"{statement}: {dict(saved)} instead of {expected}")
+
+
+def columns(rows: Iterable[tuple[Any, ...]], width: int = 2) -> list[tuple[Any, ...]]:
+    """The rows as one array per column, which is how statements unnest them."""
+    return list(zip(*rows, strict=True)) or [()] * width
