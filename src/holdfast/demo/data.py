@@ -90,98 +90,112 @@ async def _publish(database: Database, org: bytes, new: EventNew) -> bytes:
 def _new_events(now: datetime) -> list[EventNew]:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     saturday = today + timedelta(days=(SATURDAY - today.weekday()) % 7 or 7)
-    return [
-        EventNew(
-            title="Warehouse shift, Saturday morning",
-            preset="shift",
-            starts_at=saturday + timedelta(hours=5),
-            ends_at=saturday + timedelta(hours=13),
-            timezone="Europe/Madrid",
-            currency="EUR",
-            pools=[
-                PoolNew(
-                    code="workers",
-                    name="Workers",
-                    capacity=3,
-                    tariffs=[TariffNew(code="fee", name="Service fee", price=500)],
-                )
-            ],
-            contact=ContactChange(name="required", phone="required"),
-            providers=[],
-            payment_instructions="Send the service fee by bank transfer to ES91 2100 0418 4502 0005 1332.\n"
-            "Then upload a photo of the receipt here.",
-            shift=Shift(
-                order_number=1042,
-                salary="14 € an hour",
-                food="Lunch included",
-                work_time="06:00 to 14:00",
-                address="Dock 4, Harbour Road 12",
-                service_fee=500,
-                buses="12 and 40, stop Harbour",
-                additional_info="Bring gloves and closed shoes.",
-                date=saturday.date(),
-            ),
+    return [_shift(saturday), _concert(today), _arena(today), _meetup(today), _tours(today)]
+
+
+def _shift(saturday: datetime) -> EventNew:
+    return EventNew(
+        title="Warehouse shift, Saturday morning",
+        preset="shift",
+        starts_at=saturday + timedelta(hours=5),
+        ends_at=saturday + timedelta(hours=13),
+        timezone="Europe/Madrid",
+        currency="EUR",
+        pools=[
+            PoolNew(
+                code="workers",
+                name="Workers",
+                capacity=3,
+                tariffs=[TariffNew(code="fee", name="Service fee", price=500)],
+            )
+        ],
+        contact=ContactChange(name="required", phone="required"),
+        providers=[],
+        payment_instructions="Send the service fee by bank transfer to ES91 2100 0418 4502 0005 1332.\n"
+        "Then upload a photo of the receipt here.",
+        shift=Shift(
+            order_number=1042,
+            salary="14 € an hour",
+            food="Lunch included",
+            work_time="06:00 to 14:00",
+            address="Dock 4, Harbour Road 12",
+            service_fee=500,
+            buses="12 and 40, stop Harbour",
+            additional_info="Bring gloves and closed shoes.",
+            date=saturday.date(),
         ),
-        EventNew(
-            title="The Winter Concert",
-            preset="show",
-            starts_at=today + timedelta(days=20, hours=19),
-            ends_at=today + timedelta(days=20, hours=22),
-            timezone="Europe/Madrid",
-            currency="EUR",
-            tax_bps=700,
-            pools=_concert_hall(),
-            details={"address": "Great Hall, Museum Square 1"},
-        ),
-        EventNew(
-            title="Arena Final",
-            preset="arena",
-            starts_at=today + timedelta(days=40, hours=18),
-            ends_at=today + timedelta(days=40, hours=21),
-            timezone="Europe/Madrid",
-            currency="EUR",
-            tax_bps=1900,
-            pools=[
-                PoolNew(
-                    code=f"block-{block}",
-                    name=f"Block {block}",
-                    tariffs=[TariffNew(code="full", name="Full price", price=5500)],
-                    seats=SeatGrid(rows=[f"{block}{row}" for row in range(1, 26)], numbers=50),
-                )
-                for block in "ABCD"
-            ],
-        ),
-        EventNew(
-            title="Open-source meetup",
-            preset="registration",
-            starts_at=today + timedelta(days=10, hours=17),
-            ends_at=today + timedelta(days=10, hours=20),
-            timezone="Europe/Madrid",
-            currency="EUR",
-            pools=[PoolNew(code="places", name="General admission", capacity=120)],
-            contact=ContactChange(name="required"),
-            questions=[
-                QuestionNew(code="diet", label="What do you eat?", kind="choice", choices=["Everything", "Vegan"]),
-                QuestionNew(code="talk", label="Would you like to give a lightning talk?", kind="yes_no"),
-            ],
-        ),
-        EventNew(
-            title="Old-town walking tour",
-            preset="experience",
-            starts_at=today + timedelta(days=1, hours=TOUR_HOURS[0] + BOGOTA_HOURS),
-            ends_at=today + timedelta(days=TOUR_DAYS + 1, hours=BOGOTA_HOURS),
-            timezone="America/Bogota",
-            currency="COP",
-            tax_bps=1900,
-            policy=PolicyChange(max_units_per_user=12),
-            details={"address": "Plaza de Bolívar"},
-            pools=[
-                _tour(today + timedelta(days=day, hours=hour + BOGOTA_HOURS), hour)
-                for day in range(1, TOUR_DAYS + 1)
-                for hour in TOUR_HOURS
-            ],
-        ),
-    ]
+    )
+
+
+def _concert(today: datetime) -> EventNew:
+    return EventNew(
+        title="The Winter Concert",
+        preset="show",
+        starts_at=today + timedelta(days=20, hours=19),
+        ends_at=today + timedelta(days=20, hours=22),
+        timezone="Europe/Madrid",
+        currency="EUR",
+        tax_bps=700,
+        pools=_concert_hall(),
+        details={"address": "Great Hall, Museum Square 1"},
+    )
+
+
+def _arena(today: datetime) -> EventNew:
+    return EventNew(
+        title="Arena Final",
+        preset="arena",
+        starts_at=today + timedelta(days=40, hours=18),
+        ends_at=today + timedelta(days=40, hours=21),
+        timezone="Europe/Madrid",
+        currency="EUR",
+        tax_bps=1900,
+        pools=[
+            PoolNew(
+                code=f"block-{block}",
+                name=f"Block {block}",
+                tariffs=[TariffNew(code="full", name="Full price", price=5500)],
+                seats=SeatGrid(rows=[f"{block}{row}" for row in range(1, 26)], numbers=50),
+            )
+            for block in "ABCD"
+        ],
+    )
+
+
+def _meetup(today: datetime) -> EventNew:
+    return EventNew(
+        title="Open-source meetup",
+        preset="registration",
+        starts_at=today + timedelta(days=10, hours=17),
+        ends_at=today + timedelta(days=10, hours=20),
+        timezone="Europe/Madrid",
+        currency="EUR",
+        pools=[PoolNew(code="places", name="General admission", capacity=120)],
+        contact=ContactChange(name="required"),
+        questions=[
+            QuestionNew(code="diet", label="What do you eat?", kind="choice", choices=["Everything", "Vegan"]),
+            QuestionNew(code="talk", label="Would you like to give a lightning talk?", kind="yes_no"),
+        ],
+    )
+
+
+def _tours(today: datetime) -> EventNew:
+    return EventNew(
+        title="Old-town walking tour",
+        preset="experience",
+        starts_at=today + timedelta(days=1, hours=TOUR_HOURS[0] + BOGOTA_HOURS),
+        ends_at=today + timedelta(days=TOUR_DAYS + 1, hours=BOGOTA_HOURS),
+        timezone="America/Bogota",
+        currency="COP",
+        tax_bps=1900,
+        policy=PolicyChange(max_units_per_user=12),
+        details={"address": "Plaza de Bolívar"},
+        pools=[
+            _tour(today + timedelta(days=day, hours=hour + BOGOTA_HOURS), hour)
+            for day in range(1, TOUR_DAYS + 1)
+            for hour in TOUR_HOURS
+        ],
+    )
 
 
 def _tour(starts_at: datetime, hour: int) -> PoolNew:
