@@ -11,7 +11,6 @@ from holdfast.core.buyer_form import ANSWER_LENGTH_MAX, Question, is_answered
 from holdfast.i18n.texts import translate
 from holdfast.web.phone_numbers import normalise_phone
 
-AUTOCOMPLETE: Final = {"name": "name", "email": "email", "phone": "tel"}
 LENGTHS_MAX: Final = {"name": 200, "email": 254, "phone": 40}
 # How many answers about units one form can have.
 UNIT_ANSWERS_MAX: Final = 400
@@ -31,13 +30,14 @@ class BuyerField(Struct, frozen=True, kw_only=True):
     length_max: int = ANSWER_LENGTH_MAX
     choices: tuple[str, ...] = ()
     unit: int | None = None
+    question: Question | None = None
 
     def problem(self, typed: str) -> FieldProblem | None:
         """What is wrong with the text that a buyer typed, or None."""
         value = self.parse(typed)
         if not is_answered(value):
             return "required" if self.is_required or typed.strip() else None
-        is_valid = _is_contact(self.kind, value) if self.kind in AUTOCOMPLETE else self._is_answer(value)
+        is_valid = _is_contact(self.kind, value) if self.question is None else self.question.problem(value) is None
         return None if is_valid else self.kind
 
     def parse(self, typed: str) -> str | bool | None:
@@ -45,9 +45,6 @@ class BuyerField(Struct, frozen=True, kw_only=True):
         if self.kind == "yes_no":
             return YES_NO.get(typed)
         return (normalise_phone(typed) if self.kind == "phone" else typed.strip()) or None
-
-    def _is_answer(self, value: Any) -> bool:
-        return self.kind == "yes_no" or value in self.choices or (self.kind == "text" and len(value) <= self.length_max)
 
 
 def _is_contact(kind: str, value: Any) -> bool:
@@ -102,6 +99,7 @@ def _question_field(question: Question, unit: int | None = None) -> BuyerField:
         is_required=question.required,
         choices=question.choices,
         unit=unit,
+        question=question,
     )
 
 
