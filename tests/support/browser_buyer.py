@@ -38,6 +38,7 @@ class BrowserBuyer:
         expect(self.page.locator("body")).to_contain_text(text, timeout=WAIT_MS)
 
     def seat_state(self, seat: str) -> str:
+        self.page.wait_for_function("() => document.getElementById('map')?.map", timeout=WAIT_MS)
         state: str = self.page.evaluate("seat => document.getElementById('map').map.state(seat)", seat)
         return state
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Page as BrowserPage
+from playwright.sync_api import expect
 
 from holdfast.web.event_list_pages import CARDS_MAX, DATES_MAX
 from tests.support.browser import chromium
@@ -308,15 +309,16 @@ def test_buyers_find_a_date_in_a_browser(server: Server, search_org: Org, look: 
         page.get_by_label("Search", exact=True).fill("kino")
         page.get_by_label("From").fill(day(5))
         page.get_by_role("button", name="Search").click()
-        assert page.get_by_role("heading", level=3).all_inner_texts() == ["Casablanca"]
+        page.wait_for_url("**q=kino**")
+        expect(page.get_by_role("heading", level=3)).to_have_text(["Casablanca"])
         _expect_no_sideways_scrolling(page)
         # The card is a link to the series, and each date on it is a link to its event.
         page.get_by_role("link", name="Casablanca").click()
-        assert "/s/" in page.url
+        page.wait_for_url("**/s/**")
         _expect_no_sideways_scrolling(page)
         page.go_back()
         page.get_by_role("list", name="Next dates").get_by_role("link").first.click()
-        assert "/e/" in page.url
+        page.wait_for_url("**/e/**")
 
 
 def _expect_no_sideways_scrolling(page: BrowserPage) -> None:
