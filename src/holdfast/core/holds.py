@@ -228,9 +228,10 @@ def find_short_pools(state: EventState, lines: tuple[Line, ...]) -> list[str]:
 
 def _choose_best_seats(state: EventState, best: BestSeats, priced: Line) -> tuple[Line, ...]:
     pool = state.layout.pools[priced.pool]
-    chooser = state.seat_chooser(pool)
-    choose = chooser.choose_adjacent if best.adjacent else chooser.choose_scattered
-    seats = choose(best.quantity)
+    seats = None
+    if best.quantity <= state.counters[pool.number].remaining:
+        chooser = state.seat_chooser(pool)
+        seats = (chooser.choose_adjacent if best.adjacent else chooser.choose_scattered)(best.quantity)
     if seats is None:
         adjacent = " adjacent" if best.adjacent else ""
         raise RefusedError(
