@@ -212,11 +212,13 @@ def test_an_event_that_is_too_costly_for_one_sweep_is_reaped_in_smaller_ones(
     (event,) = create_events(database, 30)
     make_due(database)
 
-    async def sweep(connection: Any, layouts: Any, swept: bytes, lock: str, bookings_max: int) -> int:
+    async def sweep(
+        connection: Any, layouts: Any, swept: bytes, lock: str, bookings_max: int, on_commit: batch.CommitListener
+    ) -> int:
         sizes.append(bookings_max)
         if bookings_max > affordable:
             raise TimeoutError
-        return await batch.sweep(connection, layouts, swept, lock, bookings_max)
+        return await batch.sweep(connection, layouts, swept, lock, bookings_max, on_commit)
 
     monkeypatch.setattr(sweeper, "sweep", sweep)
     assert ended_of(reap(database)) == {event.text: 30}

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from holdfast import sql
@@ -23,9 +23,20 @@ DECIDED_LINES_MAX: Final = 5_000
 ENDPOINTS_PER_COPY: Final = 10
 NOT_FOUND: Final = Refused(Refusal.NOT_FOUND)
 
+# Called after each commit with what the transaction loaded and changed. It must not raise.
+CommitListener = Callable[[LoadedBatch], None]
+
+
+def ignore_commit(_: LoadedBatch) -> None:
+    pass
+
 
 async def run_batch(
-    connection: Connection, layouts: LayoutCache, commands: Sequence[Command], lock_seconds: float | None = None
+    connection: Connection,
+    layouts: LayoutCache,
+    commands: Sequence[Command],
+    lock_seconds: float | None = None,
+    on_commit: CommitListener = ignore_commit,
 ) -> list[Outcome | None]:
     """One outcome per command, in order. When this returns, the transaction is committed.
 
@@ -36,13 +47,13 @@ async def run_batch(
     for command in commands:
         by_event[command.event].append(command)
     if lock_seconds is None:
-        async with _Transaction(connection) as transaction:
+        async with _Transaction(connection, on_commit) as transaction:
             loaded = await load_free_events(connection, layouts, by_event)
             outcomes = _decide(loaded, by_event)
             await transaction.commit(loaded)
         left_out = loaded.left_out | loaded.unfinished
     else:
-        outcomes, left_out = await _run_until_finished(connection, layouts, by_event, lock_seconds)
+        outcomes, left_out = await _run_until_finished(connection, layouts, by_event, lock_seconds, on_commit)
     return [
         next(outcomes[c.event], None) if c.event in outcomes else None if c.event in left_out else NOT_FOUND
         for c in commands
@@ -50,7 +61,11 @@ async def run_batch(
 
 
 async def _run_until_finished(
-    connection: Connection, layouts: LayoutCache, by_event: Mapping[bytes, list[Command]], lock_seconds: float
+    connection: Connection,
+    layouts: LayoutCache,
+    by_event: Mapping[bytes, list[Command]],
+    lock_seconds: float,
+    on_commit: CommitListener,
 ) -> tuple[dict[bytes, Iterator[Outcome]], set[bytes]]:
     """Expire the due holds of each event before its commands, in as many transactions as that takes. Returns the
     outcomes by event, and the events that have more due holds than expire in this time."""
@@ -59,7 +74,7 @@ async def _run_until_finished(
     left = by_event
     give_up_at = time.monotonic() + lock_seconds
     while left and (left is by_event or time.monotonic() < give_up_at):
-        async with _Transaction(connection, lock_seconds) as transaction:
+        async with _Transaction(connection, on_commit, lock_seconds) as transaction:
             loaded = await load_batch(connection, layouts, left)
             outcomes |= _decide(loaded, left)
             await transaction.commit(loaded)
@@ -90,11 +105,12 @@ async def sweep(
     event: bytes,
     lock: str = sql.engine.lock,
     bookings_max: int = SWEEP_MAX,
+    on_commit: CommitListener = ignore_commit,
 ) -> int:
     """Expire up to `bookings_max` due holds of the event and, if it is completed or cancelled, end up to as many of its
     bookings. Returns how many bookings it ended."""
     await layouts.reload_large(connection, [event])
-    async with _Transaction(connection) as transaction:
+    async with _Transaction(connection, on_commit) as transaction:
         loaded = await load_batch(connection, layouts, {event: []}, lock, due_max=bookings_max, ending_max=bookings_max)
         ended = sum(expire_due(state) + end_bookings(state) for state in loaded.states.values())
         await transaction.commit(loaded)
@@ -104,8 +120,9 @@ async def sweep(
 class _Transaction:
     """BEGIN and COMMIT, with the save in between if there is anything to save."""
 
-    def __init__(self, connection: Connection, lock_seconds: float | None = None) -> None:
+    def __init__(self, connection: Connection, on_commit: CommitListener, lock_seconds: float | None = None) -> None:
         self._connection = connection
+        self._on_commit = on_commit
         self._begin = "BEGIN"
         if lock_seconds is not None:
             self._begin += f"; SET LOCAL lock_timeout = {math.ceil(lock_seconds * 1000)}"
@@ -118,6 +135,7 @@ class _Transaction:
         if any(state.has_changes for state in loaded.states.values()):
             await save(self._connection, loaded)
         await self._connection.execute("COMMIT")
+        self._on_commit(loaded)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self._connection.is_closed():

@@ -10,7 +10,7 @@ import structlog
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused
-from holdfast.engine.batch import run_batch
+from holdfast.engine.batch import CommitListener, ignore_commit, run_batch
 from holdfast.engine.command_queue import Waiting
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import BLOCKED_ERRORS, EXHAUSTED_ERRORS, LOST_ERRORS, Connect, Connection
@@ -37,9 +37,10 @@ class UnreachableError(Exception):
 
 
 class BatchRunner:
-    def __init__(self, connect: Connect, layouts: LayoutCache) -> None:
+    def __init__(self, connect: Connect, layouts: LayoutCache, on_commit: CommitListener = ignore_commit) -> None:
         self._connect = connect
         self._layouts = layouts
+        self._on_commit = on_commit
         self._connection: Connection | None = None
 
     async def serve(self, batch: Sequence[Waiting], lock_seconds: float | None = None) -> list[Waiting]:
@@ -95,7 +96,7 @@ class BatchRunner:
             try:
                 if self._connection is None:
                     self._connection = await self._connect()
-                return await run_batch(self._connection, self._layouts, commands, lock_seconds)
+                return await run_batch(self._connection, self._layouts, commands, lock_seconds, self._on_commit)
             except _CONFLICT_ERRORS:
                 log.warning("batch_conflicted", commands=len(commands))
             except LOST_ERRORS as error:

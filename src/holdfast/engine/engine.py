@@ -7,6 +7,7 @@ from functools import partial
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
 from holdfast.core.layout import Layout
+from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.lane import Lane
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.slow_event import SpareConnections
@@ -16,13 +17,17 @@ from holdfast.runtime.supervision import TaskHealth
 
 
 class Engine:
-    def __init__(self, url: str, lanes: int, health: TaskHealth | None = None) -> None:
+    def __init__(
+        self, url: str, lanes: int, health: TaskHealth | None = None, on_commit: CommitListener = ignore_commit
+    ) -> None:
         self._layouts = LayoutCache()
         connect = partial(db.connect_lane, url)
-        self._spares = SpareConnections(connect, self._layouts)
-        self._sweepers = SweeperPool(connect, self._layouts)
+        self._spares = SpareConnections(connect, self._layouts, on_commit)
+        self._sweepers = SweeperPool(connect, self._layouts, on_commit)
         health = health or TaskHealth()
-        self._lanes = [Lane(connect, self._layouts, self._spares, health, f"lane-{n}") for n in range(1, lanes + 1)]
+        self._lanes = [
+            Lane(connect, self._layouts, self._spares, health, f"lane-{n}", on_commit) for n in range(1, lanes + 1)
+        ]
 
     def start(self) -> None:
         for lane in self._lanes:
@@ -41,6 +46,10 @@ class Engine:
         """Expire due holds and, if the event has ended, end its bookings, up to the limits of one batch. Returns how
         many bookings it ended. An event whose sweep fails does not delay the others."""
         return await self._sweepers.sweep(event)
+
+    def cached_layout(self, event: bytes) -> Layout | None:
+        """The layout that the last batch used. It may be outdated."""
+        return self._layouts.cached(event)
 
     async def layouts(self, database: db.Database, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         """The layouts of these events. Those that the cache lacks are read from the database."""

@@ -12,6 +12,7 @@ import structlog
 
 from holdfast.core.commands import Command, PlaceHold
 from holdfast.core.decide import Outcome
+from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.batch_runner import BATCH_MAX, BUSY, LINES_MAX, BatchRunner, UnreachableError, refuse
 from holdfast.engine.command_queue import CommandQueue, Waiting
 from holdfast.engine.layout_cache import LayoutCache
@@ -37,8 +38,9 @@ class Lane:
         spares: SpareConnections,
         health: TaskHealth,
         name: str = "lane",
+        on_commit: CommitListener = ignore_commit,
     ) -> None:
-        self._runner = BatchRunner(connect, layouts)
+        self._runner = BatchRunner(connect, layouts, on_commit)
         self._spares = spares
         self._health = health
         self._name = name

@@ -22,11 +22,15 @@ SMALL_SEATS_MAX: Final = 5_000
 
 
 class LayoutCache:
-    """Callers pass the revision they have just read, so the cache never returns an outdated layout."""
+    """Callers pass the revision they have just read, so the cache returns no outdated layout, except from `cached`."""
 
     def __init__(self) -> None:
         self._layouts: OrderedDict[bytes, Layout] = OrderedDict()
         self._seat_count = 0
+
+    def cached(self, event: bytes) -> Layout | None:
+        """The layout in memory, whatever its revision."""
+        return self._layouts.get(event)
 
     async def get(self, source: Connection | DatabaseScope, revisions: Mapping[bytes, int]) -> dict[bytes, Layout]:
         found = self._find(revisions)

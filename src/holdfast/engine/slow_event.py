@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.batch_runner import BATCH_MAX, BUSY, LINES_MAX, BatchRunner, UnreachableError, refuse
 from holdfast.engine.command_queue import Waiting, first_commands
 from holdfast.engine.layout_cache import LayoutCache
@@ -31,16 +32,23 @@ ATTEMPT_SECONDS_MIN: Final = 0.05
 class SpareConnections:
     """The connections for slow events. A process opens them on demand."""
 
-    def __init__(self, connect: Connect, layouts: LayoutCache, size: int = SPARES_MAX) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        layouts: LayoutCache,
+        on_commit: CommitListener = ignore_commit,
+        size: int = SPARES_MAX,
+    ) -> None:
         self._connect = connect
         self._layouts = layouts
+        self._on_commit = on_commit
         self._slots = asyncio.Semaphore(size)
         self._idle: list[BatchRunner] = []
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[BatchRunner]:
         async with self._slots:
-            runner = self._idle.pop() if self._idle else BatchRunner(self._connect, self._layouts)
+            runner = self._idle.pop() if self._idle else BatchRunner(self._connect, self._layouts, self._on_commit)
             try:
                 yield runner
             finally:

@@ -12,7 +12,7 @@ from asyncpg import LockNotAvailableError
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.engine.batch import SWEEP_MAX, sweep
+from holdfast.engine.batch import SWEEP_MAX, CommitListener, ignore_commit, sweep
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime.db import LOST_ERRORS, Connect, Connection
 
@@ -92,18 +92,28 @@ class SweepSizes:
 class Sweeper:
     """Sweeps one event at a time. `lock` is the statement that locks an event, or skips one that is locked."""
 
-    def __init__(self, connection: KeptConnection, layouts: LayoutCache, sizes: SweepSizes, lock: str) -> None:
+    def __init__(
+        self,
+        connection: KeptConnection,
+        layouts: LayoutCache,
+        sizes: SweepSizes,
+        lock: str,
+        on_commit: CommitListener = ignore_commit,
+    ) -> None:
         self._connection = connection
         self._layouts = layouts
         self._sizes = sizes
         self._lock = lock
+        self._on_commit = on_commit
 
     async def sweep(self, event: bytes) -> int:
         """Returns how many bookings it ended. After an error, the next sweep of this event is smaller, and the next
         sweep of any event gets a working connection."""
         try:
             async with self._connection as connection:
-                ended = await sweep(connection, self._layouts, event, self._lock, self._sizes.get(event))
+                ended = await sweep(
+                    connection, self._layouts, event, self._lock, self._sizes.get(event), self._on_commit
+                )
         except NotConnectedError:
             raise
         except LockNotAvailableError:
@@ -123,9 +133,10 @@ class SweeperPool:
     """A few sweepers for all requests of a process. An event takes up at most one of them, however many requests sweep
     it, and nobody waits long for the others."""
 
-    def __init__(self, connect: Connect, layouts: LayoutCache) -> None:
+    def __init__(self, connect: Connect, layouts: LayoutCache, on_commit: CommitListener = ignore_commit) -> None:
         self._connect = connect
         self._layouts = layouts
+        self._on_commit = on_commit
         self._sizes = SweepSizes()
         self._sweepers: list[Sweeper] = []
         self._idle: list[Sweeper] = []
@@ -159,6 +170,7 @@ class SweeperPool:
             self._idle.append(sweeper)
 
     def _new_sweeper(self) -> Sweeper:
-        sweeper = Sweeper(KeptConnection(self._connect), self._layouts, self._sizes, sql.engine.lock)
+        connection = KeptConnection(self._connect)
+        sweeper = Sweeper(connection, self._layouts, self._sizes, sql.engine.lock, self._on_commit)
         self._sweepers.append(sweeper)
         return sweeper

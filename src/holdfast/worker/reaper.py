@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from holdfast import sql
+from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.sweeper import KeptConnection, NotConnectedError, Sweeper, SweepSizes
 from holdfast.runtime import ids
@@ -26,9 +27,9 @@ FIRST: Final = bytes(16)
 class Reaper:
     """Any number may run at once: each skips events that are locked, and ends only bookings that no other has ended."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, on_commit: CommitListener = ignore_commit) -> None:
         self._connection = KeptConnection(connect)
-        self._sweeper = Sweeper(self._connection, LayoutCache(), SweepSizes(), sql.engine.lock_if_free)
+        self._sweeper = Sweeper(self._connection, LayoutCache(), SweepSizes(), sql.engine.lock_if_free, on_commit)
         self._failures = FailureBackoff[bytes](RETRIES)
         self._after = FIRST
 
