@@ -31,9 +31,21 @@ run: setup ## Serve demo data on http://127.0.0.1:8000
 test: setup ## Run all tests, and lint and check types beside them
 	@$(MAKE) --no-print-directory --jobs 2 check pytest
 
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
 .PHONY: pytest
 pytest: setup
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+	HOLDFAST_TEST_REDIS=server $(PYTEST) -q $(WITH_REDIS)
+
+# What runs a second time in `make test`, with a Redis in front of every server.
+WITH_REDIS := tests/races tests/api/test_bookings.py tests/api/test_business_rules.py tests/api/test_events.py \
+	tests/live/test_feed.py tests/faults/test_process_crashes.py::test_a_killed_api_process_loses_no_booking
+
+.PHONY: test-redis
+test-redis: setup ## Run the API, race, live and fault tests with Redis, Redis Cluster and Sentinel
+	for kind in server cluster sentinel; do \
+		HOLDFAST_TEST_REDIS=$$kind $(PYTEST) -q tests/api tests/races tests/live tests/faults || exit 1; done
 
 .PHONY: test-long
 test-long: setup ## Run all tests, with load and crash tests at full length

@@ -172,7 +172,7 @@ def test_a_header_line_of_the_client_does_not_hide_what_the_proxy_adds(limited_s
 
 def test_a_flood_of_addresses_does_not_reset_the_limit_of_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "BUCKETS_MAX", 100)
-    limit = RateLimit(rate=0.001)
+    limit = RateLimit("address", rate=0.001)
     limit.spend("greedy")
     for number in range(1_000):
         if number % 50 == 0:

@@ -29,12 +29,15 @@ LAYERS = {
     "tickets": {"core", "sql", "runtime", "engine", "i18n"},
     "notifications": {"core", "sql", "runtime", "engine", "i18n", "tickets"},
     "demo": {"core", "sql", "runtime", "engine"},
-    "worker": {"core", "sql", "runtime", "engine", *SERVICES},
-    "api": {"core", "sql", "runtime", "engine", "live", "i18n", *SERVICES},
+    "gate": {"core", "sql", "runtime", "engine"},
+    "worker": {"core", "sql", "runtime", "engine", "gate", *SERVICES},
+    "api": {"core", "sql", "runtime", "engine", "live", "gate", "i18n", *SERVICES},
     "web": {"core", "sql", "runtime", "live", "i18n", "payments", "tickets", "api", "demo"},
 }
 # These start processes, so they import everything.
-ENTRY_POINTS = re.compile(r"holdfast\.(__main__|runtime\.(asgi|cli|cli_database|cli_keys|cli_orgs|cli_reap|server))")
+ENTRY_POINTS = re.compile(
+    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_database|cli_gate|cli_keys|cli_orgs|cli_reap|server))"
+)
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.
 PASSED_IN_STATEMENT = "sql.engine.lock_if_free"

@@ -75,6 +75,7 @@ NUMBERS = {
     "size of a token": endpoint.TOKEN_BYTES_MAX // 1024,
     "query parameters": endpoint.QUERY_PARAMETERS_MAX,
     "requests per second, per secret key": Settings().rate_per_key,
+    "requests per second, per customer or guest": Settings().rate_per_user,
     "requests per second, per address, without a secret key": Settings().rate_per_address,
     "refused webhook events per second, per address": endpoint.REFUSED_PER_SECOND,
     "open connections per address": Settings().connections_per_address,

@@ -20,7 +20,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("stripe", "obstore"):
+        if name.partition(".")[0] in ("redis", "stripe", "obstore"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -41,7 +41,7 @@ def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.Comp
 
 
 def test_the_environment_without_extras_lacks_the_packages(without_extras: dict[str, str]) -> None:
-    for package in ("stripe", "obstore"):
+    for package in ("redis", "stripe", "obstore"):
         assert run_python({}, "-c", f"import {package}").returncode == 0
         assert f"No module named '{package}'" in run_python(without_extras, "-c", f"import {package}").stderr
 
@@ -70,6 +70,8 @@ def _upload(client: httpx.Client, booking: str, file: bytes) -> httpx.Response:
     [
         ("serve", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
         ("serve", "HOLDFAST_RECEIPTS_URL", "s3://receipts?region=eu-1", "s3"),
+        ("serve", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
+        ("worker", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
         ("worker", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
     ],
 )

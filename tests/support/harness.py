@@ -190,7 +190,7 @@ def running_server_on(
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port), "--workers", str(workers)]
     process = subprocess.Popen(
         [*command, "--worker" if worker else "--no-worker"],
-        env={**os.environ, **_environment(database_url), **(environment or {})},
+        env={**os.environ, **_environment(database_url), **redis_environment(), **(environment or {})},
     )
     server = Server(process, f"http://127.0.0.1:{port}", database_url)
     try:
@@ -209,6 +209,18 @@ def _environment(database_url: str) -> dict[str, str]:
         "HOLDFAST_SANDBOX_WEBHOOK_SECRET": SANDBOX_SECRET,
         "HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true",
     }
+
+
+@cache
+def redis_environment() -> dict[str, str]:
+    """With `make test-redis`, every server of the tests has a Redis in front of it: HOLDFAST_TEST_REDIS says of which
+    kind. Without it, only the servers of tests that ask for one."""
+    kind = os.environ.get("HOLDFAST_TEST_REDIS")
+    if not kind:
+        return {}
+    from tests.support.redis_process import running_redis_of_kind
+
+    return {"HOLDFAST_REDIS_URL": _until_exit.enter_context(running_redis_of_kind(kind))}
 
 
 def _is_ready(server: Server, client: httpx.Client) -> bool:

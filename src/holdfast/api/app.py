@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,6 +28,7 @@ from holdfast.api.problems import HTTP_STATUS, problem
 from holdfast.api.responses import Problem
 from holdfast.api.too_long_page import accepts_html, too_long_page
 from holdfast.core.refusals import Refusal, Refused, RefusedError
+from holdfast.engine.batch import ignore_commit
 from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
@@ -39,7 +40,12 @@ from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import open_storage
 from holdfast.runtime.supervision import TaskHealth
 
+if TYPE_CHECKING:
+    # Its package is optional.
+    from holdfast.gate.redis_layer import RedisLayer
+
 READ_CONNECTIONS: Final = 8
+REPORT_CONNECTIONS: Final = 4
 # Cookies, languages and other lists in headers, which pages parse.
 PAGE_HEADER_BYTES_MAX: Final = QUERY_BYTES_MAX
 SWITCH_SECONDS: Final = 0.0005
@@ -117,11 +123,16 @@ class App:
         end_with_parent()
         interrupt = _Interrupt()
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
+        report_pool = await db.create_pool(self._url, REPORT_CONNECTIONS)
         task_health = TaskHealth()
-        engine = Engine(self._url, self._settings.lanes, task_health)
+        redis = open_redis(self._settings, db.Database(pool))
+        on_commit = redis.writer.add_batch if redis is not None else ignore_commit
+        engine = Engine(self._url, self._settings.lanes, task_health, on_commit)
         engine.start()
-        services = make_services(self._settings, pool, engine, task_health)
+        services = make_services(self._settings, pool, engine, task_health, report_pool, redis)
         limits = self._limits = Limits(services)
+        if redis is not None:
+            redis.start(limits.shared)
         live = LiveFeed(services, limits)
         live.start()
         guard = ConnectionGuard(self._settings, live, task_health)
@@ -142,9 +153,12 @@ class App:
             await live.close()
             await services.inbox.close()
             await engine.close()
+            if redis is not None:
+                await redis.close()
             for provider in services.providers.values():
                 await provider.aclose()
             await db.close_pool(pool)
+            await db.close_pool(report_pool)
 
 
 # Makes the routes of the pages, which come before the API's own document.
@@ -183,13 +197,31 @@ class _Interrupt:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def make_services(settings: Settings, pool: db.Pool, engine: Engine, task_health: TaskHealth | None = None) -> Services:
+def open_redis(settings: Settings, database: db.Database) -> "RedisLayer | None":
+    if settings.redis_url is None:
+        return None
+    from holdfast.gate.redis_layer import RedisLayer
+
+    return RedisLayer(settings.redis_url, database)
+
+
+def make_services(
+    settings: Settings,
+    pool: db.Pool,
+    engine: Engine,
+    task_health: TaskHealth | None = None,
+    report_pool: db.Pool | None = None,
+    redis: "RedisLayer | None" = None,
+) -> Services:
     database = db.Database(pool)
     providers = make_providers(settings, database)
     return Services(
         settings=settings,
         database=database,
+        reports=db.Database(report_pool or pool),
         engine=engine,
+        submit_hold=redis.make_gate(engine).submit if redis is not None else engine.submit,
+        redis=redis,
         authenticator=Authenticator(database),
         providers=providers,
         inbox=Inbox(database, engine, providers),

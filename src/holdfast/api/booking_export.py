@@ -70,7 +70,7 @@ Page = Sequence[ExportedRow]
 
 async def export_bookings(call: Call, query: ExportQuery) -> ApiResponse[bytes]:
     event = await require_event(call)
-    found = await call.services.database.event(event).row(EventRow, sql.reads.event, event)
+    found = await call.services.reports.event(event).row(EventRow, sql.reads.event, event)
     assert found is not None
     # Once the response has started, an error can only cut it off. Most errors occur while the first page is read.
     first = await _read_page(call, event, FIRST)
@@ -85,7 +85,7 @@ async def export_bookings(call: Call, query: ExportQuery) -> ApiResponse[bytes]:
 async def _read_page(call: Call, event: bytes, after: bytes) -> Page:
     # Exports take turns, so that together they use one connection and leave time for other requests.
     async with call.services.export_turn:
-        return await call.services.database.event(event).rows(
+        return await call.services.reports.event(event).rows(
             ExportedRow,
             *sql.reads.bookings_of_event(event=event, after=after, limit=PAGE_BOOKINGS_MAX, lines_max=PAGE_LINES_MAX),
         )

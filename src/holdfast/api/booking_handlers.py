@@ -28,6 +28,8 @@ from holdfast.core.request_types import invalid_field
 from holdfast.core.states import Verb
 from holdfast.runtime import ids
 
+# These give seats back.
+RELEASING: Final = frozenset({Verb.CANCEL, Verb.REFUND, Verb.REJECT})
 # A page of bookings ends with the one that reaches this many lines.
 PAGE_LINES_MAX: Final = 5_000
 
@@ -73,7 +75,7 @@ async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
         request_key=request_key(call),
         client=await _client(call, event) if call.caller.user is not None else None,
     )
-    outcome = await call.services.engine.submit(command)
+    outcome = await call.services.submit_hold(command)
     is_reentrant = isinstance(outcome, Accepted) and outcome.is_reentrant
     return await booking_response(call, outcome, 200 if is_reentrant else 201)
 
@@ -119,6 +121,7 @@ async def transfer_booking(call: Call, body: TransferNew) -> ApiResponse[Booking
             actor=call.caller.actor,
         )
     )
+    await _tell_redis(call, outcome)
     return await booking_response(call, outcome)
 
 
@@ -148,7 +151,8 @@ async def _find_bookings(call: Call, query: BookingsQuery) -> list[BookingRow]:
     user = call.caller.user or query.user
     if query.user not in (None, user) or (query.event is not None and event is None):
         return []
-    return await call.services.database.org(call.caller.org).rows(
+    database = call.services.reports if call.caller.user is None else call.services.database
+    return await database.org(call.caller.org).rows(
         BookingRow,
         *sql.reads.bookings(
             org=call.caller.org,
@@ -212,7 +216,15 @@ async def _act(call: Call, verb: BookingAction, reason: str | None = None) -> Ap
             reason=reason,
         )
     )
+    if verb in RELEASING:
+        await _tell_redis(call, outcome)
     return await booking_response(call, outcome)
+
+
+async def _tell_redis(call: Call, outcome: Outcome) -> None:
+    """Whoever asks for the seats after the response must not be refused because of what Redis knew before."""
+    if call.services.redis is not None and isinstance(outcome, Accepted):
+        await call.services.redis.seats_released()
 
 
 async def require_booking(call: Call, event: bytes, booking: bytes) -> BookingAccess:

@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
-from typing import Final, Generic, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
 from holdfast.api.access import Access
 from holdfast.api.auth import Authenticator, Caller
 from holdfast.api.client_hash import ClientHasher
+from holdfast.core.commands import PlaceHold
+from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import RequestModel
 from holdfast.engine.engine import Engine
@@ -24,11 +26,16 @@ from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import Storage
 from holdfast.runtime.supervision import TaskHealth
 
+if TYPE_CHECKING:
+    # Its package is optional.
+    from holdfast.gate.redis_layer import RedisLayer
+
 BODY_BYTES_MAX: Final = 1024 * 1024
 
 Header = tuple[bytes, bytes]
 Content = TypeVar("Content", covariant=True)
 Id = TypeVar("Id")
+SubmitHold: TypeAlias = Callable[[PlaceHold], Awaitable[Outcome]]
 
 
 class Services(Struct, frozen=True):
@@ -36,7 +43,12 @@ class Services(Struct, frozen=True):
 
     settings: Settings
     database: Database
+    # For what may take long: exports, journals and lists. It has connections of its own, so that no sale waits for it.
+    reports: Database
     engine: Engine
+    # Passes a hold to the engine, through Redis if there is one.
+    submit_hold: SubmitHold
+    redis: "RedisLayer | None"
     authenticator: Authenticator
     providers: Mapping[str, Provider]
     inbox: Inbox

@@ -56,14 +56,26 @@ class Limits:
     """The limits of one process on requests and their bodies."""
 
     def __init__(self, services: Services) -> None:
-        self.per_key = RateLimit(services.settings.rate_per_key)
-        self.per_address = RateLimit(services.settings.rate_per_address)
+        settings, is_shared = services.settings, services.redis is not None
+        self.per_key = RateLimit("key", settings.rate_per_key, is_shared=is_shared)
+        self.per_user = RateLimit("user", settings.rate_per_user, is_shared=is_shared)
+        self.per_address = RateLimit("address", settings.rate_per_address, is_shared=is_shared)
         # For operations that have no rate limit unless someone misuses them.
-        self.refused_per_address = RateLimit(REFUSED_PER_SECOND)
+        self.refused_per_address = RateLimit("refused", REFUSED_PER_SECOND, is_shared=is_shared)
         self.body_reader = BodyReader()
         self.strangers_body_reader = BodyReader(buffered_bytes_max=STRANGERS_BYTES_MAX)
         self.body_sender = BodySender()
         self._proxies = services.settings.proxies
+
+    @property
+    def shared(self) -> list[RateLimit]:
+        """The rate limits that all processes share if there is a Redis."""
+        return [self.per_key, self.per_user, self.per_address, self.refused_per_address]
+
+    def spend_user(self, caller: Caller) -> None:
+        """Count one request of a customer; refuse it if the customer has made too many."""
+        if caller.user is not None:
+            self.per_user.spend(f"{caller.org.hex()}:{caller.user}")
 
     def address(self, scope: Scope) -> str:
         """The client address that the limits count."""
@@ -161,6 +173,8 @@ class Endpoint:
             limits.refused_per_address.check(limits.address(scope))
         if caller is None and token is not None:
             caller = await self._services.authenticator.identify(token)
+        if caller is not None:
+            limits.spend_user(caller)
         check_access(operation, caller)
         needs_key = operation.needs_idempotency_key or (
             operation.takes_idempotency_key and b"idempotency-key" in headers

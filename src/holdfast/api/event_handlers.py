@@ -211,6 +211,7 @@ async def change_event(call: Call, body: EventChange) -> ApiResponse[EventView]:
     await event_editor.change_event(
         call.services.database, call.caller.org, event, body, call.caller.actor, call.services.settings.quotas
     )
+    await _tell_redis(call, event)
     return ApiResponse(await _view(call, event))
 
 
@@ -228,7 +229,7 @@ async def cancel_event(call: Call, body: Empty) -> ApiResponse[EventView]:
 
 async def get_progress(call: Call) -> ApiResponse[Progress]:
     event = await require_event(call)
-    progress = await call.services.database.event(event).row(Progress, sql.reads.progress, event)
+    progress = await call.services.reports.event(event).row(Progress, sql.reads.progress, event)
     assert progress is not None
     return ApiResponse(progress)
 
@@ -292,7 +293,8 @@ def _journal_entry_view(event: bytes, row: EntryRow) -> JournalEntryView:
 
 async def _read_entries(call: Call, event: bytes, query: JournalQuery) -> list[EntryRow]:
     """A page of the journal. Large entries make it shorter: a single entry can name half a hall."""
-    return await call.services.database.event(event).rows(
+    database = call.services.reports if call.is_staff else call.services.database
+    return await database.event(event).rows(
         EntryRow,
         *sql.reads.entries(event=event, after=query.after, limit=query.limit, bytes_max=JOURNAL_PAGE_BYTES),
     )
@@ -326,9 +328,15 @@ def _check_visible(call: Call, org: bytes, is_published: bool) -> None:
 async def _set_status(call: Call, status: EventStatus) -> ApiResponse[EventView]:
     event = call.path_id(ids.parse_event_id)
     await event_editor.set_status(call.services.database, call.caller.org, event, status, call.caller.actor)
+    await _tell_redis(call, event)
     if status is not EventStatus.ACTIVE:
         await _sweep(call, event, SWEEPS_AT_END_MAX)
     return ApiResponse(await _view(call, event))
+
+
+async def _tell_redis(call: Call, event: bytes) -> None:
+    if call.services.redis is not None:
+        await call.services.redis.event_changed(call.caller.org, event)
 
 
 async def _sweep(call: Call, event: bytes, batches_max: int) -> None:

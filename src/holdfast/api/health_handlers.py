@@ -1,8 +1,10 @@
 """Health checks for load balancers and process managers."""
 
+from msgspec import convert
+
 from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
-from holdfast.api.responses import AuditSummary, Health, Readiness
+from holdfast.api.responses import AuditSummary, Health, Readiness, RedisReadiness
 from holdfast.core.refusals import Refusal, RefusedError
 
 
@@ -12,11 +14,14 @@ async def healthz(call: Call) -> ApiResponse[Health]:
 
 async def readyz(call: Call) -> ApiResponse[Readiness]:
     """Ready if the database responds and every task runs. A task that has failed restarts after a moment. Findings
-    of the auditor are serious, but do not make the process unready."""
+    of the auditor are serious, but do not make the process unready, nor does Redis, without which it sells as well."""
     health = call.services.task_health
     if not health.is_good:
         failed = ", ".join(report.name for report in health.reports if not report.is_running)
         raise RefusedError(Refusal.BUSY, f"Restarting after a failure: {failed}.")
     audit = await call.services.database.all_events.row(AuditSummary, sql.worker.audit_summary)
     assert audit is not None
-    return ApiResponse(Readiness(status="ready", audit=audit, tasks=health.reports))
+    redis = call.services.redis
+    tasks = health.reports + (redis.tasks if redis is not None else [])
+    report = convert(redis.report, RedisReadiness, from_attributes=True) if redis is not None else None
+    return ApiResponse(Readiness(status="ready", audit=audit, tasks=tasks, redis=report))

@@ -60,6 +60,8 @@ class InProcessApi:
         operation = self._operations[handler]
         path = {operation.path_parameter: id} if operation.path_parameter else {}
         call = Call(self._services, caller, path, headers or {}, lambda: address)
+        if caller is not None:
+            self._limits.spend_user(caller)
         try:
             return await operation.run(handler, call, query, body)
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:

@@ -1,7 +1,8 @@
 """The live feed over WebSocket: a snapshot of an event, then every change.
 
-One task per process asks the database for the versions of all watched events in one query. Each event that is behind
-is refreshed in a task of its own, so a slow or failing event delays no other.
+One task per process asks the database for the versions of all watched events in one query: many times a second, or,
+if there is a Redis, whenever another process says that one of them has changed. Each event that is behind is refreshed
+in a task of its own, so a slow or failing event delays no other.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ log = structlog.get_logger()
 
 PATH: Final = "/v1/events/{id}/live"
 TICK_SECONDS: Final = 0.05
+# How often to ask the database although Redis reports every change. Messages can be lost.
+CHECK_SECONDS: Final = 1.0
 # A third of what a process can send, which leaves time for requests.
 SENDS_PER_SECOND: Final = 20_000
 READS_AT_ONCE: Final = 4
@@ -171,6 +174,8 @@ class LiveFeed:
                 log.exception("live_feed_failed")
             self._close_stuck()
             await asyncio.sleep(pause)
+            if self._services.redis is not None:
+                await self._services.redis.wakeups.wait(self._broadcasts.keys(), CHECK_SECONDS)
 
     async def _tick(self) -> float:
         """Send everyone what is new. Returns the seconds to wait before the next tick."""

@@ -1,20 +1,28 @@
-"""Rate limits: a token bucket for each key or client address."""
+"""Rate limits: a token bucket for each key, user or client address."""
 
 import time
+from collections import Counter
 from typing import Final
 
 from holdfast.core.refusals import Refusal, RefusedError
 
 BUCKETS_MAX: Final = 100_000
 BURST_SECONDS: Final = 2.0
+# The other processes hear nothing of a caller who has spent less than this part of a full bucket.
+UNSHARED_PART: Final = 0.05
 
 
 class RateLimit:
     """Allows `rate` requests a second, and bursts of what gathers in `BURST_SECONDS`."""
 
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._burst = max(rate * BURST_SECONDS, 1.0)
+    def __init__(self, name: str, rate: float, *, is_shared: bool = False) -> None:
+        self.name = name
+        self.rate = rate
+        self.burst = max(rate * BURST_SECONDS, 1.0)
+        self._is_shared = is_shared
+        # What callers have spent since the other processes heard of it, and those who have spent enough to tell them.
+        self._spent: Counter[str] = Counter()
+        self._to_share: set[str] = set()
         # The least recently used come first. We forget only those: a bucket at rest is full again anyway.
         self._buckets: dict[str, tuple[float, float]] = {}
 
@@ -25,6 +33,8 @@ class RateLimit:
         is_allowed = left >= 1
         self._buckets.pop(caller, None)
         self._buckets[caller] = (left - is_allowed, now)
+        if self._is_shared and is_allowed:
+            self._count_spent(caller)
         if len(self._buckets) > BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]
         if not is_allowed:
@@ -38,6 +48,27 @@ class RateLimit:
     def _left(self, caller: str, now: float) -> float:
         bucket = self._buckets.get(caller)
         if bucket is None:
-            return self._burst
+            return self.burst
         left, at = bucket
-        return min(left + (now - at) * self._rate, self._burst)
+        return min(left + (now - at) * self.rate, self.burst)
+
+    def take_spent(self, callers_max: int) -> dict[str, int]:
+        """What callers have spent since the last call, unless it is too little to tell the other processes."""
+        taken: dict[str, int] = {}
+        while self._to_share and len(taken) < callers_max:
+            caller = self._to_share.pop()
+            taken[caller] = self._spent.pop(caller)
+        return taken
+
+    def set_left(self, caller: str, tokens: float) -> None:
+        """Correct the bucket to what all processes together have left of it, less what was spent here since."""
+        if caller in self._buckets:
+            self._buckets[caller] = (tokens - self._spent[caller], time.monotonic())
+
+    def _count_spent(self, caller: str) -> None:
+        if len(self._spent) >= BUCKETS_MAX:
+            self._spent.clear()
+            self._to_share.clear()
+        self._spent[caller] += 1
+        if self._spent[caller] >= self.burst * UNSHARED_PART:
+            self._to_share.add(caller)

@@ -351,12 +351,25 @@ class AuditSummary(View, frozen=True):
     last_at: Moment | None
 
 
+class RedisReadiness(View, frozen=True):
+    """How the process that responds gets on with Redis. `state` is that of its circuit breaker: `closed` while Redis
+    works, `open` while the process does without it, `half_open` while it tries again. `failures` counts the calls in a
+    row that failed, `opened` how often the breaker has opened since the process started."""
+
+    state: str
+    since: Moment
+    failures: int
+    opened: int
+    last_error: str | None
+
+
 class Readiness(View, frozen=True):
-    """`tasks` are the long-lived tasks of the process that responds."""
+    """`tasks` are the long-lived tasks of the process that responds. `redis` is null if it has no Redis."""
 
     status: str
     audit: AuditSummary
     tasks: list[TaskReport]
+    redis: RedisReadiness | None
 
 
 def payment_view(event: bytes, booking: bytes, payment: Payment) -> PaymentView:

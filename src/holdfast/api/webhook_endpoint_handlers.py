@@ -110,7 +110,7 @@ async def delete_endpoint(call: Call) -> ApiResponse[EndpointView]:
 async def list_deliveries(call: Call, query: DeliveriesQuery) -> ApiResponse[DeliveryList]:
     endpoint = await _require_endpoint(call, call.path_id(ids.parse_endpoint_id))
     after_event, after_number = _parse_cursor(query.after)
-    rows = await call.services.database.org(call.caller.org).rows(
+    rows = await call.services.reports.org(call.caller.org).rows(
         LoggedDeliveryRow,
         *sql.webhook_endpoints.deliveries(
             endpoint=endpoint.id.hex(),

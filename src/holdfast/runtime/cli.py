@@ -22,6 +22,7 @@ from holdfast.runtime.cli_database import (
     require_database,
     run_with_database,
 )
+from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
@@ -33,6 +34,7 @@ from holdfast.runtime.server import serve as serve_forever
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(orgs, name="orgs")
 app.add_typer(keys, name="keys")
+app.add_typer(gate, name="gate")
 app.add_typer(secrets, name="secrets")
 
 
@@ -178,6 +180,7 @@ def _check_settings() -> None:
     settings = read_settings()
     checks: dict[str, Callable[[], object]] = {
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
+        "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
         "HOLDFAST_RECEIPTS_URL": lambda: (
             settings.receipts_url and open_storage(settings.receipts_url, settings.data_dir)
         ),
@@ -191,3 +194,9 @@ def _check_settings() -> None:
             check()
         except (ValueError, EmptyWebhookSecretError) as error:
             fail(f"Cannot use {name}: {error}")
+
+
+def _parse_redis_url(url: str) -> object:
+    from holdfast.gate.redis_client import RedisUrl
+
+    return RedisUrl.parse(url)

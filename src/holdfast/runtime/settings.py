@@ -20,10 +20,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The field `lanes` is the variable HOLDFAST_LANES, and so on. `docs/settings.md` describes every setting."""
 
     database_url: str | None = None
+    redis_url: str | None = None
     allow_unsafe_database: bool = False
     data_dir: Path = Path(".holdfast")
     proxies: Annotated[int, Meta(ge=0, le=10)] = 0
     rate_per_key: Annotated[float, Meta(gt=0)] = 50_000
+    rate_per_user: Annotated[float, Meta(gt=0)] = 200
     rate_per_address: Annotated[float, Meta(gt=0)] = 2_000
     events_per_org: Annotated[int, Meta(ge=1)] = 10_000
     seats_per_org: Annotated[int, Meta(ge=0)] = 2_000_000

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
 
-FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql")
+FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql")
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -113,6 +113,7 @@ pages: Final = _load("pages.sql")
 stampede: Final = _load("stampede.sql")
 recovery: Final = _load("recovery.sql")
 series: Final = _load("series.sql")
+gate: Final = _load("gate.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

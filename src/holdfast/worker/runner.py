@@ -9,6 +9,7 @@ from typing import Final
 
 from holdfast.core.notification_rules import EMAIL, WEBHOOK
 from holdfast.engine import auditor
+from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
@@ -70,18 +71,32 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     pool = await db.create_pool(url, CONNECTIONS)
     resources.push_async_callback(db.close_pool, pool)
     database = db.Database(pool)
-    engine = Engine(url, LANES)
+    on_commit = _listen_to_commits(settings, database, resources)
+    engine = Engine(url, LANES, on_commit=on_commit)
     engine.start()
     resources.push_async_callback(engine.close)
     relay = Relay(database, _make_channels(settings, database, engine, resources))
     resources.push_async_callback(relay.close)
     return [
-        *await _make_event_jobs(settings, url, database, resources),
+        *await _make_event_jobs(settings, url, database, on_commit, resources),
         # A pass only starts deliveries, so repeating it at once would find the same targets.
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
         *_make_payment_jobs(settings, database, engine, resources),
         *_make_recovery_jobs(settings, database, resources),
     ]
+
+
+def _listen_to_commits(settings: Settings, database: db.Database, resources: AsyncExitStack) -> CommitListener:
+    """Tells Redis, if there is one, what the worker changes."""
+    if settings.redis_url is None:
+        return ignore_commit
+    # Its package is optional.
+    from holdfast.gate.redis_layer import RedisLayer
+
+    redis = RedisLayer(settings.redis_url, database)
+    redis.start_writer()
+    resources.push_async_callback(redis.close)
+    return redis.writer.add_batch
 
 
 def _make_channels(
@@ -95,8 +110,10 @@ def _make_channels(
     return channels
 
 
-async def _make_event_jobs(settings: Settings, url: str, database: db.Database, resources: AsyncExitStack) -> list[Job]:
-    reaper = Reaper(partial(db.connect_lane, url))
+async def _make_event_jobs(
+    settings: Settings, url: str, database: db.Database, on_commit: CommitListener, resources: AsyncExitStack
+) -> list[Job]:
+    reaper = Reaper(partial(db.connect_lane, url), on_commit)
     resources.push_async_callback(reaper.close)
     audits = await db.create_pool(url, 1, command_seconds=AUDIT_SECONDS)
     resources.push_async_callback(db.close_pool, audits)

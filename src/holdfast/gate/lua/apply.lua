@@ -1,0 +1,98 @@
+-- Writes what has happened to seats: promotes pending entries to held or sold, extends them, and releases them. A release
+-- only touches the entry of its own booking or an older one, and no change overwrites a newer one: a released seat keeps
+-- an entry for a while, which remembers the version.
+--
+-- Several processes sell an event, so commits arrive in any order. One that arrives before its predecessor waits in
+-- `ahead`; the state moves on once there is no gap. What the state has moved past is known already: a message about it
+-- comes late, perhaps from a process that was stopped for a while, and must not bring an old entry back.
+--
+-- While an event is being built, the state stays where it is, so that the journal from there on corrects whatever the
+-- builder read too early.
+--
+-- KEYS: the event's state, its known buyers, the commits that are ahead, and the seats that changed
+-- ARGV: the change as JSON, as `gate.entries.Change` describes it; for how many milliseconds Redis keeps the first three
+--       keys; and how many commits may be ahead
+-- Answers 1, or 0 if the change does not belong to what is here.
+
+local change = cjson.decode(ARGV[1])
+local generation, version, at, next_expiry =
+    unpack(redis.call('HMGET', KEYS[1], 'generation', 'version', 'at', 'next_expiry'))
+generation, version = generation or '', tonumber(version)
+if change.generation ~= cjson.null and change.generation ~= generation then return 0 end
+if change.is_followed and version ~= change.after then return 0 end
+
+local is_built = redis.call('SISMEMBER', KEYS[2], 'complete:' .. generation) == 1
+
+-- A claim without a version releases pending entries, which come from no journal.
+local function is_late(claim)
+    return is_built and version and claim.version > 0 and claim.version <= version
+end
+
+local function write_seat(claim, key)
+    local value = redis.call('GET', key)
+    local is_valid, entry = pcall(cjson.decode, value or '')
+    if not (value and is_valid and entry.generation == generation) then entry = {version = 0} end
+    local is_newer = entry.version <= claim.version
+    if claim.state == 'free' then
+        is_newer = entry.booking == claim.booking or (is_newer and entry.state ~= 'pending')
+    end
+    if is_newer then
+        redis.call('SET', key, cjson.encode({
+            user_id = claim.user_id, booking = claim.booking, state = claim.state, held_at = claim.held_at,
+            expires_at = claim.expires_at, version = math.max(claim.version, entry.version), generation = generation
+        }), 'PX', claim.keep_ms)
+    end
+end
+
+local function write_pools()
+    for pool, left in pairs(change.pools) do
+        local field = 'pool:' .. pool
+        local known = tonumber(string.match(redis.call('HGET', KEYS[1], field) or '', '@(%d+)$')) or -1
+        if known < change.pools_version then
+            redis.call('HSET', KEYS[1], field, string.format('%d@%d', left, change.pools_version))
+        end
+    end
+end
+
+-- Moves on to the version, and past the commits that were waiting for it.
+local function move_to(next_version, now)
+    while next_version do
+        version = next_version
+        -- Without `at`, the event is asleep, and only the journal wakes it up.
+        if at and at < now then at = now end
+        local waiting = redis.call('HGET', KEYS[3], version)
+        redis.call('HDEL', KEYS[3], version)
+        next_version, now = string.match(waiting or '', '^(%d+) (.+)$')
+        next_version = tonumber(next_version)
+    end
+    redis.call('HSET', KEYS[1], 'version', version)
+    if at then redis.call('HSET', KEYS[1], 'at', at) end
+end
+
+for _, claim in ipairs(change.claims) do
+    if not is_late(claim) then
+        for _, number in ipairs(claim.keys) do write_seat(claim, KEYS[number]) end
+    end
+end
+if #change.ids > 0 then redis.call('SADD', KEYS[2], unpack(change.ids)) end
+
+if version then
+    write_pools()
+    if change.is_followed then
+        redis.call('HSET', KEYS[1], 'revision', change.revision)
+        redis.call('HDEL', KEYS[1], 'next_expiry')
+        next_expiry = nil
+        if change.is_complete then at = change.now end
+        move_to(change.version, change.now)
+        redis.call('DEL', KEYS[3])
+    elseif is_built and change.after == version then
+        move_to(change.version, change.now)
+    elseif is_built and change.after > version and redis.call('HLEN', KEYS[3]) < tonumber(ARGV[3]) then
+        redis.call('HSET', KEYS[3], change.after, string.format('%d %s', change.version, change.now))
+    end
+    if change.next_expiry ~= cjson.null and (not next_expiry or change.next_expiry < next_expiry) then
+        redis.call('HSET', KEYS[1], 'next_expiry', change.next_expiry)
+    end
+end
+for number = 1, 3 do redis.call('PEXPIRE', KEYS[number], ARGV[2]) end
+return 1

@@ -1,0 +1,21 @@
+-- Takes tokens out of buckets that all processes share. A bucket may go into debt, up to what it can hold, because the
+-- requests have already been served.
+--
+-- KEYS: the buckets
+-- ARGV: tokens per second, the most that a bucket holds, for how many milliseconds Redis keeps a bucket, and the tokens to
+--       take out of each
+-- Answers with what is left in each bucket.
+
+local rate, burst, keep_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local seconds, microseconds = unpack(redis.call('TIME'))
+local now = seconds + microseconds / 1e6
+local left = {}
+for number, key in ipairs(KEYS) do
+    local tokens, at = unpack(redis.call('HMGET', key, 'tokens', 'at'))
+    tokens = math.min(burst, (tonumber(tokens) or burst) + math.max(now - (tonumber(at) or now), 0) * rate)
+    tokens = math.max(tokens - tonumber(ARGV[3 + number]), -burst)
+    redis.call('HSET', key, 'tokens', tokens, 'at', string.format('%.6f', now))
+    redis.call('PEXPIRE', key, keep_ms)
+    left[number] = string.format('%.6f', tokens)
+end
+return left
