@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.cost import measure_costs
-from bench.scenarios import SCENARIOS, BenchServer, measure
-from bench.table import format_table
+from bench.redis_modes import REDIS_SCENARIOS, measure_redis_modes
+from bench.scenarios import SCENARIOS, BenchDatabase, BenchServer, measure
+from bench.table import format_redis_table, format_table
 
 RESULTS = Path(__file__).parent / "results.json"
 
@@ -20,18 +21,26 @@ RESULTS = Path(__file__).parent / "results.json"
 def main() -> None:
     options = read_options()
     install_wrk()
-    with tempfile.TemporaryDirectory() as folder, BenchServer(Path(folder)) as server:
-        results: dict[str, Any] = {}
-        for _ in range(options.rounds):
-            for scenario in (scenario for scenario in SCENARIOS if scenario.name in options.scenarios):
-                result = measure(server, scenario, options.seconds, options.connections)
-                best = results.get(scenario.name)
-                if best is None or result["done_per_second"] > best["done_per_second"]:
-                    results[scenario.name] = result
-        costs = measure_costs(server.database_url, options.bookings)
-    for line in format_table(results, costs):
+    with tempfile.TemporaryDirectory() as folder:
+        database = BenchDatabase(Path(folder))
+        with BenchServer(database) as server:
+            results = measure_scenarios(server, options)
+        costs = measure_costs(database.url, options.bookings)
+        redis = measure_redis_modes(database, options.redis_scenarios, options)
+    for line in [*format_table(results, costs), *format_redis_table(redis)]:
         print(line)
-    options.output.write_text(json.dumps({"scenarios": results, "costs": costs}, indent=2) + "\n")
+    options.output.write_text(json.dumps({"scenarios": results, "costs": costs, "redis": redis}, indent=2) + "\n")
+
+
+def measure_scenarios(server: BenchServer, options: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for _ in range(options.rounds):
+        for scenario in (scenario for scenario in SCENARIOS if scenario.name in options.scenarios):
+            result = measure(server, scenario, options.seconds, options.connections)
+            best = results.get(scenario.name)
+            if best is None or result["done_per_second"] > best["done_per_second"]:
+                results[scenario.name] = result
+    return results
 
 
 def read_options() -> argparse.Namespace:
@@ -41,7 +50,12 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2, help="measurements per scenario; the best one counts")
     parser.add_argument("--connections", type=int, default=256, help="connections that wrk keeps open")
     parser.add_argument("--bookings", type=int, default=1_000_000, help="bookings in the large event")
-    parser.add_argument("--scenarios", nargs="+", choices=names, default=names, help="scenarios to run")
+    parser.add_argument("--scenarios", nargs="*", choices=names, default=names, help="scenarios to run")
+    redis_names = [scenario.name for scenario in REDIS_SCENARIOS]
+    parser.add_argument("--buyers", type=int, default=5_000, help="connected buyers in the rush")
+    parser.add_argument(
+        "--redis-scenarios", nargs="*", choices=redis_names, default=redis_names, help="scenarios to run with Redis"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="file for the results")
     return parser.parse_args()
 

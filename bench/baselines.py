@@ -4,23 +4,28 @@
 """
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 
 from holdfast.api.access import Access
-from holdfast.api.booking_handlers import request_key
-from holdfast.api.booking_schemas import BookingView, HoldNew, booking_view
+from holdfast.api.booking_handlers import place_hold, request_key
+from holdfast.api.booking_schemas import BookingView, HoldNew, booking_view, hold_command
 from holdfast.api.call import ApiResponse, Call, Handler, Operation, Resource
 from holdfast.api.responses import Health
 from holdfast.core.booking import Booking, Line
+from holdfast.core.commands import SeatItem
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.states import Status
+from holdfast.gate.early_refusal import refuse_taken_seats
+from holdfast.live.live_event import LiveEvent
 from holdfast.runtime import db, ids
 
 CONNECTIONS = 16
+LIVE_MAP_SECONDS = 0.05
 ANY_TIME = datetime(2030, 1, 1, tzinfo=UTC)
 
 _INSERT_BOOKING = """
@@ -59,6 +64,7 @@ _GUARDED_HOLD = """
 
 _layouts: dict[bytes, Layout] = {}
 _pools: dict[str, asyncio.Task[Any]] = {}
+_live_maps: dict[bytes, tuple[float, LiveEvent | None]] = {}
 
 
 async def bare(call: Call) -> ApiResponse[Health]:
@@ -114,6 +120,34 @@ async def guarded(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     if row is None:
         raise RefusedError(Refusal.SOLD_OUT)
     return await _respond(call, body, booking, row["created_at"], row["expires_at"], row["version"])
+
+
+async def live_map(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
+    """Refuses taken seats from the seat map in the memory of the process, which is up to `LIVE_MAP_SECONDS` old. It
+    knows neither who has a seat nor who has been here before, so the product could not use it like this."""
+    event = _event_id(call)
+    read_at, live_event = _live_maps.get(event, (0.0, None))
+    if live_event is None or time.monotonic() - read_at > LIVE_MAP_SECONDS:
+        live_event = await call.services.live_events.get(event)
+        _live_maps[event] = (time.monotonic(), live_event)
+    layout = call.services.engine.cached_layout(event)
+    if layout is not None and live_event is not None and live_event.snapshot is not None:
+        command = hold_command(
+            body,
+            event=event,
+            org=call.caller.org,
+            user=body.user or "",
+            actor=call.caller.actor,
+            staff=True,
+            request_key=request_key(call),
+            client=None,
+        )
+        labels = [item.label for item in command.items if isinstance(item, SeatItem)]
+        taken = [label for label in labels if label in live_event.snapshot.taken]
+        refused = refuse_taken_seats(layout, command, live_event.read_at, taken) if taken else None
+        if refused is not None:
+            raise RefusedError.of(refused)
+    return await place_hold(call, body)
 
 
 def _event_id(call: Call) -> bytes:
@@ -180,4 +214,5 @@ BASELINES = (
     _baseline(no_op, Access.BUYERS),
     _baseline(for_update, Access.BUYERS),
     _baseline(guarded, Access.BUYERS),
+    _baseline(live_map, Access.BUYERS),
 )

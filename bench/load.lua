@@ -1,8 +1,9 @@
--- The requests of wrk. Arguments: kind, key, a file with one path per line, and the number of seat pairs.
-local kind, key, paths, pair_count, number, held_bookings = "", "", {}, 0, 0, {}
+-- The requests of wrk. Arguments: kind, key, a file with one path per line, the number of rows with 100 seats each, and
+-- the milliseconds that a buyer thinks on average.
+local kind, key, paths, rows, think_ms, number, held_bookings = "", "", {}, 0, 0, 0, {}
 
 function init(args)
-  kind, key, pair_count = args[1], args[2], tonumber(args[4] or 0)
+  kind, key, rows, think_ms = args[1], args[2], tonumber(args[4]), tonumber(args[5])
   for line in io.lines(args[3]) do paths[#paths + 1] = line end
   math.randomseed(os.time())
   run = tostring(os.time()) .. tostring(math.random(1e9))
@@ -23,10 +24,16 @@ function request()
     return post("/v1/bookings/" .. table.remove(held_bookings) .. "/confirm", "")
   end
   local path = paths[math.random(#paths)]
-  local user = '{"user":"u' .. number .. '","items":['
+  local user = '{"user":"u' .. run .. number .. '",'
+  if kind == "best" then
+    return post(path, user .. '"best_available":{"pool":"places","quantity":2}}')
+  end
+  user = user .. '"items":['
+  if kind == "seat" then
+    return post(path, user .. '{"seat":"R' .. math.random(rows) .. "-" .. math.random(100) .. '"}]}')
+  end
   if kind == "pairs" then
-    local pair = math.random(pair_count) - 1
-    local row, place = math.floor(pair / 50) + 1, pair % 50 * 2 + 1
+    local row, place = math.random(rows), math.random(50) * 2 - 1
     return post(path, user .. '{"seat":"R' .. row .. "-" .. place .. '"},{"seat":"R' .. row .. "-" .. (place + 1) .. '"}]}')
   end
   return post(path, user .. '{"pool":"places","quantity":1}]}')
@@ -37,6 +44,10 @@ if os.getenv("BENCH_CONFIRM") then
     local id = body:match('"id":"(bk_[^"]+)".-"status":"held"')
     if id then held_bookings[#held_bookings + 1] = id end
   end
+end
+
+function delay()
+  return think_ms > 0 and math.random(2 * think_ms) or 0
 end
 
 function done(summary, latency, requests)

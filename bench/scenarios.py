@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,11 +21,13 @@ from holdfast.runtime.credentials import Role, create_key, create_org
 
 HERE = Path(__file__).parent
 MANY_EVENTS = 1000
-PAIRS = 40_000
+SEATS_IN_ROW = 100
+ROWS = 800
 
 
 class Scenario(Struct, frozen=True):
-    """`kind` selects what `load.lua` sends. With `refused`, a refusal counts as done, because the event is sold out."""
+    """`kind` selects what `load.lua` sends. With `refused`, a refusal counts as done, because the event is sold out. A
+    buyer waits for up to twice `think_ms` between two requests."""
 
     name: str
     title: str
@@ -34,6 +37,8 @@ class Scenario(Struct, frozen=True):
     capacity: int = 10_000_000
     confirm: bool = False
     refused: bool = False
+    rows: int = 0
+    think_ms: int = 0
 
 
 SCENARIOS = (
@@ -42,34 +47,60 @@ SCENARIOS = (
     Scenario("pool", "holds on one hot pool"),
     Scenario("for_update", "baseline: one FOR UPDATE transaction per request", path="/bench/for_update/{event}"),
     Scenario("guarded", "baseline: one guarded statement per request", path="/bench/guarded/{event}"),
-    Scenario("pairs", "holds on random pairs of one hot seat map", kind="pairs"),
+    Scenario("pairs", "holds on random pairs of one hot seat map", kind="pairs", rows=ROWS),
     Scenario("confirm", "holds and confirmations in turn", confirm=True),
     Scenario("events", f"holds on {MANY_EVENTS:,} events at once", events=MANY_EVENTS),
     Scenario("sold_out", "refusals on a sold-out event", capacity=0, refused=True),
 )
 
 
-class BenchServer:
-    """An embedded PostgreSQL and one API process."""
+class BenchDatabase:
+    """An embedded PostgreSQL with one org."""
 
     def __init__(self, folder: Path) -> None:
-        self.server_url = embedded.start(folder)
-        self.database_url = self.server_url.replace("/postgres?", "/bench?")
-        self._folder = folder
+        self.folder = folder
+        self._server_url = embedded.start(folder)
+        self.url = self._server_url.replace("/postgres?", "/bench?")
+        self.key = uvloop.run(self._prepare())
+
+    async def _prepare(self) -> str:
+        server = await asyncpg.connect(self._server_url)
+        await server.execute("CREATE DATABASE bench")
+        await server.close()
+        await db.migrate(self.url)
+        connection = await db.connect(self.url)
+        org = await create_org(db.Database(connection), "bench")
+        assert org is not None
+        key = await create_key(db.Database(connection), org, Role.ADMIN)
+        await connection.close()
+        return key
+
+
+class BenchServer:
+    """Some API processes on a database."""
+
+    def __init__(self, database: BenchDatabase, workers: int = 1, environment: Mapping[str, str] | None = None) -> None:
+        self._database = database
+        self._workers = workers
+        self._environment = environment or {}
 
     def __enter__(self) -> "BenchServer":
-        self._key = uvloop.run(self._prepare())
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.server", str(self._port), "1"],
-            env={**os.environ, "HOLDFAST_DATABASE_URL": self.database_url, "HOLDFAST_RATE_PER_ADDRESS": "1e6"},
+            [sys.executable, "-m", "bench.server", str(self._port), str(self._workers)],
+            env={
+                **os.environ,
+                "HOLDFAST_DATABASE_URL": self._database.url,
+                "HOLDFAST_RATE_PER_ADDRESS": "1e6",
+                "HOLDFAST_CONNECTIONS_PER_ADDRESS": "0",
+                **self._environment,
+            },
             cwd=HERE.parent,
         )
-        self._client = httpx.Client(
-            base_url=f"http://127.0.0.1:{self._port}", headers={"Authorization": f"Bearer {self._key}"}, timeout=60
-        )
+        authorization = {"Authorization": f"Bearer {self._database.key}"}
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", headers=authorization, timeout=60)
         self._wait_until_ready()
         return self
 
@@ -77,22 +108,10 @@ class BenchServer:
         self._process.terminate()
         self._process.wait(30)
 
-    async def _prepare(self) -> str:
-        server = await asyncpg.connect(self.server_url)
-        await server.execute("CREATE DATABASE bench")
-        await server.close()
-        await db.migrate(self.database_url)
-        connection = await db.connect(self.database_url)
-        org = await create_org(db.Database(connection), "bench")
-        assert org is not None
-        key = await create_key(db.Database(connection), org, Role.ADMIN)
-        await connection.close()
-        return key
-
     def _wait_until_ready(self) -> None:
         for _ in range(500):
             try:
-                if self._client.get("/readyz").status_code == 200:
+                if self.client.get("/readyz").status_code == 200:
                     return
             except httpx.TransportError:
                 time.sleep(0.02)
@@ -100,22 +119,23 @@ class BenchServer:
 
     def publish(self, scenario: Scenario) -> list[str]:
         pool: dict[str, Any] = {"code": "places", "tariffs": [{"code": "full", "price": 100}]}
-        if scenario.kind == "pairs":
-            pool["seats"] = {"rows": [f"R{number}" for number in range(1, PAIRS // 50 + 1)], "numbers": 100}
+        if scenario.rows:
+            pool["seats"] = {"rows": [f"R{number}" for number in range(1, scenario.rows + 1)], "numbers": SEATS_IN_ROW}
         else:
             pool["capacity"] = scenario.capacity
         event = {"title": scenario.name, "starts_at": "2030-01-01T00:00:00Z", "currency": "EUR", "pools": [pool]}
         events = []
         for _ in range(scenario.events):
-            events.append(self._client.post("/v1/events", json=event).raise_for_status().json()["id"])
-            self._client.post(f"/v1/events/{events[-1]}/publish").raise_for_status()
+            events.append(self.client.post("/v1/events", json=event).raise_for_status().json()["id"])
+            self.client.post(f"/v1/events/{events[-1]}/publish").raise_for_status()
         return events
 
     def run_wrk(self, scenario: Scenario, paths: list[str], seconds: int, connections: int) -> dict[str, float]:
-        file = self._folder / "paths"
+        file = self._database.folder / "paths"
         file.write_text("\n".join(paths) + "\n")
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(HERE / "load.lua")]
-        command += [f"http://127.0.0.1:{self._port}", "--", scenario.kind, self._key, str(file), str(PAIRS)]
+        arguments = [scenario.kind, self._database.key, str(file), str(scenario.rows), str(scenario.think_ms)]
+        command += [f"http://127.0.0.1:{self._port}", "--", *arguments]
         environment = {**os.environ, **({"BENCH_CONFIRM": "1"} if scenario.confirm else {})}
         output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
         counts: dict[str, float] = json.loads(output.rpartition("RESULT ")[2])

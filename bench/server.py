@@ -1,4 +1,4 @@
-"""Holdfast's server with four more operations: two upper limits, and two baselines without lanes."""
+"""Holdfast's server with operations to compare: upper limits, baselines without lanes, and refusals from memory."""
 
 import os
 import sys

@@ -27,3 +27,17 @@ def format_table(results: dict[str, Any], costs: dict[str, Any]) -> Iterator[str
 
 def _format_ratio(rate: float, baseline: dict[str, Any] | None) -> str:
     return f"{rate / baseline['done_per_second']:>14.2f}" if baseline else f"{'-':>14}"
+
+
+def format_redis_table(results: dict[str, Any]) -> Iterator[str]:
+    """Each scenario in all modes. The last column is the CPU time of PostgreSQL for each request."""
+    if not results:
+        return
+    yield ""
+    head = "".join(f"{name:>9}" for name in ("req/s", "refused", "p50 ms", "p95 ms", "p99 ms", "pg us"))
+    yield f"{'with and without Redis':<54}{'':<12}{head}"
+    for result in results.values():
+        for mode, figures in result["modes"].items():
+            times = "".join(f"{figures[name]:>9.1f}" for name in ("p50_ms", "p95_ms", "p99_ms", "postgres_us"))
+            rate, refused = figures["requests_per_second"], figures["refused_percent"]
+            yield f"{result['title']:<54}{mode:<12}{rate:>9,.0f}{refused:>8.0f}%{times}"

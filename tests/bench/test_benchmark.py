@@ -12,15 +12,18 @@ from tests.support.harness import IS_LONG
 
 SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
 SHORT = {"no_op", "pool", "for_update"}
+REDIS_SCENARIOS = {"rush", "pairs", "taken", "nearly_full", "full"}
+REDIS_SHORT = {"taken"}
 
 
 def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     if ensure_installed("wrk") is None:
         pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"
-    names = SCENARIOS if IS_LONG else SHORT
-    options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--output", str(output)]
-    command = [sys.executable, "-m", "bench", *options, "--scenarios", *sorted(names)]
+    names, redis_names = (SCENARIOS, REDIS_SCENARIOS) if IS_LONG else (SHORT, REDIS_SHORT)
+    options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--buyers", "100"]
+    options += ["--scenarios", *sorted(names), "--redis-scenarios", *sorted(redis_names), "--output", str(output)]
+    command = [sys.executable, "-m", "bench", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "x for update" in done.stdout
@@ -29,3 +32,7 @@ def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     rates = {name: result["done_per_second"] for name, result in found["scenarios"].items()}
     assert rates["pool"] > 2 * rates["for_update"]
     assert found["costs"]["bare_ratio"] < 10
+    assert set(found["redis"]) == redis_names
+    taken = found["redis"]["taken"]["modes"]
+    assert set(taken) == {"no redis", "live map", "redis", "redis down"}
+    assert taken["redis"]["postgres_us"] < taken["no redis"]["postgres_us"] / 2
