@@ -54,10 +54,10 @@ def checked(database: str, redis: RedisServer) -> Checked:
 
 
 def test_nothing_differs_after_an_ordinary_sale(checked: Checked) -> None:
-    assert checked.check() == (
-        0,
-        {"ok": True, "events": 1, "asleep": 0, "seats": 2, "differences": [], "repaired": False},
-    )
+    code, report = checked.check()
+    # How long ago the sale was depends on the machine.
+    assert report.pop("asleep") in (0, 1)
+    assert (code, report) == (0, {"ok": True, "events": 1, "seats": 2, "differences": [], "repaired": False})
 
 
 def test_a_seat_that_only_redis_takes_for_held_is_found(checked: Checked) -> None:
@@ -99,6 +99,40 @@ def test_repair_writes_the_event_anew(checked: Checked) -> None:
     assert (code, report["ok"], report["repaired"], len(report["differences"])) == (0, True, True, 2)
     code, report = checked.check()
     assert (code, report["differences"], report["seats"]) == (0, [], 2)
+
+
+def test_repair_waits_for_a_process_that_builds_the_event(checked: Checked) -> None:
+    checked.redis.delete(checked.keys.seat("A-2"))
+    checked.redis.set(checked.keys.build, "another process", ex=4)
+    code, report = checked.check("--repair")
+    assert (code, report["ok"], report["repaired"]) == (0, True, True)
+    assert checked.check()[1]["differences"] == []
+
+
+def test_an_event_that_cannot_be_repaired_still_differs(checked: Checked) -> None:
+    checked.redis.delete(checked.keys.seat("A-2"))
+    checked.redis.set(checked.keys.build, "another process")
+    code, report = checked.check("--repair")
+    assert (code, report["ok"], report["repaired"], len(report["differences"])) == (1, False, False, 1)
+
+
+def test_after_a_rotation_of_the_secret_nothing_differs(checked: Checked) -> None:
+    assert call_holdfast(checked.url, "secrets", "rotate", "client-addresses").returncode == 0
+    code, report = checked.check()
+    assert (code, report["asleep"], report["differences"]) == (0, 1, [])
+
+
+def test_an_event_that_nobody_asks_for_is_asleep(checked: Checked) -> None:
+    checked.redis.hset(checked.keys.state, "at", "2026-01-01T00:00:00.000Z")
+    code, report = checked.check()
+    assert (code, report["asleep"], report["differences"]) == (0, 1, [])
+
+
+def test_events_of_another_database_are_left_alone(checked: Checked) -> None:
+    other = EventKeys(ids.new_id(), ids.new_id())
+    checked.redis.hset(other.state, "generation", "another")
+    code, report = checked.check()
+    assert (code, report["events"], report["differences"]) == (0, 1, [])
 
 
 def test_what_is_on_its_way_is_no_difference(checked: Checked) -> None:

@@ -60,7 +60,7 @@ class Event:
         """Begin a generation, and follow the journal up to now."""
         head = Head(self.clock.at, self.org, VERSION, REVISION)
         await self.calls.run([begin_generation(self.keys, head, generation, SECRET)])
-        await self.calls.run([complete_generation(self.keys, generation)])
+        await self.calls.run([complete_generation(self.keys, generation, parts=0)])
         assert await self.apply(after=VERSION, version=VERSION, is_followed=True)
 
     async def ask(
@@ -69,8 +69,8 @@ class Event:
         user = hash_user(self.secret, self.org, user or secrets.token_hex(4))
         known_by = (f"user:{user}", f"key:{(key or secrets.token_bytes(4)).hex()}")
         booking = ids.format_booking_id(self.id, ids.new_id())
-        ask = Ask(labels, user, booking, known_by, pool, quantity)
-        return await self.queue.submit(self.org, self.id, ask, self.secret)
+        ask = Ask(labels, user, booking, known_by, pool, quantity, self.secret.number)
+        return await self.queue.submit(self.org, self.id, ask)
 
     async def apply(
         self,
@@ -78,10 +78,11 @@ class Event:
         after: int = -1,
         version: int = -1,
         is_followed: bool = False,
+        is_complete: bool = True,
         pools: dict[str, int] | None = None,
         generation: str | None = None,
     ) -> bool:
-        builder = ChangeBuilder(self.org, self.id, SECRET, self.clock.at)
+        builder = ChangeBuilder(self.org, self.id, self.secret, self.clock.at)
         for booking in bookings:
             builder.add_booking(booking)
         change = Change(
@@ -89,7 +90,7 @@ class Event:
             version=version,
             now=format_time(self.clock.at),
             is_followed=is_followed,
-            is_complete=is_followed,
+            is_complete=is_followed and is_complete,
             revision=REVISION,
             generation=generation,
             pools=pools or {},
@@ -344,7 +345,7 @@ async def test_what_a_builder_reads_too_early_is_corrected_from_the_journal(redi
         await event.apply(cancelled, after=VERSION, version=VERSION + 1)
         redis.client().delete(event.keys.seat("A-1"))
         await event.apply(hold, generation="second")
-        await event.calls.run([complete_generation(event.keys, "second")])
+        await event.calls.run([complete_generation(event.keys, "second", parts=0)])
         assert event.states("A-1") == ["held"]
         assert await event.apply(cancelled, after=VERSION, version=VERSION + 1, is_followed=True)
         assert await event.ask("A-1", user="bob") == ASKED
@@ -440,6 +441,87 @@ async def test_a_step_of_the_journal_fits_only_where_redis_stands(redis: RedisSe
         assert event.states("A-1") == [None]
         assert await event.apply(hold, after=VERSION, version=VERSION + 1, is_followed=True, generation="first")
         assert event.states("A-1") == ["held"]
+
+
+@async_test
+async def test_a_step_of_the_journal_that_is_not_the_last_leaves_the_event_asleep(redis: RedisServer) -> None:
+    async with awake_event(redis) as event:
+        await event.apply(event.booking("A-1"), after=VERSION, version=VERSION + 1)
+        event.pass_time(CURRENT_SECONDS + 1)
+        await event.apply(after=VERSION + 1, version=VERSION + 2, is_followed=True, is_complete=False)
+        assert await event.ask("A-1") == ASKED
+        await event.apply(after=VERSION + 2, version=VERSION + 3, is_followed=True)
+        assert await event.ask("A-1") == taken("A-1")
+
+
+@async_test
+async def test_a_time_in_the_future_wakes_nobody_up(redis: RedisServer) -> None:
+    """The clock of a database that takes over may be behind."""
+    async with awake_event(redis) as event:
+        await event.apply(event.booking("A-1", seconds=7200))
+        event.pass_time(-CURRENT_SECONDS - 0.001)
+        assert await event.ask("A-1") == ASKED
+        event.pass_time(0.001)
+        assert await event.ask("A-1") == taken("A-1")
+
+
+@async_test
+async def test_a_database_that_has_lost_commits_makes_redis_forget_the_event(redis: RedisServer) -> None:
+    async with awake_event(redis) as event:
+        for number in (1, 2):
+            version = VERSION + number
+            await event.apply(event.booking(f"A-{number}", version=version), after=version - 1, version=version)
+        # A message that comes late is older than what Redis knows.
+        await event.apply(event.booking("A-1", version=VERSION + 1), after=VERSION, version=VERSION + 1)
+        assert await event.ask("A-1") == taken("A-1")
+        event.pass_time(1)
+        assert not await event.apply(event.booking("A-3", version=VERSION + 1), after=VERSION, version=VERSION + 1)
+        assert await event.ask("A-1") == ASKED
+
+
+@async_test
+async def test_a_change_with_hashes_of_another_secret_does_not_fit(redis: RedisServer) -> None:
+    async with awake_event(redis) as event:
+        event.secret = structs.replace(SECRET, number=2, value=b"another")
+        assert not await event.apply(event.booking("A-1"), after=VERSION, version=VERSION + 1)
+        assert redis.client().hget(event.keys.state, "version") == str(VERSION)
+
+
+@async_test
+async def test_a_generation_of_which_redis_has_lost_a_part_is_not_complete(redis: RedisServer) -> None:
+    async with awake_event(redis) as event:
+        head = Head(event.clock.at, event.org, VERSION, REVISION)
+        await event.calls.run([begin_generation(event.keys, head, "second", SECRET)])
+        for number in (1, 2):
+            builder = ChangeBuilder(event.org, event.id, SECRET, START)
+            builder.add_part("second", number)
+            await event.calls.run([builder.command(Change(now=format_time(START), generation="second"))])
+            if number == 1:
+                redis.client().delete(event.keys.known)
+        assert await event.calls.run([complete_generation(event.keys, "second", parts=2)]) == [0]
+
+
+@async_test
+async def test_completing_a_generation_ends_only_its_own_lease(redis: RedisServer) -> None:
+    async with awake_event(redis) as event:
+        redis.client().set(event.keys.build, "another")
+        await event.calls.run([complete_generation(event.keys, "first", parts=0)])
+        assert redis.client().get(event.keys.build) == "another"
+        redis.client().set(event.keys.build, "first")
+        await event.calls.run([complete_generation(event.keys, "first", parts=0)])
+        assert redis.client().get(event.keys.build) is None
+
+
+@async_test
+async def test_what_is_left_of_a_pool_counts_only_without_a_gap(redis: RedisServer) -> None:
+    """The missing commit may be the booking of the very buyer who asks again, after the response got lost."""
+    async with awake_event(redis) as event:
+        await event.apply(after=VERSION, version=VERSION, is_followed=True, pools={"stalls": 2})
+        last = event.booking("A-2", version=VERSION + 2)
+        await event.apply(last, after=VERSION + 1, version=VERSION + 2, pools={"stalls": 0})
+        assert await event.ask(pool="stalls", quantity=1) == ASKED
+        await event.apply(event.booking("A-1"), after=VERSION, version=VERSION + 1, pools={"stalls": 1})
+        assert await event.ask(pool="stalls", quantity=1) == TooFewLeft(0, REVISION)
 
 
 @async_test

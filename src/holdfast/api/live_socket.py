@@ -74,6 +74,8 @@ class LiveFeed:
         self._counts: Counter[str] = Counter()
         self._clients: set[tuple[str, int]] = set()
         self._has_watchers = asyncio.Event()
+        # Everyone has all changes that we know of, so the next tick can wait for news.
+        self._is_settled = False
         self._refreshes = _Refreshes()
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
@@ -165,7 +167,7 @@ class LiveFeed:
             if not self._broadcasts:
                 self._has_watchers.clear()
                 await self._has_watchers.wait()
-            pause = RETRY_SECONDS
+            pause, self._is_settled = RETRY_SECONDS, False
             try:
                 pause = await self._tick()
             except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
@@ -174,7 +176,7 @@ class LiveFeed:
                 log.exception("live_feed_failed")
             self._close_stuck()
             await asyncio.sleep(pause)
-            if self._services.redis is not None:
+            if self._services.redis is not None and self._is_settled:
                 await self._services.redis.wakeups.wait(self._broadcasts.keys(), CHECK_SECONDS)
 
     async def _tick(self) -> float:
@@ -186,7 +188,9 @@ class LiveFeed:
         quick = [task for live_event in behind if (task := self._refreshes.start(live_event))]
         if quick:
             await asyncio.wait(quick, timeout=TICK_SECONDS)
+        is_current = not any(self._behind(row) for row in rows)
         sends = sum([await self._try_to_send(row) for row in rows])
+        self._is_settled = is_current and not any(each.is_catching_up() for each in self._broadcasts.values())
         return max(TICK_SECONDS, sends / SENDS_PER_SECOND)
 
     def _behind(self, row: WatchedVersionRow) -> Broadcast | None:

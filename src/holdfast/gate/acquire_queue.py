@@ -11,9 +11,8 @@ from msgspec import Struct, json
 
 from holdfast.gate import lua
 from holdfast.gate.entries import CURRENT_SECONDS, PASSED_SECONDS, PENDING_SECONDS, EventKeys, format_time
-from holdfast.gate.redis_client import Command, RedisCalls, UnavailableError
+from holdfast.gate.redis_client import REQUEST_SECONDS, Command, RedisCalls, UnavailableError
 from holdfast.runtime.database_clock import DatabaseClock
-from holdfast.runtime.shared_secrets import SecretValue
 
 log = structlog.get_logger()
 
@@ -26,8 +25,8 @@ PAUSE_SECONDS: Final = 0.004
 
 
 class Ask(Struct, frozen=True):
-    """A hold, as the script needs it. `ids` are the hashes by which its buyer may be known; a buyer of the best seats
-    names `quantity` and `pool` instead of labels."""
+    """A hold, as the script needs it. `ids` are the hashes by which its buyer may be known, and `secret` is the
+    number of the secret that made them. A buyer of the best seats names `quantity` and `pool` instead of labels."""
 
     labels: tuple[str, ...]
     user: str
@@ -35,6 +34,7 @@ class Ask(Struct, frozen=True):
     ids: tuple[str, ...]
     pool: str | None
     quantity: int
+    secret: int
 
 
 class TakenSeats(Struct, frozen=True):
@@ -71,6 +71,7 @@ class _Waiting(Struct, frozen=True):
     org: bytes
     event: bytes
     ask: Ask
+    since: float
     answer: "asyncio.Future[Verdict]"
 
 
@@ -82,22 +83,21 @@ class AcquireQueue:
         self._calls = calls
         self._clock = clock
         self._waiting: deque[_Waiting] = deque()
-        self._secret: SecretValue | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def submit(self, org: bytes, event: bytes, ask: Ask, secret: SecretValue) -> "asyncio.Future[Verdict]":
-        waiting = _Waiting(org, event, ask, asyncio.get_running_loop().create_future())
+    def submit(self, org: bytes, event: bytes, ask: Ask) -> "asyncio.Future[Verdict]":
+        waiting = _Waiting(org, event, ask, time.monotonic(), asyncio.get_running_loop().create_future())
         if len(self._waiting) >= WAITING_MAX:
             waiting.answer.set_result(UNASKED)
             return waiting.answer
-        self._secret = secret
         self._waiting.append(waiting)
         if self._task is None:
             self._task = asyncio.create_task(self._ask_all())
         return waiting.answer
 
     async def _ask_all(self) -> None:
-        """If Redis fails, everyone who waits goes on without it, so that nobody waits longer than one call may take."""
+        """If Redis fails, everyone who waits goes on without it. So does everyone who has already waited for as long as
+        one call may take. Therefore nobody waits longer than two."""
         batch: list[_Waiting] = []
         try:
             while self._waiting:
@@ -116,6 +116,9 @@ class AcquireQueue:
             self._task = None
 
     def _take_batch(self) -> list[_Waiting]:
+        overdue = time.monotonic() - REQUEST_SECONDS
+        while self._waiting and self._waiting[0].since < overdue:
+            _let_through([self._waiting.popleft()])
         batch: list[_Waiting] = []
         seats = 0
         while self._waiting and len(batch) < REQUESTS_MAX and seats < SEATS_MAX:
@@ -125,7 +128,7 @@ class AcquireQueue:
 
     async def _ask(self, batch: list[_Waiting]) -> None:
         now = self._clock.now()
-        if now is None:
+        if now is None or not batch:
             _let_through(batch)
             return
         by_event: dict[bytes, list[_Waiting]] = {}
@@ -136,7 +139,6 @@ class AcquireQueue:
             _resolve(of_event, _decode_reply(reply))
 
     def _command(self, batch: list[_Waiting], now: datetime) -> Command:
-        assert self._secret is not None
         keys = EventKeys(batch[0].org, batch[0].event)
         labels = list({label for waiting in batch for label in waiting.ask.labels})
         return (
@@ -151,7 +153,7 @@ class AcquireQueue:
             format_time(now + timedelta(seconds=PENDING_SECONDS)),
             int(PENDING_SECONDS * 1000),
             format_time(now - timedelta(seconds=CURRENT_SECONDS)),
-            self._secret.number,
+            format_time(now + timedelta(seconds=CURRENT_SECONDS)),
             json.encode(labels),
             json.encode([waiting.ask for waiting in batch]),
             2 * PASSED_SECONDS * 1000,

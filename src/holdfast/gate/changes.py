@@ -112,6 +112,10 @@ class ChangeBuilder:
                 )
             )
 
+    def add_part(self, generation: str, number: int) -> None:
+        """Leave a mark that this part of a build has been written."""
+        self._ids.add(f"part:{generation}:{number}")
+
     def release(self, booking: bytes, labels: Sequence[str]) -> None:
         """Remove pending entries of a booking that did not come about."""
         id_ = ids.format_booking_id(self._event, booking)
@@ -121,7 +125,11 @@ class ChangeBuilder:
         """The call of the script with everything that was added."""
         expiry = format_time(self._next_expiry) if self._next_expiry is not None else None
         change = structs.replace(
-            change, ids=list(self._ids), claims=self._claims, next_expiry=change.next_expiry or expiry
+            change,
+            secret=self._secret.number,
+            ids=list(self._ids),
+            claims=self._claims,
+            next_expiry=change.next_expiry or expiry,
         )
         keys = EventKeys(self._org, self._event)
         all_keys = (keys.state, keys.known, keys.ahead, *map(keys.seat, self._seat_keys))

@@ -120,26 +120,30 @@ class CommitWriter:
                 self.drop_all()
             finally:
                 self._is_writing = False
-                self._release_waiters()
+                _release(self._take_waiters())
             with suppress(TimeoutError):
                 async with asyncio.timeout(PAUSE_SECONDS):
                     await self._is_urgent.wait()
             self._is_urgent.clear()
 
-    def _release_waiters(self) -> None:
-        for written in self._waiters:
-            if not written.done():
-                written.set_result(None)
-        self._waiters.clear()
+    def _take_waiters(self) -> "list[asyncio.Future[None]]":
+        waiters, self._waiters = self._waiters, []
+        return waiters
 
     async def _write_all(self) -> None:
         secret = await self._hasher.secret()
         while self._has_waiting:
             commands = self._take_refused(secret) + self._take_commits(secret)
+            writes = bool(commands)
             if self._changed:
                 commands.append(("PUBLISH", CHANNEL, b"".join(self._changed)))
                 self._changed.clear()
-            await self._calls.run(commands)
+            # More may arrive during the call, but those who wait now need nothing of it.
+            waiters = [] if self._commits or self._refused else self._take_waiters()
+            try:
+                await self._calls.run(commands, writes=writes)
+            finally:
+                _release(waiters)
 
     def _take_commits(self, secret: SecretValue) -> list[Command]:
         """One call for each row of commits to the same event that follow each other."""
@@ -158,7 +162,8 @@ class CommitWriter:
         now = self._clock.now()
         builders: dict[bytes, ChangeBuilder] = {}
         lines = 0
-        while now is not None and self._refused and lines < LINES_MAX:
+        while self._refused and lines < LINES_MAX:
+            assert now is not None, "the engine has run a batch"
             command = self._refused.popleft()
             if command.event not in builders:
                 builders[command.event] = ChangeBuilder(command.org, command.event, secret, now)
@@ -166,6 +171,12 @@ class CommitWriter:
             builders[command.event].release(command.booking, labels)
             lines += len(labels)
         return [builder.command(Change(now=builder.now)) for builder in builders.values()]
+
+
+def _release(waiters: "Sequence[asyncio.Future[None]]") -> None:
+    for written in waiters:
+        if not written.done():
+            written.set_result(None)
 
 
 def _follows(later: Commit, earlier: Commit) -> bool:

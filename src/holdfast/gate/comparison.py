@@ -1,6 +1,7 @@
 """Compares what Redis holds with PostgreSQL, for `holdfast gate check`."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal, TypeVar
@@ -12,7 +13,7 @@ from holdfast.core.states import CLAIMING, TIMED
 from holdfast.gate.changes import BookedSeats
 from holdfast.gate.circuit_breaker import CircuitBreaker
 from holdfast.gate.entries import EventKeys, SeatEntry, client_id, format_time, request_id, user_id
-from holdfast.gate.event_builder import EventBuilder
+from holdfast.gate.event_builder import LEASE_SECONDS, EventBuilder
 from holdfast.gate.event_mark import Mark, read_marks
 from holdfast.gate.redis_client import Client, RedisCalls, RedisUrl, UnavailableError, open_client
 from holdfast.gate.user_hash import UserHasher, hash_user
@@ -27,6 +28,7 @@ BUDGET_SECONDS: Final = 10.0
 # A sale goes on meanwhile. What differs now and after this time is no message on its way.
 RECHECK_SECONDS: Final = 2.0
 KEYS_AT_ONCE: Final = 500
+REPAIR_SECONDS: Final = 2 * LEASE_SECONDS
 
 # A seat that Redis keeps from buyers although nobody has it; one that somebody else has, or until another time; one of
 # which Redis does not know that it is taken; and a buyer whom Redis may refuse although only the engine can tell.
@@ -42,7 +44,8 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class GateReport(Struct, frozen=True, kw_only=True):
-    """`events` and `seats` count what Redis holds. `asleep` are the events in which it refuses nobody at the moment."""
+    """`events` and `seats` count what Redis holds. `asleep` are the events in which it refuses nobody at the moment,
+    for example because no buyer has asked for them. `repaired` says that all events that differed are written anew."""
 
     ok: bool
     events: int
@@ -67,17 +70,25 @@ class Comparison:
         if first.differences:
             await asyncio.sleep(RECHECK_SECONDS)
             lasting = first.keep_lasting(await self._compare_all(await self._find_keys(), secret))
-        if repair:
-            for event in lasting.events_that_differ:
-                await self._builder.build(event)
+        is_repaired = repair and bool(lasting.differences) and await self._build_all(lasting.events_that_differ)
         return GateReport(
-            ok=not lasting.differences or repair,
+            ok=not lasting.differences or is_repaired,
             events=first.events,
             asleep=first.asleep,
             seats=first.seats,
             differences=sorted(lasting.differences, key=lambda each: (each.event, each.kind, each.seat or "")),
-            repaired=repair and bool(lasting.differences),
+            repaired=is_repaired,
         )
+
+    async def _build_all(self, events: Iterable[bytes]) -> bool:
+        """Returns whether all are built. If another process died while it built one of them, its lease ends soon."""
+        left = list(events)
+        give_up_at = time.monotonic() + REPAIR_SECONDS
+        while True:
+            left = [event for event in left if not await self._builder.build(event)]
+            if not left or time.monotonic() > give_up_at:
+                return not left
+            await asyncio.sleep(1)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -98,12 +109,17 @@ class Comparison:
 
     async def _compare_all(self, found: "Mapping[bytes, _EventInRedis]", secret: SecretValue) -> "_Findings":
         findings = _Findings()
-        findings.events = len(found)
         orgs = {event: in_redis.org for event, in_redis in found.items()}
         for event, mark in (await read_marks(self._calls, orgs) if orgs else {}).items():
-            if mark is None or mark.at is None or mark.needs_build(secret, None):
+            head = await self._builder.find_head(event)
+            if head is None:
+                # Another database uses the same Redis.
+                continue
+            findings.events += 1
+            if mark is None or not mark.is_current(head.at) or mark.needs_build(secret, None):
                 findings.asleep += 1
-            if mark is not None:
+            # After a rotation, all hashes differ until the event is built anew.
+            if mark is not None and mark.secret == str(secret.number):
                 await self._compare(findings, event, found[event], mark, secret)
         return findings
 
@@ -111,7 +127,8 @@ class Comparison:
         self, findings: "_Findings", event: bytes, in_redis: "_EventInRedis", mark: Mark, secret: SecretValue
     ) -> None:
         org, keys = in_redis.org, EventKeys(in_redis.org, event)
-        now, bookings = await self._builder.read_all(event)
+        bookings = await self._builder.read_all(event)
+        now = (await self._builder.read_head(event)).at
         expected = {label: booking for booking in bookings if _claims(booking, now) for label in booking.seats}
         entries = await self._read_entries(keys, in_redis.labels | expected.keys())
         entries = {label: entry for label, entry in entries.items() if entry.generation == mark.generation}

@@ -27,8 +27,9 @@ def refuse_taken_seats(layout: Layout, command: PlaceHold, now: datetime, labels
 def refuse_too_few_left(layout: Layout, command: PlaceHold, now: datetime, units: int) -> Refused | None:
     """The same for a pool whose best seats the buyer asks for."""
     assert command.best_available is not None
-    pool = layout.pool_by_code[command.best_available.pool].number
-    return _refuse(layout, command, now, Refusal.SOLD_OUT, set(), {pool: units})
+    pool = layout.pool_by_code.get(command.best_available.pool)
+    # Redis may already know of a pool that somebody has just added.
+    return _refuse(layout, command, now, Refusal.SOLD_OUT, set(), {pool.number: units}) if pool is not None else None
 
 
 def _refuse(

@@ -66,11 +66,13 @@ class Change(Struct, frozen=True, kw_only=True):
 
     A change that `is_followed` comes from the journal, and fits only if Redis knows exactly the versions up to `after`;
     `is_complete` says that there are no later ones. `next_expiry` is the earliest deadline of the holds in it; `pools`
-    has the units that were left at `pools_version`. With a `generation`, the change fits only that one."""
+    has the units that were left at `pools_version`. With a `generation`, the change fits only that one. `secret` is the
+    number of the secret that hashes users; a change with another one than the event's does not fit."""
 
     after: int = -1
     version: int = -1
     now: str
+    secret: int = 0
     is_followed: bool = False
     is_complete: bool = False
     revision: int = 0

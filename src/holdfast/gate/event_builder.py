@@ -1,7 +1,6 @@
 """Writes all that PostgreSQL knows about an event to Redis."""
 
 import secrets
-from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
@@ -43,16 +42,17 @@ class EventBuilder:
 
     async def build(self, event: bytes) -> bool:
         """Begin a new generation, and write every booking of the event. The event stays asleep until somebody has
-        followed the journal from the version at the start. Returns False if another process is building it."""
-        head = await self._read_head(event)
+        followed the journal from the version at the start. Returns False if another process is building it, or if
+        Redis has lost a part of it meanwhile."""
+        head = await self.read_head(event)
         secret = await self._hasher.secret()
         keys, generation = EventKeys(head.org, event), secrets.token_hex(8)
-        (is_mine,) = await self._calls.run([("SET", keys.build, 1, "NX", "EX", LEASE_SECONDS)])
+        (is_mine,) = await self._calls.run([("SET", keys.build, generation, "NX", "EX", LEASE_SECONDS)])
         if not is_mine:
             return False
         await self._calls.run([begin_generation(keys, head, generation, secret)])
         change = Change(now=format_time(head.at), generation=generation)
-        after, count, is_last = FIRST, 0, False
+        after, count, parts, is_last = FIRST, 0, 0, False
         while not is_last:
             bookings = await self._read_bookings(event, after)
             builder = ChangeBuilder(head.org, event, secret, head.at)
@@ -62,27 +62,33 @@ class EventBuilder:
                 else:
                     builder.add_buyer(booking.user, booking.request_key, booking.client)
                 if builder.size >= CALL_MAX:
+                    parts += 1
+                    builder.add_part(generation, parts)
                     await self._calls.run([builder.command(change)])
                     builder = ChangeBuilder(head.org, event, secret, head.at)
+            parts += 1
+            builder.add_part(generation, parts)
             await self._calls.run([builder.command(change), ("EXPIRE", keys.build, LEASE_SECONDS)])
             is_last = len(bookings) < PAGE_BOOKINGS
             after = bookings[-1].id if bookings else after
             count += len(bookings)
             if count > BOOKINGS_MAX:
                 raise TooLargeError
-        await self._calls.run([complete_generation(keys, generation), ("DEL", keys.build)])
-        return True
+        (is_complete,) = await self._calls.run([complete_generation(keys, generation, parts)])
+        return bool(is_complete)
 
-    async def read_all(self, event: bytes) -> tuple[datetime, list[BookedSeats]]:
-        """The database's time, and all bookings of the event."""
-        head = await self._read_head(event)
+    async def read_all(self, event: bytes) -> list[BookedSeats]:
+        """All bookings of the event."""
         bookings: list[BookedSeats] = []
         while len(page := await self._read_bookings(event, bookings[-1].id if bookings else FIRST)) == PAGE_BOOKINGS:
             bookings += page
-        return head.at, bookings + page
+        return bookings + page
 
-    async def _read_head(self, event: bytes) -> Head:
-        head = await self._database.event(event).row(Head, sql.gate.event_head, event)
+    async def find_head(self, event: bytes) -> Head | None:
+        return await self._database.event(event).row(Head, sql.gate.event_head, event)
+
+    async def read_head(self, event: bytes) -> Head:
+        head = await self.find_head(event)
         assert head is not None, "events are never deleted"
         self._clock.observe(head.at)
         return head

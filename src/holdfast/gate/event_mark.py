@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast.gate import lua
-from holdfast.gate.entries import KEPT_MS, EventKeys, format_time
+from holdfast.gate.entries import CURRENT_SECONDS, KEPT_MS, EventKeys, format_time
 from holdfast.gate.redis_client import Command, RedisCalls
 from holdfast.runtime.shared_secrets import SecretValue
 
@@ -47,7 +47,15 @@ class Mark(Struct, frozen=True):
         if now is None or self.at is None:
             return True
         has_expired = self.next_expiry is not None and self.next_expiry <= format_time(now)
-        return has_expired or self.at < format_time(now - timedelta(seconds=FOLLOWED_AFTER_SECONDS))
+        return has_expired or not self.is_current(now, FOLLOWED_AFTER_SECONDS)
+
+    def is_current(self, now: datetime, seconds: float = CURRENT_SECONDS) -> bool:
+        """Whether Redis knows the event up to so many seconds ago. A database that takes over from another one may tell
+        an earlier time than the one in Redis."""
+        if self.at is None:
+            return False
+        since, until = (format_time(now + timedelta(seconds=each)) for each in (-seconds, seconds))
+        return since <= self.at <= until
 
 
 def begin_generation(keys: EventKeys, head: Head, generation: str, secret: SecretValue) -> Command:
@@ -62,8 +70,8 @@ def begin_generation(keys: EventKeys, head: Head, generation: str, secret: Secre
     return ("EVAL", lua.BEGIN, 2, keys.state, keys.ahead, KEPT_MS, *pairs)
 
 
-def complete_generation(keys: EventKeys, generation: str) -> Command:
-    return ("SADD", keys.known, _complete_member(generation))
+def complete_generation(keys: EventKeys, generation: str, parts: int) -> Command:
+    return ("EVAL", lua.COMPLETE, 2, keys.known, keys.build, generation, parts)
 
 
 def put_to_sleep(keys: EventKeys) -> Command:

@@ -39,6 +39,8 @@ ENTRIES_MAX: Final = 500
 # An event that is further behind is built anew.
 BEHIND_MAX: Final = 20_000
 BUILDS_MAX: Final = 2
+# An event that is too large is left alone for this long.
+TOO_LARGE_SECONDS: Final = 3600
 
 
 class EventChanges(Struct, frozen=True):
@@ -70,7 +72,8 @@ class Follower:
         self._clock = clock
         self._builder = EventBuilder(calls, database, hasher, clock)
         self._active: OrderedDict[bytes, _Active] = OrderedDict()
-        self._too_large: set[bytes] = set()
+        # When to try again, by event.
+        self._too_large: dict[bytes, float] = {}
         self._builds: dict[bytes, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
 
@@ -79,6 +82,7 @@ class Follower:
         active = self._active.get(event)
         if active is not None:
             active.touched_at = time.monotonic()
+            self._active.move_to_end(event)
             return
         if len(self._active) >= EVENTS_MAX:
             self._active.popitem(last=False)
@@ -125,7 +129,6 @@ class Follower:
         since = time.monotonic() - IDLE_SECONDS
         for event in [event for event, active in self._active.items() if active.touched_at < since]:
             del self._active[event]
-            self._too_large.discard(event)
 
     async def _follow(self, marks: Mapping[bytes, Mark], secret: SecretValue) -> dict[bytes, Mark]:
         """Take these events one step forward. Returns those that have more to follow."""
@@ -169,7 +172,7 @@ class Follower:
         return bool(is_applied)
 
     def _start_build(self, event: bytes) -> None:
-        if event in self._builds or event in self._too_large or len(self._builds) >= BUILDS_MAX:
+        if event in self._builds or len(self._builds) >= BUILDS_MAX or time.monotonic() < self._too_large.get(event, 0):
             return
         task = self._builds[event] = asyncio.create_task(self._build(event))
         task.add_done_callback(lambda _: self._builds.pop(event, None))
@@ -183,7 +186,7 @@ class Follower:
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
             log.warning("gate_without_database", error=type(error).__name__)
         except TooLargeError:
-            self._too_large.add(event)
+            self._too_large[event] = time.monotonic() + TOO_LARGE_SECONDS
             log.warning("event_too_large_for_gate", subject=ids.format_event_id(event))
         except Exception:
             log.exception("gate_build_failed", subject=ids.format_event_id(event))

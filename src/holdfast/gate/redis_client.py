@@ -123,10 +123,12 @@ class RedisCalls:
         self._client = client
         self.breaker = breaker
         self._budget_seconds = budget_seconds
+        # Without it, the client would fail if all connections are in use, and the breaker would blame Redis.
+        self._connections = asyncio.Semaphore(CONNECTIONS_MAX)
 
     async def run(self, commands: Sequence[Command], *, writes: bool = True) -> list[Any]:
-        """The replies, in order. Any error makes the whole call fail. Only a call that `writes` may be the one that
-        closes the breaker: a server that is read-only, or has no memory left, still answers reads."""
+        """The replies, in order. Any error makes the whole call fail. The breaker only counts a success if the call
+        `writes`: a server that is read-only, or has no memory left, still answers reads and passes on messages."""
         if not (self.breaker.try_begin() if writes else self.breaker.is_closed):
             raise UnavailableError("The breaker is open.")
         try:
@@ -137,7 +139,8 @@ class RedisCalls:
         except BaseException:
             self.breaker.record_failure(asyncio.CancelledError())
             raise
-        self.breaker.record_success()
+        if writes:
+            self.breaker.record_success()
         return replies
 
     async def connect(self) -> None:
@@ -151,6 +154,10 @@ class RedisCalls:
         await self._client.aclose()
 
     async def _execute(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._connections:
+            return await self._execute_now(commands)
+
+    async def _execute_now(self, commands: Sequence[Command]) -> list[Any]:
         if len(commands) == 1:
             return [await self._client.execute_command(*commands[0])]
         if isinstance(self._client, RedisCluster):

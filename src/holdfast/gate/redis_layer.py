@@ -85,7 +85,7 @@ class RedisLayer:
         rules that no longer apply."""
         self.writer.add_changed_event(event)
         try:
-            await self._requests.run([put_to_sleep(EventKeys(org, event))])
+            await self._requests.run([put_to_sleep(EventKeys(org, event))], writes=False)
         except UnavailableError as error:
             log.debug("event_not_put_to_sleep", error=str(error))
 

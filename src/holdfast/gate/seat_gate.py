@@ -82,8 +82,9 @@ class SeatGate:
             tuple(known_by),
             best.pool if best is not None else None,
             best.quantity if best is not None else 0,
+            secret.number,
         )
-        return await self._queue.submit(command.org, command.event, ask, secret)
+        return await self._queue.submit(command.org, command.event, ask)
 
     def _refuse(self, command: PlaceHold, layout: Layout, verdict: Verdict) -> Refused | None:
         """The refusal that the engine would give. It would give none, or another one, if the layout has changed or a

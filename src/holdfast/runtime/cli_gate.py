@@ -42,7 +42,7 @@ def check(
         report = asyncio.run(_check(url, database_url, repair=repair))
     except (MissingExtraError, ValueError) as error:
         fail(f"Cannot use HOLDFAST_REDIS_URL: {error}")
-    except db.LOST_ERRORS:
+    except (*db.LOST_ERRORS, *db.BLOCKED_ERRORS):
         fail("Lost the connection to the database. Run the command again.")
     typer.echo(msgspec.json.format(msgspec.json.encode(report)))
     raise typer.Exit(0 if report.ok else 1)
@@ -50,6 +50,7 @@ def check(
 
 async def _check(url: str, database_url: str, *, repair: bool) -> "GateReport":
     from holdfast.gate.comparison import Comparison
+    from holdfast.gate.event_builder import BOOKINGS_MAX, TooLargeError
     from holdfast.gate.redis_client import RedisUrl, UnavailableError
 
     redis_url = RedisUrl.parse(url)
@@ -59,6 +60,8 @@ async def _check(url: str, database_url: str, *, repair: bool) -> "GateReport":
         return await comparison.run(repair=repair)
     except UnavailableError as error:
         fail(f"Cannot reach Redis: {error}. Check HOLDFAST_REDIS_URL.")
+    except TooLargeError:
+        fail(f"An event that differs has more than {BOOKINGS_MAX:,} bookings. Holdfast sells it without Redis.")
     finally:
         await comparison.close()
         await connection.close()

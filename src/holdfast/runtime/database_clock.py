@@ -13,7 +13,7 @@ WINDOW_SECONDS: Final = 10.0
 
 class DatabaseClock:
     """An estimate from the times that statements returned. A time is never newer than the moment at which it arrived,
-    so the estimate runs a few milliseconds late, never early."""
+    so the estimate runs a few milliseconds late. It runs early only for some seconds after the clock was set back."""
 
     def __init__(self) -> None:
         self._offset = -math.inf

@@ -11,4 +11,5 @@ def _read(name: str) -> str:
 ACQUIRE: Final = _read("acquire")
 APPLY: Final = _read("apply")
 BEGIN: Final = _read("begin")
+COMPLETE: Final = _read("complete")
 SPEND: Final = _read("spend")

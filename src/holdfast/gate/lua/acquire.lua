@@ -8,12 +8,12 @@
 -- KEYS: the event's state, its known buyers, the buyers let through in this span of time and in the one before, and the
 --       seats that the requests name
 -- ARGV: the database's time, when pending entries end, and for how many milliseconds Redis keeps them; the oldest time up
---       to which the journal may have been followed; the number of the secret that hashes users; the labels of the seats, and
---       the requests, as JSON; for how many milliseconds Redis keeps the buyers that were let through
+--       to which the journal may have been followed, and the latest; the labels of the seats, and the requests, as JSON; for
+--       how many milliseconds Redis keeps the buyers that were let through
 -- Answers with JSON: the revision of the event's layout, and for each request `false` (let it through), the labels of
 -- the seats that are taken, or the number of units left in a pool that has too few.
 
-local now, pending_until, pending_ms, current_since, secret = unpack(ARGV)
+local now, pending_until, pending_ms, current_since, current_until = unpack(ARGV)
 local labels, requests = cjson.decode(ARGV[6]), cjson.decode(ARGV[7])
 local keys = {}
 for number, label in ipairs(labels) do keys[label] = KEYS[number + 4] end
@@ -24,7 +24,7 @@ if redis.call('SADD', KEYS[3], 'first') == 1 then redis.call('PEXPIRE', KEYS[3],
 local generation, at, known_secret, revision, next_expiry =
     unpack(redis.call('HMGET', KEYS[1], 'generation', 'at', 'secret', 'revision', 'next_expiry'))
 generation = generation or ''
-local is_current = at and at >= current_since and known_secret == secret
+local is_event_current = at and at >= current_since and at <= current_until
     and redis.call('SISMEMBER', KEYS[2], 'complete:' .. generation) == 1
 
 local entries = {}
@@ -65,6 +65,7 @@ end
 
 local function decide(request)
     local taken = {}
+    local is_current = is_event_current and request.secret == tonumber(known_secret)
     for _, label in ipairs(request.labels) do
         local entry = find_entry(keys[label])
         if is_live(entry) then

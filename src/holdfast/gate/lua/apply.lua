@@ -9,17 +9,21 @@
 -- While an event is being built, the state stays where it is, so that the journal from there on corrects whatever the
 -- builder read too early.
 --
+-- The units that are left in pools count only without a gap: the missing commit may be the very booking whose buyer
+-- repeats the request.
+--
 -- KEYS: the event's state, its known buyers, the commits that are ahead, and the seats that changed
 -- ARGV: the change as JSON, as `gate.entries.Change` describes it; for how many milliseconds Redis keeps the first three
 --       keys; and how many commits may be ahead
 -- Answers 1, or 0 if the change does not belong to what is here.
 
 local change = cjson.decode(ARGV[1])
-local generation, version, at, next_expiry =
-    unpack(redis.call('HMGET', KEYS[1], 'generation', 'version', 'at', 'next_expiry'))
+local generation, version, at, next_expiry, secret =
+    unpack(redis.call('HMGET', KEYS[1], 'generation', 'version', 'at', 'next_expiry', 'secret'))
 generation, version = generation or '', tonumber(version)
 if change.generation ~= cjson.null and change.generation ~= generation then return 0 end
 if change.is_followed and version ~= change.after then return 0 end
+if secret and tonumber(secret) ~= change.secret then return 0 end
 
 local is_built = redis.call('SISMEMBER', KEYS[2], 'complete:' .. generation) == 1
 
@@ -44,29 +48,38 @@ local function write_seat(claim, key)
     end
 end
 
-local function write_pools()
-    for pool, left in pairs(change.pools) do
+local function write_pools(pools, pools_version)
+    for pool, left in pairs(pools) do
         local field = 'pool:' .. pool
         local known = tonumber(string.match(redis.call('HGET', KEYS[1], field) or '', '@(%d+)$')) or -1
-        if known < change.pools_version then
-            redis.call('HSET', KEYS[1], field, string.format('%d@%d', left, change.pools_version))
+        if known < pools_version then
+            redis.call('HSET', KEYS[1], field, string.format('%d@%d', left, pools_version))
         end
     end
 end
 
--- Moves on to the version, and past the commits that were waiting for it.
-local function move_to(next_version, now)
-    while next_version do
-        version = next_version
-        -- Without `at`, the event is asleep, and only the journal wakes it up.
-        if at and at < now then at = now end
+-- Moves on past a commit, and past those that were waiting for it. Without `at`, the event is asleep, and only the
+-- journal wakes it up.
+local function move_past(commit)
+    while commit do
+        version = commit.version
+        write_pools(commit.pools, commit.pools_version)
+        if at and at < commit.now then at = commit.now end
         local waiting = redis.call('HGET', KEYS[3], version)
         redis.call('HDEL', KEYS[3], version)
-        next_version, now = string.match(waiting or '', '^(%d+) (.+)$')
-        next_version = tonumber(next_version)
+        commit = waiting and cjson.decode(waiting)
     end
     redis.call('HSET', KEYS[1], 'version', version)
     if at then redis.call('HSET', KEYS[1], 'at', at) end
+end
+
+local is_commit = change.version >= 0 and not change.is_followed
+
+-- The journal had this version at a time when Redis had it already: the database has lost commits in a failover, and
+-- goes on from an earlier version. Let the event be built anew.
+if is_built and is_commit and at and change.version <= version and change.now > at then
+    redis.call('HDEL', KEYS[1], 'generation')
+    return 0
 end
 
 for _, claim in ipairs(change.claims) do
@@ -77,18 +90,19 @@ end
 if #change.ids > 0 then redis.call('SADD', KEYS[2], unpack(change.ids)) end
 
 if version then
-    write_pools()
+    local commit = {version = change.version, now = change.now, pools = change.pools, pools_version = change.pools_version}
     if change.is_followed then
         redis.call('HSET', KEYS[1], 'revision', change.revision)
         redis.call('HDEL', KEYS[1], 'next_expiry')
         next_expiry = nil
-        if change.is_complete then at = change.now end
-        move_to(change.version, change.now)
+        -- A step that is not the last one leaves the event as old as it was.
+        if change.is_complete then at = change.now else commit.now = '' end
+        move_past(commit)
         redis.call('DEL', KEYS[3])
-    elseif is_built and change.after == version then
-        move_to(change.version, change.now)
-    elseif is_built and change.after > version and redis.call('HLEN', KEYS[3]) < tonumber(ARGV[3]) then
-        redis.call('HSET', KEYS[3], change.after, string.format('%d %s', change.version, change.now))
+    elseif is_built and is_commit and change.after == version then
+        move_past(commit)
+    elseif is_built and is_commit and change.after > version and redis.call('HLEN', KEYS[3]) < tonumber(ARGV[3]) then
+        redis.call('HSET', KEYS[3], change.after, cjson.encode(commit))
     end
     if change.next_expiry ~= cjson.null and (not next_expiry or change.next_expiry < next_expiry) then
         redis.call('HSET', KEYS[1], 'next_expiry', change.next_expiry)
