@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 from structlog.testing import capture_logs
 
 from holdfast.api import live_socket
@@ -38,9 +38,11 @@ PROMPT_SECONDS = 5.0
 class Feed:
     """A live feed in this process, whose watchers are lists of messages."""
 
-    def __init__(self, database_url: str, pool: db.Pool, connection: db.Connection) -> None:
+    def __init__(
+        self, database_url: str, pool: db.Pool, connection: db.Connection, redis: "SilentRedis | None" = None
+    ) -> None:
         settings = Settings(database_url=database_url, live_beat_seconds=0.2)
-        self._services = make_services(settings, pool, Engine(database_url, lanes=1))
+        self._services = structs.replace(make_services(settings, pool, Engine(database_url, lanes=1)), redis=redis)
         self._connection = connection
         self._sockets: list[asyncio.Task[None]] = []
         self.live = LiveFeed(self._services, Limits(self._services))
@@ -84,11 +86,23 @@ class Feed:
         await asyncio.gather(*self._sockets)
 
 
+class SilentRedis:
+    """It passes on a message only when a test says so."""
+
+    def __init__(self) -> None:
+        self.wakeups = self
+        self.message = asyncio.Event()
+
+    async def wait(self, _events: object, _seconds: float) -> None:
+        await self.message.wait()
+        self.message.clear()
+
+
 @asynccontextmanager
-async def running_feed(database_url: str) -> AsyncIterator[Feed]:
+async def running_feed(database_url: str, redis: SilentRedis | None = None) -> AsyncIterator[Feed]:
     pool = await db.create_pool(database_url, 8)
     async with lane_connection(database_url) as connection:
-        feed = Feed(database_url, pool, connection)
+        feed = Feed(database_url, pool, connection, redis)
         feed.live.start()
         try:
             yield feed
@@ -243,3 +257,20 @@ async def test_a_refresh_ends_with_its_last_watcher_and_with_the_feed(
         await poll_until(lambda: all(task.cancelled() for task in refreshes))
         assert len(refreshes) == 1
         assert not feed.live._refreshes._tasks
+
+
+@async_test
+async def test_a_slow_refresh_is_sent_without_another_message_of_redis(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = SilentRedis()
+    async with running_feed(database, redis) as feed:
+        event = await feed.new_event()
+        messages = await feed.watch(event)
+        trouble = Hanging(monkeypatch, event)
+        await feed.hold(event)
+        redis.message.set()
+        await poll_until(lambda: trouble.refreshes == 1)
+        await asyncio.sleep(3 * live_socket.TICK_SECONDS)
+        trouble.end()
+        await poll_until(lambda: len(changes_in(messages)) == 1, PROMPT_SECONDS)
