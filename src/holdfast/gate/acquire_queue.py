@@ -1,4 +1,4 @@
-"""Asks Redis about holds, many at a time: while one call is under way, the next one fills up."""
+"""Asks Redis about holds in batches: while one call is in flight, the next batch fills up."""
 
 import asyncio
 import time
@@ -16,17 +16,17 @@ from holdfast.runtime.database_clock import DatabaseClock
 
 log = structlog.get_logger()
 
-# The most in one call, because all other clients of Redis wait for a script.
+# The most in one call, because a script blocks all other clients of Redis.
 REQUESTS_MAX: Final = 256
 SEATS_MAX: Final = 1_000
 WAITING_MAX: Final = 20_000
-# A call begins this long after the one before, at the earliest: a few large calls cost much less than many small ones.
+# The minimum time between the starts of two calls: a few large calls cost much less than many small ones.
 PAUSE_SECONDS: Final = 0.004
 
 
 class Ask(Struct, frozen=True):
-    """A hold, as the script needs it. `ids` are the hashes by which its buyer may be known, and `secret` is the
-    number of the secret that made them. A buyer of the best seats names `quantity` and `pool` instead of labels."""
+    """A hold, in the form that the script needs. `ids` are the hashes that may identify a known buyer; `secret` is the
+    number of the secret that keys them. A request for the best seats has `quantity` and `pool` instead of labels."""
 
     labels: tuple[str, ...]
     user: str
@@ -96,8 +96,8 @@ class AcquireQueue:
         return waiting.answer
 
     async def _ask_all(self) -> None:
-        """If Redis fails, everyone who waits goes on without it. So does everyone who has already waited for as long as
-        one call may take. Therefore nobody waits longer than two."""
+        """If Redis fails, all waiting holds go to the engine. So does a hold that has already waited for as long as one
+        call may take, so no hold waits longer than two calls may take."""
         batch: list[_Waiting] = []
         try:
             while self._waiting:

@@ -117,12 +117,12 @@ class ChangeBuilder:
         self._ids.add(f"part:{generation}:{number}")
 
     def release(self, booking: bytes, labels: Sequence[str]) -> None:
-        """Remove pending entries of a booking that did not come about."""
+        """Remove the pending entries of a hold that the engine refused."""
         id_ = ids.format_booking_id(self._event, booking)
         self._claims.append(Claim(self._number_keys(labels), "free", id_))
 
     def command(self, change: Change) -> Command:
-        """The call of the script with everything that was added."""
+        """The script call with everything added so far."""
         expiry = format_time(self._next_expiry) if self._next_expiry is not None else None
         change = structs.replace(
             change,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 log = structlog.get_logger()
 
-# So many calls in a row have to fail before the breaker opens.
+# The breaker opens after this many consecutive failures.
 FAILURES_MAX: Final = 5
 OPEN_SECONDS: Final = 5.0
 
@@ -24,7 +24,7 @@ class BreakerState(StrEnum):
 
 
 class BreakerReport(Struct, frozen=True, kw_only=True):
-    """`failures` counts the calls in a row that failed, `opened` how often the breaker has opened."""
+    """`failures` counts consecutive failed calls, `opened` how often the breaker has opened."""
 
     state: BreakerState
     since: datetime
@@ -34,8 +34,8 @@ class BreakerReport(Struct, frozen=True, kw_only=True):
 
 
 class CircuitBreaker:
-    """Closed: calls go through. Open: none does. After `OPEN_SECONDS` it is half open: one call goes through, and its
-    outcome closes or reopens the breaker."""
+    """Closed: calls go through. Open: no calls go through. After `OPEN_SECONDS` it is half open: one probe call goes
+    through, and its outcome closes or reopens the breaker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,8 +66,8 @@ class CircuitBreaker:
         )
 
     def try_begin(self) -> bool:
-        """Whether a call may go through. Each call that does has to record its outcome; if the one call of a half-open
-        breaker never does, another one may try."""
+        """Whether a call may go through. Each call that does must record its outcome. If the probe call of a
+        half-open breaker never does, another call may try after `OPEN_SECONDS`."""
         if not self.may_try:
             return False
         if self._state is BreakerState.CLOSED:

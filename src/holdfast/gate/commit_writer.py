@@ -1,6 +1,6 @@
-"""Tells Redis what batches have committed, a moment later: which seats changed hands, and which events changed.
+"""Tells Redis what each batch committed, shortly after the commit: which seats changed hands, and which events changed.
 
-Nothing is lost if this fails. The follower finds in the journal what is missing.
+Nothing is lost if this fails. The follower replays from the journal what Redis missed.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from holdfast.runtime.shared_secrets import SecretValue
 log = structlog.get_logger()
 
 CHANNEL: Final = "holdfast:changes"
-# The most that waits to be written. More than that is left to the follower.
+# The longest the queue may get. The follower takes care of anything beyond that.
 WAITING_MAX: Final = 10_000
-# The most lines of bookings in one call, because all other clients of Redis wait for a script. A batch that has more is
-# left to the follower.
+# The most booking lines in one call, because a script blocks all other clients of Redis. The follower takes care of
+# larger batches.
 LINES_MAX: Final = 500
 # A few large calls cost much less than many small ones, and nobody waits for them.
 PAUSE_SECONDS: Final = 0.02
@@ -94,7 +94,7 @@ class CommitWriter:
         self._arrived.set()
 
     async def wait_until_written(self, seconds: float) -> None:
-        """Give everything that was added so far a moment to be written."""
+        """Wait until everything added so far is written, but no longer than this."""
         if self._has_waiting or self._is_writing:
             written = asyncio.get_running_loop().create_future()
             self._waiters.append(written)
@@ -138,7 +138,7 @@ class CommitWriter:
             if self._changed:
                 commands.append(("PUBLISH", CHANNEL, b"".join(self._changed)))
                 self._changed.clear()
-            # More may arrive during the call, but those who wait now need nothing of it.
+            # More may arrive during the call, but the current waiters do not depend on it.
             waiters = [] if self._commits or self._refused else self._take_waiters()
             try:
                 await self._calls.run(commands, writes=writes)
@@ -146,7 +146,7 @@ class CommitWriter:
                 _release(waiters)
 
     def _take_commits(self, secret: SecretValue) -> list[Command]:
-        """One call for each row of commits to the same event that follow each other."""
+        """One call for each run of consecutive commits to the same event."""
         commands: list[Command] = []
         lines = 0
         while self._commits and lines < LINES_MAX:

@@ -25,13 +25,13 @@ from holdfast.runtime.shared_secrets import SecretValue
 T = TypeVar("T")
 
 BUDGET_SECONDS: Final = 10.0
-# A sale goes on meanwhile. What differs now and after this time is no message on its way.
+# Sales go on during the check. A difference that lasts this long is not just a message in flight.
 RECHECK_SECONDS: Final = 2.0
 KEYS_AT_ONCE: Final = 500
 REPAIR_SECONDS: Final = 2 * LEASE_SECONDS
 
-# A seat that Redis keeps from buyers although nobody has it; one that somebody else has, or until another time; one of
-# which Redis does not know that it is taken; and a buyer whom Redis may refuse although only the engine can tell.
+# In this order: Redis shows a free seat as taken; it has the wrong owner, state or deadline; it lacks a taken seat; it
+# lacks a buyer who has a booking, and may refuse them although only the engine can decide.
 Kind = Literal["free_in_database", "different", "missing", "unknown_buyer"]
 
 
@@ -44,8 +44,8 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class GateReport(Struct, frozen=True, kw_only=True):
-    """`events` and `seats` count what Redis holds. `asleep` are the events in which it refuses nobody at the moment,
-    for example because no buyer has asked for them. `repaired` says that all events that differed are written anew."""
+    """`events` and `seats` count what Redis holds. `asleep` counts the events in which it currently refuses nobody,
+    for example because no buyer has asked for them. `repaired`: every event that differed has been rebuilt."""
 
     ok: bool
     events: int
@@ -63,7 +63,7 @@ class Comparison:
         self._builder = EventBuilder(self._calls, database, self._hasher, DatabaseClock())
 
     async def run(self, *, repair: bool) -> GateReport:
-        """Find what differs, twice. To repair an event, build it anew."""
+        """Compare twice, and keep only the differences found both times. To repair an event, rebuild it."""
         secret = await self._hasher.secret()
         first = await self._compare_all(await self._find_keys(), secret)
         lasting = first
@@ -81,7 +81,7 @@ class Comparison:
         )
 
     async def _build_all(self, events: Iterable[bytes]) -> bool:
-        """Returns whether all are built. If another process died while it built one of them, its lease ends soon."""
+        """Returns whether all events are rebuilt. Retries, because the lease of a builder that died expires soon."""
         left = list(events)
         give_up_at = time.monotonic() + REPAIR_SECONDS
         while True:
@@ -118,7 +118,7 @@ class Comparison:
             findings.events += 1
             if mark is None or not mark.is_current(head.at) or mark.needs_build(secret, None):
                 findings.asleep += 1
-            # After a rotation, all hashes differ until the event is built anew.
+            # After a rotation, all hashes differ until the event is rebuilt.
             if mark is not None and mark.secret == str(secret.number):
                 await self._compare(findings, event, found[event], mark, secret)
         return findings
@@ -209,7 +209,7 @@ def _claims(booking: BookedSeats, now: datetime) -> bool:
 
 
 def _is_live(entry: SeatEntry, now: datetime) -> bool:
-    """A pending entry is a hold on its way. It ends on its own within seconds."""
+    """Pending entries do not count: they are holds in flight, and expire within seconds."""
     has_ended = entry.expires_at is not None and entry.expires_at <= format_time(now)
     return entry.state in ("held", "sold") and not has_ended
 

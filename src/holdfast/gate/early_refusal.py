@@ -14,7 +14,7 @@ from holdfast.core.holds import place_hold
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 
-# More than anybody can ask for: an early refusal is never about the units of a pool that Redis did not report.
+# More than anybody can ask for, so that a pool that Redis did not report never causes an early refusal.
 PLENTY: Final = 10**9
 
 

@@ -1,10 +1,10 @@
 """What Redis holds for an event, and the names of its keys.
 
 - `…:seat:<label>` is a JSON document for each seat that somebody holds, has bought, or is about to hold.
-- `…:state` says up to which version of the journal, and up to when, Redis knows the event.
-- `…:ahead` has commits that have reached Redis before an earlier one: the version before each, and the one after.
+- `…:state` records how current the copy is: the journal version and the time that it has reached.
+- `…:ahead` holds commits that reached Redis before an earlier one, each under the version that precedes it.
 - `…:known` is a set of hashes: every user, request key and client address that has a booking in the event.
-- `…:passed:<number>` are the same hashes of those who were let through to the engine in one span of time.
+- `…:passed:<number>` holds the same hashes for everyone whom Redis let through to the engine in one time window.
 """
 
 from datetime import datetime, timedelta
@@ -18,17 +18,18 @@ from holdfast.runtime import ids
 
 # A hold that has reached Redis but not yet PostgreSQL blocks its seats for this long.
 PENDING_SECONDS: Final = 3.0
-# Redis refuses holds in an event if it followed the journal up to this long ago.
+# Redis refuses holds in an event only if its copy is at most this old.
 CURRENT_SECONDS: Final = 3.0
 # Redis drops an entry this long after its deadline. Scripts ignore it from the deadline on.
 HYGIENE_SECONDS: Final = 60
-# A released seat remembers its version for this long, so that a late message about the earlier booking has no effect.
+# A released seat leaves a tombstone with its version for this long, so that a late message about the earlier booking
+# has no effect.
 FREE_MS: Final = 10_000
 # Redis remembers for at least this long whom it has let through. By then, their bookings are in the journal.
 PASSED_SECONDS: Final = 10
 # How many commits may wait for an earlier one.
 AHEAD_MAX: Final = 100
-# How long Redis keeps entries of sold seats, and what it knows of an event that nobody asks for.
+# How long Redis keeps the entries of sold seats, and its copy of an event that nobody asks for.
 KEPT_SECONDS: Final = 3600
 KEPT_MS: Final = KEPT_SECONDS * 1000
 
@@ -36,8 +37,8 @@ EntryState = Literal["pending", "held", "sold", "free"]
 
 
 class SeatEntry(Struct, frozen=True, kw_only=True):
-    """The value of a seat's key. `version` is the journal entry that it comes from; entries of another `generation`
-    than the event's count for nothing."""
+    """The value of a seat's key. `version` is that of the journal entry it comes from. Scripts ignore entries whose
+    `generation` is not the event's."""
 
     user_id: str
     booking: str
@@ -49,7 +50,7 @@ class SeatEntry(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True):
-    """What has become of the seats of a booking. `keys` are their numbers among the KEYS of the script."""
+    """The new state of a booking's seats. `keys` are their indexes in the script's KEYS."""
 
     keys: list[int]
     state: SeatState
@@ -64,10 +65,10 @@ class Claim(Struct, frozen=True):
 class Change(Struct, frozen=True, kw_only=True):
     """Changes to an event, from version `after` to `version` of its journal.
 
-    A change that `is_followed` comes from the journal, and fits only if Redis knows exactly the versions up to `after`;
-    `is_complete` says that there are no later ones. `next_expiry` is the earliest deadline of the holds in it; `pools`
-    has the units that were left at `pools_version`. With a `generation`, the change fits only that one. `secret` is the
-    number of the secret that hashes users; a change with another one than the event's does not fit."""
+    A change that `is_followed` comes from the journal, and applies only if Redis is exactly at version `after`.
+    `is_complete`: the journal has no later entries. `next_expiry` is the earliest deadline of the holds in the change.
+    `pools` has the units that were left at `pools_version`. A change with a `generation` applies only to that one.
+    `secret` is the number of the secret that hashes users; Redis rejects a change whose secret is not the event's."""
 
     after: int = -1
     version: int = -1
@@ -95,7 +96,7 @@ class EventKeys:
         self.build = self.prefix + "build"
 
     def passed(self, now: datetime) -> tuple[str, str]:
-        """Those who were let through in the span of time that it is now, and in the one before."""
+        """The keys for everyone let through in the current time window, and in the previous one."""
         span = int(now.timestamp()) // PASSED_SECONDS
         return f"{self.prefix}passed:{span}", f"{self.prefix}passed:{span - 1}"
 

@@ -1,4 +1,4 @@
-"""Writes all that PostgreSQL knows about an event to Redis."""
+"""Rebuilds the copy of an event in Redis from PostgreSQL."""
 
 import secrets
 from typing import Final
@@ -18,9 +18,9 @@ from holdfast.runtime.db import Database
 PAGE_BOOKINGS: Final = 500
 # An event with more bookings does without Redis.
 BOOKINGS_MAX: Final = 500_000
-# The most seats and buyers in one call, because all other clients of Redis wait for a script.
+# The most seats and buyers in one call, because a script blocks all other clients of Redis.
 CALL_MAX: Final = 1_000
-# How long other processes leave the event to one that has begun to build it and has not gone on since.
+# How long a builder keeps its lease without making progress. After that, another process may build the event.
 LEASE_SECONDS: Final = 5
 FIRST: Final = bytes(16)
 
@@ -41,9 +41,9 @@ class EventBuilder:
         self._clock = clock
 
     async def build(self, event: bytes) -> bool:
-        """Begin a new generation, and write every booking of the event. The event stays asleep until somebody has
-        followed the journal from the version at the start. Returns False if another process is building it, or if
-        Redis has lost a part of it meanwhile."""
+        """Begin a new generation, and write every booking of the event. The event stays asleep until a follower has
+        replayed the journal from the version at which the build began. Returns False if another process is building
+        the event, or if Redis has lost a part of the build meanwhile."""
         head = await self.read_head(event)
         secret = await self._hasher.secret()
         keys, generation = EventKeys(head.org, event), secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Where events stand in Redis: how far Redis has followed their journals."""
+"""How far Redis has followed the journal of each event."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -11,9 +11,9 @@ from holdfast.gate.entries import CURRENT_SECONDS, KEPT_MS, EventKeys, format_ti
 from holdfast.gate.redis_client import Command, RedisCalls
 from holdfast.runtime.shared_secrets import SecretValue
 
-# An event that Redis knows up to this long ago is followed. Several processes may do so; most find it done.
+# Processes follow an event whose copy is older than this. Several may try; most find that another one has done it.
 FOLLOWED_AFTER_SECONDS: Final = 1.0
-# Everything is built anew after this time, well before Redis drops its entries.
+# Processes rebuild an event after this time, well before Redis drops its entries.
 REBUILD_SECONDS: Final = 1_800
 
 
@@ -50,8 +50,8 @@ class Mark(Struct, frozen=True):
         return has_expired or not self.is_current(now, FOLLOWED_AFTER_SECONDS)
 
     def is_current(self, now: datetime, seconds: float = CURRENT_SECONDS) -> bool:
-        """Whether Redis knows the event up to so many seconds ago. A database that takes over from another one may tell
-        an earlier time than the one in Redis."""
+        """Whether the copy is at most this old. After a failover, the clock of the new database may be behind the time
+        in Redis."""
         if self.at is None:
             return False
         since, until = (format_time(now + timedelta(seconds=each)) for each in (-seconds, seconds))

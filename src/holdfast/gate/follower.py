@@ -1,8 +1,8 @@
 """Keeps Redis current from the journal, for the events that buyers ask for.
 
-Redis usually hears of a change from the process that made it. This finds what it has missed: after a lost message, a
-crash, an outage, a flush or a restart from an old dump. Redis remembers up to which version and time it knows an event;
-until it is current again, it refuses nobody.
+Redis usually hears of a change from the process that made it. The follower replays what Redis missed after a lost
+message, a crash, an outage, a flush or a restart from an old dump. Redis records the version and the time that its copy
+of an event has reached. While the copy is stale, Redis refuses nobody.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ IDLE_SECONDS: Final = 10.0
 EVENTS_MAX: Final = 1_000
 # How many journal entries one step follows.
 ENTRIES_MAX: Final = 500
-# An event that is further behind is built anew.
+# Rebuild an event that lags by more entries than this.
 BEHIND_MAX: Final = 20_000
 BUILDS_MAX: Final = 2
 # An event that is too large is left alone for this long.
@@ -44,7 +44,7 @@ TOO_LARGE_SECONDS: Final = 3600
 
 
 class EventChanges(Struct, frozen=True):
-    """What has happened to an event. `followed` is the number of the last journal entry that is part of it."""
+    """The next changes to an event. `followed` is the version of the last journal entry that they include."""
 
     event: bytes
     org: bytes
@@ -63,7 +63,7 @@ class _Active(Struct):
 
 
 class Follower:
-    """Any number of processes may follow the same event: a step that another one has done is not done again."""
+    """Any number of processes may follow the same event: Redis rejects a step that another one has already applied."""
 
     def __init__(self, calls: RedisCalls, database: Database, hasher: UserHasher, clock: DatabaseClock) -> None:
         self._calls = calls
@@ -107,7 +107,7 @@ class Follower:
                     await self._wanted.wait()
 
     async def run_once(self) -> None:
-        """Follow every active event that is behind, and start to build those of which Redis knows too little."""
+        """Follow every active event that lags, and start to rebuild those that need it."""
         self._drop_idle()
         orgs = {event: active.org for event, active in self._active.items()}
         if not orgs:
@@ -148,8 +148,8 @@ class Follower:
         return left
 
     async def _apply(self, changes: EventChanges, mark: Mark, secret: SecretValue) -> bool:
-        """Returns whether Redis still was where the mark says. Only the last call moves it forward, after all others
-        have succeeded."""
+        """Returns whether Redis was still at the version of the mark. Only the last call advances the version, after
+        all others have succeeded."""
         change = Change(now=format_time(changes.at), generation=mark.generation)
         builder = ChangeBuilder(changes.org, changes.event, secret, changes.at)
         for booking in changes.bookings:

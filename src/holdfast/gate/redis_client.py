@@ -21,19 +21,19 @@ T = TypeVar("T")
 Client = Redis | RedisCluster
 Command = tuple[str | bytes | int | float, ...]
 
-# What a request may cost, and what background work may.
+# The time budgets of calls that requests wait for, and of background calls.
 REQUEST_SECONDS: Final = 0.05
 BACKGROUND_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 2.0
 CONNECTIONS_MAX: Final = 4
-# After a timeout, how many turns of the event loop a reply has that has already arrived.
+# After a timeout, run the event loop this many more times, in case the reply has already arrived.
 LATE_TURNS: Final = 5
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
 
 class UnavailableError(Exception):
-    """Redis did not do what it was asked, or the breaker is open. Go on without it."""
+    """The call to Redis failed or timed out, or the breaker is open. Go on without Redis."""
 
 
 class RedisUrl(Struct, frozen=True):
@@ -116,8 +116,8 @@ def open_client(url: RedisUrl, *, connections: int = CONNECTIONS_MAX, reads_fore
 
 
 class RedisCalls:
-    """Runs commands on one client. What requests wait for has a client of its own, so that it never queues behind
-    background work."""
+    """Runs commands on one client. Calls that requests wait for have their own client, so that they never queue
+    behind background work."""
 
     def __init__(self, client: Client, breaker: CircuitBreaker, budget_seconds: float) -> None:
         self._client = client
@@ -172,8 +172,8 @@ class RedisCalls:
 
 
 async def within(work: Awaitable[T], seconds: float) -> T:
-    """Wait for the work, and cancel it after this time. If the event loop was busy for so long, the reply may have
-    arrived unseen: give it a few turns, so that a busy process does not blame Redis."""
+    """Wait for the work, and cancel it after this time. If the event loop was busy all that time, the reply may
+    have arrived unread: run the loop a few more times, so that a busy process does not blame Redis."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=seconds)

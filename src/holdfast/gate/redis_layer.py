@@ -39,7 +39,7 @@ class RedisLayer:
     """A worker only needs the writer; an API process also runs the gate, the wake-ups and the shared rate limits."""
 
     def __init__(self, url: str, database: Database, clock: DatabaseClock | None = None) -> None:
-        # Apart from the health of the process, which does not depend on Redis.
+        # Separate from the health of the process, which does not depend on Redis.
         self._health = TaskHealth()
         self._clock = clock or DatabaseClock()
         self._hasher = UserHasher(database)
@@ -76,8 +76,8 @@ class RedisLayer:
         self._keep_running("redis_limits", SharedLimits(self._background, self._hasher, limits).run)
 
     async def seats_released(self) -> None:
-        """Return once Redis has heard of all that this process has committed, so that nobody is refused a seat after
-        its release was acknowledged."""
+        """Wait until Redis has heard of everything that this process has committed, so that it refuses nobody a seat
+        whose release Holdfast has acknowledged."""
         await self.writer.wait_until_written(REQUEST_SECONDS)
 
     async def event_changed(self, org: bytes, event: bytes) -> None:
@@ -100,8 +100,8 @@ class RedisLayer:
         await self._subscriber.aclose()
 
     async def _stay_connected(self) -> None:
-        """Reconnect while the breaker is open, so that the call that closes it need not; otherwise tell the others that
-        this process is there."""
+        """While the breaker is not closed, reconnect, so that the probe call does not have to. Otherwise, send a
+        heartbeat to the other processes."""
         while True:
             try:
                 if not self.breaker.is_closed:

@@ -1,4 +1,4 @@
-"""The way of a hold through Redis to the engine."""
+"""Takes a hold through Redis to the engine."""
 
 import structlog
 
@@ -87,8 +87,8 @@ class SeatGate:
         return await self._queue.submit(command.org, command.event, ask)
 
     def _refuse(self, command: PlaceHold, layout: Layout, verdict: Verdict) -> Refused | None:
-        """The refusal that the engine would give. It would give none, or another one, if the layout has changed or a
-        more important rule applies."""
+        """The refusal that the engine would give. None if only the engine can decide, because the layout has changed or
+        another rule takes precedence."""
         now = self._clock.now()
         if now is None:
             return None

@@ -1,8 +1,8 @@
 """Rate limits that all processes share.
 
 Each process decides on its own, at once, from its own token buckets. A few times a second it tells Redis what its
-callers have spent, and hears what is left of the buckets that all processes share. Callers far from any limit are never
-reported, so most of them cost nothing.
+callers have spent, and learns how many tokens the shared buckets have left. It never reports callers far from any
+limit, so most callers cost nothing.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class SharedLimit(Protocol):
         """What callers have spent since the last call."""
 
     def set_left(self, caller: str, tokens: float) -> None:
-        """Correct a caller's bucket to what all processes together have left of it."""
+        """Correct a caller's bucket to the tokens that the shared bucket has left."""
 
 
 class SharedLimits:

@@ -1,4 +1,4 @@
-"""Users as keyed hashes. Redis needs to recognise a user, but nobody needs to read one there."""
+"""Users as keyed hashes. Redis must recognise users, but nobody should be able to identify them there."""
 
 import hashlib
 from typing import Final
@@ -16,11 +16,11 @@ class UserHasher:
         self._secret = SharedSecret(database, SecretName.CLIENT_ADDRESSES)
 
     async def secret(self) -> SecretValue:
-        """The secret for `hash_user`. After a rotation, hashes of the old one count for nothing."""
+        """The secret for `hash_user`. After a rotation, hashes made with the old secret no longer match."""
         return (await self._secret.keyring()).signing
 
 
 def hash_user(secret: SecretValue, org: bytes, user: str) -> str:
-    """The hashes of two orgs have nothing in common."""
+    """The same user has unrelated hashes in different orgs."""
     text = org + user.encode(errors="replace")
     return hashlib.blake2b(text, key=secret.value, digest_size=HASH_BYTES, person=PURPOSE).hexdigest()

@@ -1,7 +1,7 @@
 """Processes wake each other through Redis when an event changes, instead of asking PostgreSQL many times a second.
 
-A message only says that there is something new. What it is, every reader finds in the journal, so a lost message costs
-time and nothing else.
+A message only says that an event has changed. Readers get the change itself from the journal, so a lost message costs
+only time.
 """
 
 import asyncio

@@ -11,31 +11,31 @@ from holdfast.runtime.cli_database import DataFolder, fail, open_database, read_
 from holdfast.runtime.extras import MissingExtraError
 
 if TYPE_CHECKING:
-    # Its package is optional.
+    # Needs the optional extra `redis`.
     from holdfast.gate.comparison import GateReport
 
-gate = typer.Typer(no_args_is_help=True, help="Look after the Redis in front of the engine.")
+gate = typer.Typer(no_args_is_help=True, help="Check and repair the Redis in front of the engine.")
 
 
 @gate.callback()
 def main() -> None:
-    """Without this, typer would take the only command for the program itself."""
+    """Without this callback, typer would treat the only command as the program itself."""
 
 
 @gate.command("check")
 def check(
-    repair: Annotated[bool, typer.Option("--repair", help="Write every event that differs anew.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Rebuild every event that differs.")] = False,
     data: DataFolder = None,
 ) -> None:
     """Compare what Redis holds with PostgreSQL, and print the differences as JSON.
 
     You can run this during a sale. It compares twice, and reports only what differs both times. PostgreSQL decides
-    every hold, so a difference costs speed, or keeps a free seat from buyers for a few seconds. Exits with 1 if
+    every hold, so a difference only costs speed, or makes Redis refuse a free seat for a few seconds. Exits with 1 if
     anything differs and is not repaired.
     """
     url = read_settings().redis_url
     if url is None:
-        fail("Holdfast has no Redis. Set HOLDFAST_REDIS_URL to the one that your API processes use.")
+        fail("No Redis is configured. Set HOLDFAST_REDIS_URL to the URL that your API processes use.")
     require_database(data)
     database_url = open_database(data)
     try:

@@ -1,19 +1,19 @@
-"""PostgreSQL's clock, as a process knows it without asking."""
+"""Estimates PostgreSQL's clock without a query."""
 
 import math
 import time
 from datetime import UTC, datetime
 from typing import Final
 
-# A reading that is older than this is worth another one.
+# Read the clock again if the last reading is older than this.
 FRESH_SECONDS: Final = 5.0
 # A process forgets the highest reading after this time, so that it follows a clock that was set back.
 WINDOW_SECONDS: Final = 10.0
 
 
 class DatabaseClock:
-    """An estimate from the times that statements returned. A time is never newer than the moment at which it arrived,
-    so the estimate runs a few milliseconds late. It runs early only for some seconds after the clock was set back."""
+    """An estimate from the timestamps that statements return. A timestamp is never later than the moment it arrives, so
+    the estimate lags by a few milliseconds. It runs ahead only for some seconds after the clock was set back."""
 
     def __init__(self) -> None:
         self._offset = -math.inf

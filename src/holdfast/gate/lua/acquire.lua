@@ -1,15 +1,14 @@
--- Decides hold requests to one event: refuses those whose seats somebody else has, and marks the seats of the others as
+-- Checks hold requests for one event: refuses those whose seats somebody else has, and marks the seats of the others as
 -- pending, all or none.
 --
--- It refuses only while the event is current: while the journal was followed up to a moment ago. It lets everyone through
--- who has a booking, or has just been let through, because they may repeat a request or have reached a limit: only the
--- engine can tell.
+-- It refuses only while the copy of the event is current. It lets everyone through who has a booking, or whom it
+-- has just let through, because they may be retrying or have reached a limit, and only the engine can tell.
 --
--- KEYS: the event's state, its known buyers, the buyers let through in this span of time and in the one before, and the
---       seats that the requests name
--- ARGV: the database's time, when pending entries end, and for how many milliseconds Redis keeps them; the oldest time up
---       to which the journal may have been followed, and the latest; the labels of the seats, and the requests, as JSON; for
---       how many milliseconds Redis keeps the buyers that were let through
+-- KEYS: the event's state, its known buyers, the buyers let through in the current time window and in the previous one,
+--       and the seats that the requests name
+-- ARGV: the database's time; the deadline of pending entries, and their TTL in milliseconds; the earliest and latest
+--       `at` of a current copy; the labels of the seats and the requests, both as JSON; the TTL of the buyers that were
+--       let through, in milliseconds
 -- Answers with JSON: the revision of the event's layout, and for each request `false` (let it through), the labels of
 -- the seats that are taken, or the number of units left in a pool that has too few.
 
@@ -18,7 +17,7 @@ local labels, requests = cjson.decode(ARGV[6]), cjson.decode(ARGV[7])
 local keys = {}
 for number, label in ipairs(labels) do keys[label] = KEYS[number + 4] end
 
--- A server that cannot write fails here. Otherwise its copy would be outdated soon, and nobody would notice.
+-- Fail here if the server cannot write. Otherwise its copy would soon be stale, and nobody would notice.
 if redis.call('SADD', KEYS[3], 'first') == 1 then redis.call('PEXPIRE', KEYS[3], ARGV[8]) end
 
 local generation, at, known_secret, revision, next_expiry =

@@ -1,21 +1,21 @@
--- Writes what has happened to seats: promotes pending entries to held or sold, extends them, and releases them. A release
--- only touches the entry of its own booking or an older one, and no change overwrites a newer one: a released seat keeps
--- an entry for a while, which remembers the version.
+-- Applies changes to seats: promotes pending entries to held or sold, extends them, and releases them. A release only
+-- touches the entry of its own booking or an older one, and no change overwrites a newer entry: a released seat leaves
+-- a tombstone for a while, which keeps the version.
 --
 -- Several processes sell an event, so commits arrive in any order. One that arrives before its predecessor waits in
--- `ahead`; the state moves on once there is no gap. What the state has moved past is known already: a message about it
--- comes late, perhaps from a process that was stopped for a while, and must not bring an old entry back.
+-- `ahead`; the version advances once there is no gap. A message about a version that Redis has already passed is late,
+-- perhaps because its process was paused, and must not bring an old entry back.
 --
--- While an event is being built, the state stays where it is, so that the journal from there on corrects whatever the
--- builder read too early.
+-- During a build, the version does not advance, so that replaying the journal from there corrects whatever the builder
+-- read too early.
 --
--- The units that are left in pools count only without a gap: the missing commit may be the very booking whose buyer
--- repeats the request.
+-- Unit counts of pools apply only up to the first gap: the missing commit may be the very booking whose buyer is
+-- retrying.
 --
 -- KEYS: the event's state, its known buyers, the commits that are ahead, and the seats that changed
--- ARGV: the change as JSON, as `gate.entries.Change` describes it; for how many milliseconds Redis keeps the first three
---       keys; and how many commits may be ahead
--- Answers 1, or 0 if the change does not belong to what is here.
+-- ARGV: the change as JSON, as `gate.entries.Change` describes it; the TTL of the first three keys in milliseconds; and
+--       how many commits may be ahead
+-- Answers 1, or 0 if the change does not fit the state in Redis.
 
 local change = cjson.decode(ARGV[1])
 local generation, version, at, next_expiry, secret =
@@ -58,8 +58,8 @@ local function write_pools(pools, pools_version)
     end
 end
 
--- Moves on past a commit, and past those that were waiting for it. Without `at`, the event is asleep, and only the
--- journal wakes it up.
+-- Advances the version past a commit, and past those that were waiting for it. Without `at`, the event is asleep, and
+-- only a follower wakes it up.
 local function move_past(commit)
     while commit do
         version = commit.version
@@ -75,8 +75,8 @@ end
 
 local is_commit = change.version >= 0 and not change.is_followed
 
--- The journal had this version at a time when Redis had it already: the database has lost commits in a failover, and
--- goes on from an earlier version. Let the event be built anew.
+-- This commit is newer than the copy, but reuses a version that the copy already has: the database lost commits in a
+-- failover, and continued from an earlier version. Force a rebuild.
 if is_built and is_commit and at and change.version <= version and change.now > at then
     redis.call('HDEL', KEYS[1], 'generation')
     return 0

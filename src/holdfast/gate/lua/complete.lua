@@ -1,5 +1,5 @@
--- Completes a generation of an event, if Redis still has all that was written for it. A failover, or an eviction, may have
--- lost a part, and then nobody would know which buyers are missing.
+-- Completes a generation of an event if Redis still has every part of the build. A failover or an eviction may have
+-- lost one, and then nobody would know which buyers are missing.
 --
 -- KEYS: the event's known buyers, and the lease for building it
 -- ARGV: the generation, and the number of calls that wrote it; each has left a mark among the known buyers

@@ -1,9 +1,9 @@
--- Takes tokens out of buckets that all processes share. A bucket may go into debt, up to what it can hold, because the
--- requests have already been served.
+-- Takes tokens out of buckets that all processes share. A bucket may go into debt by up to its capacity, because the
+-- processes have already served the requests.
 --
 -- KEYS: the buckets
--- ARGV: tokens per second, the most that a bucket holds, for how many milliseconds Redis keeps a bucket, and the tokens to
---       take out of each
+-- ARGV: tokens per second, the capacity of a bucket, the TTL of a bucket in milliseconds, and the tokens to take out of
+--       each
 -- Answers with what is left in each bucket.
 
 local rate, burst, keep_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
