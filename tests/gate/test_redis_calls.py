@@ -69,5 +69,16 @@ async def test_a_message_alone_does_not_close_the_breaker(database: str, redis: 
         assert gated.layer.breaker.report.state is not BreakerState.CLOSED
         client.config_set("maxmemory", "0")
         gated.layer.breaker._retry_at = 0
-        await gated.layer._background.run([("SET", "key", "value")])
-        await poll_until(lambda: gated.layer.breaker.is_closed)
+        await poll_until(lambda: gated.layer.breaker.is_closed, 30)
+
+
+@async_test
+async def test_the_breaker_of_an_idle_process_closes(database: str, redis: RedisServer) -> None:
+    async with running_gate(database, redis) as gated:
+        redis.kill()
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(UnavailableError):
+                await gated.layer._background.run([("SET", "key", "value")])
+        assert not gated.layer.breaker.is_closed
+        redis.start()
+        await poll_until(lambda: gated.layer.breaker.is_closed, 60)

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeVar
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
+from holdfast import sql
 from holdfast.core.journal import SEAT_STATE_BY_STATUS
 from holdfast.core.states import CLAIMING, TIMED
 from holdfast.gate.changes import BookedSeats
@@ -15,6 +16,7 @@ from holdfast.gate.circuit_breaker import CircuitBreaker
 from holdfast.gate.entries import EventKeys, SeatEntry, client_id, format_time, request_id, user_id
 from holdfast.gate.event_builder import LEASE_SECONDS, EventBuilder
 from holdfast.gate.event_mark import Mark, read_marks
+from holdfast.gate.follower import EventChanges
 from holdfast.gate.redis_client import Client, RedisCalls, RedisUrl, UnavailableError, open_client
 from holdfast.gate.user_hash import UserHasher, hash_user
 from holdfast.runtime import ids
@@ -31,25 +33,26 @@ KEYS_AT_ONCE: Final = 500
 REPAIR_SECONDS: Final = 2 * LEASE_SECONDS
 
 # In this order: Redis shows a free seat as taken; it has the wrong owner, state or deadline; it lacks a taken seat; it
-# lacks a buyer who has a booking, and may refuse them although only the engine can decide.
-Kind = Literal["free_in_database", "different", "missing", "unknown_buyer"]
+# lacks a buyer who has a booking, and may refuse them although only the engine can decide; it miscounts a pool.
+Kind = Literal["free_in_database", "different", "missing", "unknown_buyer", "wrong_count"]
 
 
 class Difference(Struct, frozen=True, kw_only=True):
     event: str
     kind: Kind
-    seat: str | None
-    booking: str
+    seat: str | None = None
+    pool: str | None = None
+    booking: str | None = None
     booking_in_redis: str | None = None
 
 
 class GateReport(Struct, frozen=True, kw_only=True):
-    """`events` and `seats` count what Redis holds. `asleep` counts the events in which it currently refuses nobody,
+    """`events` and `seats` count what Redis holds. `asleep` lists the events in which it currently refuses nobody,
     for example because no buyer has asked for them. `repaired`: every event that differed has been rebuilt."""
 
     ok: bool
     events: int
-    asleep: int
+    asleep: list[str]
     seats: int
     differences: list[Difference]
     repaired: bool
@@ -59,6 +62,7 @@ class Comparison:
     def __init__(self, url: RedisUrl, database: Database) -> None:
         self._client: Client = open_client(url)
         self._calls = RedisCalls(self._client, CircuitBreaker(), BUDGET_SECONDS)
+        self._database = database
         self._hasher = UserHasher(database)
         self._builder = EventBuilder(self._calls, database, self._hasher, DatabaseClock())
 
@@ -74,9 +78,11 @@ class Comparison:
         return GateReport(
             ok=not lasting.differences or is_repaired,
             events=first.events,
-            asleep=first.asleep,
+            asleep=sorted(first.asleep),
             seats=first.seats,
-            differences=sorted(lasting.differences, key=lambda each: (each.event, each.kind, each.seat or "")),
+            differences=sorted(
+                lasting.differences, key=lambda each: (each.event, each.kind, each.seat or each.pool or "")
+            ),
             repaired=is_repaired,
         )
 
@@ -117,7 +123,7 @@ class Comparison:
                 continue
             findings.events += 1
             if mark is None or not mark.is_current(head.at) or mark.needs_build(secret, None):
-                findings.asleep += 1
+                findings.asleep.append(ids.format_event_id(event))
             # After a rotation, all hashes differ until the event is rebuilt.
             if mark is not None and mark.secret == str(secret.number):
                 await self._compare(findings, event, found[event], mark, secret)
@@ -140,6 +146,7 @@ class Comparison:
             for label in expected.keys() - entries.keys():
                 findings.add(event, _difference(event, "missing", label, expected[label]))
             await self._compare_buyers(findings, keys, org, event, bookings, secret)
+            await self._compare_pools(findings, keys, event)
 
     async def _read_entries(self, keys: EventKeys, labels: Iterable[str]) -> dict[str, SeatEntry]:
         entries: dict[str, SeatEntry] = {}
@@ -167,6 +174,19 @@ class Comparison:
                 if not all(found):
                     findings.add(event, _difference(event, "unknown_buyer", None, booking))
 
+    async def _compare_pools(self, findings: "_Findings", keys: EventKeys, event: bytes) -> None:
+        """Counts can be compared only if Redis and PostgreSQL are at the same version."""
+        (state,) = await self._calls.run([("HGETALL", keys.state)], writes=False)
+        version = int(state.get(b"version", -1))
+        (now,) = await self._database.all_events.rows(
+            EventChanges, *sql.gate.changes(events=[event], versions=[version], entries_max=1)
+        )
+        if now.version == version:
+            for code, left in (now.pools or {}).items():
+                in_redis = state.get(b"pool:" + code.encode())
+                if in_redis is not None and in_redis.partition(b"@")[0] != b"%d" % left:
+                    findings.add(event, Difference(event=ids.format_event_id(event), kind="wrong_count", pool=code))
+
 
 class _EventInRedis(Struct, frozen=True):
     """An event of which Redis has keys, with the labels of the seats."""
@@ -178,7 +198,7 @@ class _EventInRedis(Struct, frozen=True):
 class _Findings:
     def __init__(self) -> None:
         self.events = 0
-        self.asleep = 0
+        self.asleep: list[str] = []
         self.seats = 0
         self._by_event: dict[bytes, set[Difference]] = {}
 
@@ -222,7 +242,6 @@ def _compare_seat(
             event=ids.format_event_id(event),
             kind="free_in_database",
             seat=label,
-            booking=entry.booking,
             booking_in_redis=entry.booking,
         )
     deadline = format_time(booking.expires_at) if booking.status in TIMED and booking.expires_at else None

@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 
 from holdfast.engine.engine import Engine
+from holdfast.gate import lua
 from holdfast.gate.acquire_queue import AcquireQueue
 from holdfast.gate.circuit_breaker import BreakerReport, CircuitBreaker
 from holdfast.gate.commit_writer import CHANNEL, CommitWriter
@@ -16,6 +17,7 @@ from holdfast.gate.follower import Follower
 from holdfast.gate.redis_client import (
     BACKGROUND_SECONDS,
     REQUEST_SECONDS,
+    Command,
     RedisCalls,
     RedisUrl,
     UnavailableError,
@@ -33,6 +35,8 @@ log = structlog.get_logger()
 
 RECONNECT_SECONDS: Final = 1.0
 LAST_WRITE_SECONDS: Final = 0.5
+# A real write: it takes nothing out of the bucket of a caller who does not exist.
+PROBE: Final[Command] = ("EVAL", lua.SPEND, 1, "rate:{0}:probe", 1, 1, 1000, 0)
 
 
 class RedisLayer:
@@ -100,13 +104,14 @@ class RedisLayer:
         await self._subscriber.aclose()
 
     async def _stay_connected(self) -> None:
-        """While the breaker is not closed, reconnect, so that the probe call does not have to. Otherwise, send a
-        heartbeat to the other processes."""
+        """While the breaker is not closed, reconnect, so that the probe call does not have to. If no other call probes,
+        this one does. Otherwise, send a heartbeat to the other processes."""
         while True:
             try:
                 if not self.breaker.is_closed:
                     await self._requests.connect()
                     await self._background.connect()
+                    await self._background.run([PROBE])
                 else:
                     await self._background.run([("PUBLISH", CHANNEL, b"")], writes=False)
             except UnavailableError as error:

@@ -59,7 +59,7 @@ async def _check(url: str, database_url: str, *, repair: bool) -> "GateReport":
     try:
         return await comparison.run(repair=repair)
     except UnavailableError as error:
-        fail(f"Cannot reach Redis: {error}. Check HOLDFAST_REDIS_URL.")
+        fail(f"Cannot use Redis: {error}: {error.__cause__}. Check HOLDFAST_REDIS_URL.")
     except TooLargeError:
         fail(f"An event that differs has more than {BOOKINGS_MAX:,} bookings. Holdfast sells it without Redis.")
     finally:
