@@ -30,7 +30,7 @@ class SlowCalls(RedisCalls):
     """A Redis that answers each call shortly before its time is up."""
 
     async def _execute(self, commands: Sequence[Command]) -> list[Any]:
-        await asyncio.sleep(0.8 * self._budget_seconds)
+        await asyncio.sleep(0.8 * self.budget_seconds)
         return await super()._execute(commands)
 
 
@@ -39,7 +39,6 @@ async def test_nobody_waits_for_more_than_two_slow_calls(
     shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acquire_queue, "REQUESTS_MAX", 1)
-    monkeypatch.setattr(acquire_queue, "REQUEST_SECONDS", 0.5)
     calls = SlowCalls(open_client(RedisUrl.parse(shared_redis.url)), CircuitBreaker(), budget_seconds=0.5)
     clock = DatabaseClock()
     clock.observe(datetime.now(UTC))

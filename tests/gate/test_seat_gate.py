@@ -30,9 +30,11 @@ from tests.support.redis_process import RedisServer
 
 
 @asynccontextmanager
-async def awake_event(url: str, redis: RedisServer, **changes: Any) -> AsyncIterator[tuple[Gated, EventHandle]]:
+async def awake_event(
+    url: str, redis: RedisServer, *, is_patient: bool = True, **changes: Any
+) -> AsyncIterator[tuple[Gated, EventHandle]]:
     """An event in which A-1 is held, and of which Redis knows everything."""
-    async with running_gate(url, redis) as gated:
+    async with running_gate(url, redis, is_patient=is_patient) as gated:
         event = await gated.new_event(**changes)
         await gated.wake(event)
         await gated.hold(event, "A-1", user="ann")
@@ -52,10 +54,22 @@ def refusal_of(outcome: Outcome) -> Refusal | None:
     return outcome.refusal if isinstance(outcome, Refused) else None
 
 
+async def ask_redis(gated: Gated, command: PlaceHold) -> Outcome:
+    """What Redis answers to strangers while the event is locked. On a busy machine, its copy may be briefly stale."""
+    for _ in range(5):
+        stranger = structs.replace(
+            command, user=secrets.token_hex(4), booking=ids.new_id(), request_key=secrets.token_bytes(16)
+        )
+        outcome = await gated.submit(stranger)
+        if refusal_of(outcome) is not Refusal.BUSY:
+            break
+    return outcome
+
+
 @async_test
 async def test_a_taken_seat_is_refused_without_the_database(database: str, shared_redis: RedisServer) -> None:
     async with awake_event(database, shared_redis) as (gated, event), locked(database, event):
-        outcome = await gated.hold(event, "A-1")
+        outcome = await ask_redis(gated, new_hold_command(event, "A-1"))
         assert outcome == Refused(Refusal.SEAT_TAKEN, "Taken: A-1.", ("A-1",))
 
 
@@ -75,7 +89,8 @@ async def test_two_gates_see_each_others_holds(database: str, shared_redis: Redi
     async with awake_event(database, shared_redis) as (_, event), running_gate(database, shared_redis) as other:
         await other.wake(event)
         async with locked(database, event):
-            assert refusal_of(await other.hold(event, "A-1")) is Refusal.SEAT_TAKEN
+            outcome = await ask_redis(other, new_hold_command(event, "A-1"))
+            assert refusal_of(outcome) is Refusal.SEAT_TAKEN
 
 
 @async_test
@@ -237,7 +252,7 @@ async def test_a_full_hall_refuses_the_best_seats_without_the_database(
         )
         expected = await gated.engine.submit(structs.replace(late, request_key=b"another key"))
         async with locked(database, event):
-            outcome = await gated.submit(late)
+            outcome = await ask_redis(gated, late)
         assert outcome == expected
         assert refusal_of(outcome) is Refusal.SOLD_OUT
 
@@ -252,7 +267,7 @@ async def test_a_change_of_the_event_takes_effect_at_once(database: str, shared_
 
 @async_test
 async def test_holds_go_on_without_redis(database: str, redis: RedisServer) -> None:
-    async with awake_event(database, redis) as (gated, event):
+    async with awake_event(database, redis, is_patient=False) as (gated, event):
         redis.kill()
         for number in range(2, 12):
             assert isinstance(await gated.hold(event, f"A-{number}"), Accepted)
@@ -270,7 +285,7 @@ async def _closes(gated: Gated, event: EventHandle) -> bool:
 
 @async_test
 async def test_a_redis_that_hangs_costs_a_request_one_budget_at_most(database: str, redis: RedisServer) -> None:
-    async with awake_event(database, redis) as (gated, event):
+    async with awake_event(database, redis, is_patient=False) as (gated, event):
         redis.pause()
         try:
             commands = [new_hold_command(event, "A-1") for _ in range(50)]

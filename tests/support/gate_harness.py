@@ -19,6 +19,7 @@ from tests.support.harness import connection_to
 from tests.support.redis_process import RedisServer
 
 SETTLE_SECONDS = 10
+PATIENT_SECONDS = 5.0
 
 
 class Gated:
@@ -69,11 +70,19 @@ class Gated:
 
 @asynccontextmanager
 async def running_gate(
-    url: str, redis: RedisServer, clock: DatabaseClock | None = None, *, is_started: bool = True
+    url: str,
+    redis: RedisServer,
+    clock: DatabaseClock | None = None,
+    *,
+    is_started: bool = True,
+    is_patient: bool = True,
 ) -> AsyncIterator[Gated]:
-    """Without `is_started`, nothing happens in the background, as in a process that hangs."""
+    """Without `is_started`, nothing happens in the background, as in a process that hangs. With `is_patient`, a Redis
+    on a busy machine may take longer than a buyer would wait."""
     pool = await db.create_pool(url, 4)
     layer = RedisLayer(redis.url, db.Database(pool), clock)
+    if is_patient:
+        layer._requests.budget_seconds = layer._background.budget_seconds = PATIENT_SECONDS
     engine = Engine(url, lanes=1, on_commit=layer.writer.add_batch)
     engine.start()
     if is_started:

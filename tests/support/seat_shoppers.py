@@ -17,15 +17,15 @@ from msgspec import Struct
 
 from holdfast.runtime import ids
 from tests.support.command_line import run_audit
-from tests.support.harness import Server, query, wait_until
+from tests.support.harness import IS_LONG, Server, query, wait_until
 
-SHOPPERS = 16
+# Enough load to notice everything, and little enough to leave the machine to other tests.
+SHOPPERS = 16 if IS_LONG else 8
+PAUSE_SECONDS = 0.02 if IS_LONG else 0.05
 SEATS = 60
 # Long, so that a seat whose release got lost stays taken.
 HOLD_SECONDS = 600
 KEPT_SECONDS = 0.5
-# Enough load to notice everything, and little enough to leave the machine to other tests.
-PAUSE_SECONDS = 0.02
 POOLS = [{"code": "hall", "seats": {"rows": ["A"], "numbers": SEATS}}]
 POLICY = {"hold_seconds": HOLD_SECONDS, "max_hold_seconds": HOLD_SECONDS, "late_grace_seconds": 0}
 PATIENCE_SECONDS = 30

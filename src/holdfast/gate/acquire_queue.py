@@ -11,7 +11,7 @@ from msgspec import Struct, json
 
 from holdfast.gate import lua
 from holdfast.gate.entries import CURRENT_SECONDS, PASSED_SECONDS, PENDING_SECONDS, EventKeys, format_time
-from holdfast.gate.redis_client import REQUEST_SECONDS, Command, RedisCalls, UnavailableError
+from holdfast.gate.redis_client import Command, RedisCalls, UnavailableError
 from holdfast.runtime.database_clock import DatabaseClock
 
 log = structlog.get_logger()
@@ -116,7 +116,7 @@ class AcquireQueue:
             self._task = None
 
     def _take_batch(self) -> list[_Waiting]:
-        overdue = time.monotonic() - REQUEST_SECONDS
+        overdue = time.monotonic() - self._calls.budget_seconds
         while self._waiting and self._waiting[0].since < overdue:
             _let_through([self._waiting.popleft()])
         batch: list[_Waiting] = []

@@ -122,7 +122,7 @@ class RedisCalls:
     def __init__(self, client: Client, breaker: CircuitBreaker, budget_seconds: float) -> None:
         self._client = client
         self.breaker = breaker
-        self._budget_seconds = budget_seconds
+        self.budget_seconds = budget_seconds
         # Without it, the client would fail if all connections are in use, and the breaker would blame Redis.
         self._connections = asyncio.Semaphore(CONNECTIONS_MAX)
 
@@ -132,7 +132,7 @@ class RedisCalls:
         if not (self.breaker.try_begin() if writes else self.breaker.is_closed):
             raise UnavailableError("The breaker is open.")
         try:
-            replies = await within(self._execute(commands), self._budget_seconds)
+            replies = await within(self._execute(commands), self.budget_seconds)
         except Exception as error:
             self.breaker.record_failure(error)
             raise UnavailableError(type(error).__name__) from error
