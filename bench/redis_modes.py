@@ -85,7 +85,7 @@ def _measure(
         _fill(server, event, scenario)
     path = scenario.path.format(event=event)
     connections = options.buyers if scenario.think_ms else options.connections
-    server.run_wrk(scenario, [path], DOWN_SECONDS, connections)
+    server.run_wrk(scenario, [path], min(DOWN_SECONDS, options.seconds), connections)
     before = _cpu_seconds(database)
     counts = server.run_wrk(scenario, [path], options.seconds, connections)
     if counts["broken"]:
