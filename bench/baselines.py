@@ -124,7 +124,7 @@ async def guarded(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
 
 async def live_map(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
     """Refuses taken seats from the seat map in the memory of the process, which is up to `LIVE_MAP_SECONDS` old. It
-    knows neither who has a seat nor who has been here before, so the product could not use it like this."""
+    does not know who has a seat or who already has a booking, so the product cannot use it."""
     event = _event_id(call)
     read_at, live_event = _live_maps.get(event, (0.0, None))
     if live_event is None or time.monotonic() - read_at > LIVE_MAP_SECONDS:

@@ -222,7 +222,7 @@ async def _act(call: Call, verb: BookingAction, reason: str | None = None) -> Ap
 
 
 async def _tell_redis(call: Call, outcome: Outcome) -> None:
-    """Whoever asks for the seats after the response must not be refused because of what Redis knew before."""
+    """Wait until Redis knows of the release. Otherwise it could refuse the next buyer a seat that is free."""
     if call.services.redis is not None and isinstance(outcome, Accepted):
         await call.services.redis.seats_released()
 

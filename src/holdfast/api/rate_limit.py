@@ -8,7 +8,7 @@ from holdfast.core.refusals import Refusal, RefusedError
 
 BUCKETS_MAX: Final = 100_000
 BURST_SECONDS: Final = 2.0
-# The other processes hear nothing of a caller who has spent less than this part of a full bucket.
+# A process reports a caller to the others once the caller has spent this part of a full bucket.
 UNSHARED_PART: Final = 0.05
 
 
@@ -20,7 +20,7 @@ class RateLimit:
         self.rate = rate
         self.burst = max(rate * BURST_SECONDS, 1.0)
         self._is_shared = is_shared
-        # What callers have spent since the other processes heard of it, and those who have spent enough to tell them.
+        # What callers have spent since the last report, and the callers that the next report includes.
         self._spent: Counter[str] = Counter()
         self._to_share: set[str] = set()
         # The least recently used come first. We forget only those: a bucket at rest is full again anyway.

@@ -1,7 +1,6 @@
 """Stops asking Redis while it fails, and tries again after a while."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -44,7 +43,7 @@ class CircuitBreaker:
         self._failures = 0
         self._retry_at = 0.0
         self._last_error: str | None = None
-        self._transitions: Counter[BreakerState] = Counter()
+        self._opened = 0
 
     @property
     def is_closed(self) -> bool:
@@ -61,7 +60,7 @@ class CircuitBreaker:
             state=self._state,
             since=self._since,
             failures=self._failures,
-            opened=self._transitions[BreakerState.OPEN],
+            opened=self._opened,
             last_error=self._last_error,
         )
 
@@ -91,9 +90,9 @@ class CircuitBreaker:
         is_over = self._state is BreakerState.CLOSED and self._failures >= FAILURES_MAX
         if is_over or self._state is BreakerState.HALF_OPEN:
             self._retry_at = self._clock() + OPEN_SECONDS
+            self._opened += 1
             self._move(BreakerState.OPEN)
 
     def _move(self, state: BreakerState) -> None:
         self._state, self._since = state, datetime.now(UTC)
-        self._transitions[state] += 1
         log.warning("redis_breaker", state=state, failures=self._failures, error=self._last_error)

@@ -33,7 +33,7 @@ KEYS_AT_ONCE: Final = 500
 REPAIR_SECONDS: Final = 2 * LEASE_SECONDS
 
 # In this order: Redis shows a free seat as taken; it has the wrong owner, state or deadline; it lacks a taken seat; it
-# lacks a buyer who has a booking, and may refuse them although only the engine can decide; it miscounts a pool.
+# lacks a buyer who has a booking; it miscounts a pool. docs/redis.md says what each means for buyers.
 Kind = Literal["free_in_database", "different", "missing", "unknown_buyer", "wrong_count"]
 
 

@@ -49,18 +49,7 @@ SELECT holdfast_now() AS at, org_id AS org, version, revision FROM event WHERE i
 
 -- name: bookings
 -- Up to :limit bookings of the event, after the booking :after.
---
--- Each booking finds the next one by its key. Without statistics, PostgreSQL would assume that every event is small, and sort
--- all remaining bookings for each page.
-WITH RECURSIVE page (id, position) AS (
-    VALUES (:after::uuid, 0)
-    UNION ALL
-    SELECT next.id, page.position + 1 FROM page CROSS JOIN LATERAL (
-        SELECT booking.id FROM booking WHERE booking.event_id = :event AND booking.id > page.id
-        ORDER BY booking.event_id, booking.id LIMIT 1
-    ) AS next
-    WHERE page.position < :limit
-)
+WITH RECURSIVE {{page_of_event}}
 SELECT to_json(fields) AS booking
 FROM page CROSS JOIN LATERAL (
     SELECT * FROM booking WHERE booking.event_id = :event AND booking.id = page.id LIMIT 1

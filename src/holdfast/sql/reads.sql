@@ -242,13 +242,11 @@ FROM clock CROSS JOIN counted AS booking CROSS JOIN LATERAL (SELECT {{booking_fi
 WHERE booking.lines_before < :lines_max
 ORDER BY booking.id DESC
 
--- name: bookings_of_event
--- Oldest first, after the booking :after: up to :limit bookings, and no more than have :lines_max lines, but at least one.
--- Without their details, which may be large.
+-- fragment: page_of_event
+-- Up to :limit bookings of the event after the booking :after, which has the position 0.
 --
 -- Each booking finds the next one by its key. Without statistics, PostgreSQL would assume that every event is small, and sort
 -- all remaining bookings for each page.
-WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 page (id, position) AS (
     VALUES (:after::uuid, 0)
     UNION ALL
@@ -257,7 +255,13 @@ page (id, position) AS (
         ORDER BY booking.event_id, booking.id LIMIT 1
     ) AS next
     WHERE page.position < :limit
-),
+)
+
+-- name: bookings_of_event
+-- Oldest first, after the booking :after: up to :limit bookings, and no more than have :lines_max lines, but at least one.
+-- Without their details, which may be large.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+{{page_of_event}},
 counted AS MATERIALIZED (
     SELECT booking.*, sum(line.count) OVER (ORDER BY page.position) - line.count AS lines_before
     FROM page CROSS JOIN LATERAL (
