@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 from msgspec import convert, structs
 
+from holdfast.api.app import make_services
+from holdfast.api.auth import Caller
+from holdfast.api.booking_handlers import cancel_booking
+from holdfast.api.call import Call
+from holdfast.api.requests import WithReason
 from holdfast.core.commands import Accepted, BestSeats, Client, PlaceHold, PoolItem, SeatItem
 from holdfast.core.decide import Outcome
 from holdfast.core.event_schemas import EventChange
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.event_editor import change_event, set_status
+from holdfast.gate import commit_writer, redis_layer
 from holdfast.runtime import db, ids
+from holdfast.runtime.credentials import Role
+from holdfast.runtime.settings import Settings
 from tests.support.engine_harness import (
     ACTOR,
     EventHandle,
@@ -121,6 +129,30 @@ async def test_a_cancelled_hold_leaves_its_seats_free(database: str, shared_redi
         await gated.engine.submit(new_action_command(event, held.booking.id, Verb.CANCEL))
         await gated.settle()
         assert isinstance(await gated.hold(event, "A-2"), Accepted)
+
+
+@async_test
+async def test_a_release_is_acknowledged_once_redis_knows_of_it(
+    database: str, shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_layer, "REQUEST_SECONDS", 10)
+    # Without somebody who waits for it, Redis would hear of the release much later.
+    monkeypatch.setattr(commit_writer, "PAUSE_SECONDS", 60)
+    async with awake_event(database, shared_redis) as (gated, event):
+        held = await gated.hold(event, "A-2", user="bob")
+        assert isinstance(held, Accepted)
+        await gated.settle()
+        assert gated.entry(event, "A-2") is not None
+        settings = Settings(database_url=database)
+        services = make_services(settings, gated.pool, gated.engine, redis=gated.layer)
+        call = Call(
+            services,
+            Caller(event.org, Role.ADMIN, ACTOR),
+            {"id": ids.format_booking_id(event.id, held.booking.id)},
+            {},
+        )
+        assert (await cancel_booking(call, WithReason())).content.status == "cancelled"
+        assert gated.entry(event, "A-2") is None
 
 
 @async_test
