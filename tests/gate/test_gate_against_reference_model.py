@@ -15,6 +15,7 @@ from msgspec import structs
 
 from holdfast.core.commands import Command, PlaceHold, SeatItem
 from holdfast.core.decide import Outcome
+from holdfast.core.refusals import Refused
 from holdfast.engine.engine import Engine
 from holdfast.gate.redis_layer import RedisLayer
 from holdfast.runtime import db
@@ -80,10 +81,17 @@ class GatedLifecycle(EventLifecycle):
 
         submit, self.engine.submit = self.engine.submit, submit_to_engine  # type: ignore[method-assign, assignment]
         try:
-            return await self.gate.submit(command)
+            outcome = await self.gate.submit(command)
         finally:
             self.engine.submit = submit  # type: ignore[method-assign]
-            type(self).early_refusals += not reached
+        if not reached:
+            type(self).early_refusals += 1
+            # The engine refuses it as well, and its batch records the holds that the model knows to have expired.
+            refused = await submit(command)
+            assert isinstance(outcome, Refused)
+            assert isinstance(refused, Refused)
+            assert refused.refusal is outcome.refusal
+        return outcome
 
     async def _follow(self) -> None:
         """Let Redis find all that was committed. Time stands still, so it would not look again on its own."""
