@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from holdfast.web.page_request import PageRequest
 
 # Each language in its own words, such as "Español".
-LANGUAGE_NAMES: Final = {code: str(Locale(code).display_name).capitalize() for code in LANGUAGES}
+# Babel writes a letter of Uzbek with a quotation mark.
+LANGUAGE_NAMES: Final = {
+    code: str(Locale(code).display_name).capitalize().replace("\u2018", "\u02bb") for code in LANGUAGES
+}
 
 PATTERNS: Final = 6
 FORMATTED_MAX: Final = 10_000
