@@ -1,7 +1,6 @@
 """The API as one browser uses it: in this process, as a customer of one org."""
 
 import hashlib
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal, TypeVar
 
@@ -15,6 +14,7 @@ from holdfast.api.auth import customer_caller
 from holdfast.api.booking_schemas import BookingView, HoldNew
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.in_process import InProcessApi
+from holdfast.api.receipt_upload import form_with_file
 from holdfast.api.requests import BookingsQuery, PaymentNew
 from holdfast.api.responses import PaymentView, TicketView
 from holdfast.core.request_types import RequestModel
@@ -57,9 +57,8 @@ class CustomerApi:
         await self._api.check(receipts.submit_receipt, self._caller, id=booking)
 
     async def submit_receipt(self, booking: str, file: bytes) -> None:
-        boundary = secrets.token_hex(16).encode()
-        headers = {b"content-type": b"multipart/form-data; boundary=" + boundary}
-        await self._call(receipts.submit_receipt, booking, body=_multipart(boundary, file), headers=headers)
+        headers, body = form_with_file(file)
+        await self._call(receipts.submit_receipt, booking, body=body, headers=headers)
 
     async def list_tickets(self, booking: str) -> list[TicketView]:
         return (await self._call(tickets.list_tickets, booking)).content
@@ -91,8 +90,3 @@ def idempotency_key(form: Mapping[str, str], body: Struct) -> str:
 
 def _key_header(key: str) -> dict[bytes, bytes]:
     return {b"idempotency-key": key.encode()}
-
-
-def _multipart(boundary: bytes, file: bytes) -> bytes:
-    head = b'--%b\r\nContent-Disposition: form-data; name="file"; filename="receipt"\r\n\r\n' % boundary
-    return b"%b%b\r\n--%b--\r\n" % (head, file, boundary)
