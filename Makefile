@@ -27,6 +27,10 @@ run: setup ## Serve demo data on http://127.0.0.1:8000
 	$(BIN)/holdfast demo
 	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
 
+.PHONY: bot-demo
+bot-demo: setup ## Play the staff and the workers of a Telegram bot on http://127.0.0.1:8090, without a token
+	$(BIN)/python -m scripts.bot_demo
+
 .PHONY: test
 test: setup ## Run all tests, and lint and check types beside them
 	@$(MAKE) --no-print-directory --jobs 2 check pytest
@@ -87,3 +91,7 @@ stampede: setup ## Send 5,000 simulated buyers to the concert of a running `make
 .PHONY: screenshots
 screenshots: setup ## Retake the pictures in docs/screenshots (needs Chromium)
 	$(BIN)/python -m scripts.screenshots
+
+.PHONY: bot-pictures
+bot-pictures: setup ## Retake the pictures of the Telegram bot in docs/screenshots (needs Chromium)
+	$(BIN)/python -m scripts.bot_pictures

@@ -24,6 +24,8 @@ settings.load_profile("patient")
 # The slowest modules start first, so that no process is left with one of them at the end.
 LONGEST = [
     "test_process_crashes",
+    "test_races_and_crashes",
+    "test_redis_faults",
     "test_buying_in_browser",
     "test_accessibility",
     "test_payment_notices_under_crashes",
@@ -45,6 +47,8 @@ LONGEST = [
     "test_docs",
     "test_invalid_requests",
     "test_ticket_formats",
+    "test_staff",
+    "test_gate_check",
 ]
 
 

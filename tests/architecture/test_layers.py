@@ -16,7 +16,8 @@ ROOT = Path(holdfast.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 STATEMENTS = sorted((ROOT / "sql").glob("*.sql"))
 
-# What each package may import. Edges (`api`, `web`, `worker`) do not import each other, except that pages call the API.
+# What each package may import. Edges (`api`, `web`, `bot`, `worker`) do not import each other, except that pages and
+# bots call the API.
 SERVICES = {"payments", "tickets", "notifications"}
 LAYERS = {
     "core": set[str](),
@@ -32,11 +33,12 @@ LAYERS = {
     "gate": {"core", "sql", "runtime", "engine"},
     "worker": {"core", "sql", "runtime", "engine", "gate", *SERVICES},
     "api": {"core", "sql", "runtime", "engine", "live", "gate", "i18n", *SERVICES},
+    "bot": {"core", "sql", "runtime", "engine", "i18n", "tickets", "api"},
     "web": {"core", "sql", "runtime", "live", "i18n", "payments", "tickets", "api", "demo"},
 }
 # These start processes, so they import everything.
 ENTRY_POINTS = re.compile(
-    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_database|cli_gate|cli_keys|cli_orgs|cli_reap|server))"
+    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_bot|cli_database|cli_gate|cli_keys|cli_orgs|cli_reap|server))"
 )
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.

@@ -16,6 +16,7 @@ from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.demo.data import SHOWINGS
 from holdfast.runtime.cli import app
+from holdfast.runtime.cli_bot import bot
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_secrets import secrets
@@ -97,7 +98,7 @@ def test_every_operation_is_described(operation: Operation) -> None:
     assert f'id="{operation.name}"' in render_api_docs(OPERATIONS).decode()
 
 
-@pytest.mark.parametrize("group", [app, orgs, keys, secrets])
+@pytest.mark.parametrize("group", [app, bot, orgs, keys, secrets])
 def test_every_command_has_a_description(group: typer.Typer) -> None:
     for command in group.registered_commands:
         assert command.callback is not None

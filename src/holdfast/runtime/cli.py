@@ -14,6 +14,7 @@ from holdfast import __version__
 from holdfast.demo.data import fill_demo
 from holdfast.engine.auditor import audit_all
 from holdfast.runtime import ids
+from holdfast.runtime.cli_bot import bot
 from holdfast.runtime.cli_database import (
     DataFolder,
     fail,
@@ -34,6 +35,7 @@ from holdfast.runtime.server import serve as serve_forever
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(orgs, name="orgs")
 app.add_typer(keys, name="keys")
+app.add_typer(bot, name="bot")
 app.add_typer(gate, name="gate")
 app.add_typer(secrets, name="secrets")
 

@@ -42,6 +42,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     stripe_api: str | None = None
     stripe_webhook_secret: str | None = None
     receipts_url: str | None = None
+    telegram_token: str | None = None
+    telegram_api: str = "https://api.telegram.org"
+    telegram_webhook_url: str | None = None
     smtp_url: str | None = None
     email_from: str = "tickets@localhost"
     webhooks_to_private_addresses: bool = False

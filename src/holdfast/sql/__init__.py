@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
 
-FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql")
+FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql", "telegram.sql")
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -114,6 +114,7 @@ stampede: Final = _load("stampede.sql")
 recovery: Final = _load("recovery.sql")
 series: Final = _load("series.sql")
 gate: Final = _load("gate.sql")
+telegram: Final = _load("telegram.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

@@ -1,0 +1,44 @@
+"""The people who talk to an org's bot."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from holdfast import sql
+from holdfast.runtime.db import Database, DatabaseScope
+
+
+class Person(Struct, frozen=True):
+    """`is_registered` says that the person has given a name and a phone number, and agreed to their use. Staff can
+    block a worker. A person who has blocked the bot is unreachable."""
+
+    person_id: int
+    name: str
+    phone: str | None
+    language: str
+    is_registered: bool = False
+    is_blocked: bool = False
+    is_unreachable: bool = False
+
+
+async def load_person(database: Database, org: bytes, person: int) -> Person | None:
+    return await database.org(org).row(Person, sql.telegram.person, org, person)
+
+
+async def load_people(database: Database, org: bytes, people: Iterable[int | None]) -> dict[int, Person]:
+    known = [person for person in people if person is not None]
+    rows = await database.org(org).rows(Person, sql.telegram.people, org, known)
+    return {person.person_id: person for person in rows}
+
+
+async def save_person(scope: DatabaseScope, org: bytes, person: Person) -> None:
+    await scope.execute(
+        *sql.telegram.save_person(
+            org=org,
+            person=person.person_id,
+            name=person.name,
+            phone=person.phone,
+            language=person.language,
+            is_registered=person.is_registered,
+        )
+    )

@@ -1,0 +1,19 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.bot_harness import Agencies, Agency, running_agencies
+from tests.support.harness import fresh_database
+
+
+@pytest.fixture(scope="session")
+def agencies(postgres: str) -> Iterator[Agencies]:
+    with fresh_database(postgres) as url, running_agencies(url) as found:
+        yield found
+
+
+@pytest.fixture
+def staffed(agencies: Agencies) -> Iterator[Agency]:
+    """An agency with a linked chat and channel, beside those of other tests. Its bot is running."""
+    with agencies.open() as found:
+        yield found

@@ -1,0 +1,69 @@
+"""Updates that repeat, come in another order, make no sense, or cannot be handled."""
+
+import time
+
+from tests.support.bot_harness import Agency, agency
+from tests.support.harness import query
+from tests.support.sample_files import image_file
+
+
+def test_updates_that_repeat_and_change_places_are_handled_once(database: str) -> None:
+    with agency(database) as found, found.running_bot():
+        event = found.add_shift(workers=2)
+        found.follow(event)
+        found.server.duplicate = found.server.shuffle = True
+        workers = [found.add_worker(id_) for id_ in (21, 22, 23)]
+        for worker in workers:
+            worker.start(found.account, event)
+        offers = [found.wait_for(found.chat_of(worker), "places left") for worker in workers]
+        for worker, offer in zip(workers, offers, strict=True):
+            worker.press(offer, "Take a place")
+        found.wait(lambda: found.statuses() == ["held", "held"])
+        found.settle()
+        assert [len(found.messages_to(worker, "Order number")) for worker in workers] == [1, 1, 1]
+        cards = [len(found.messages_to(worker, "A place is yours for")) for worker in workers]
+        refusals = [len(found.messages_to(worker, "all places are taken")) for worker in workers]
+        assert sorted(cards) == [0, 1, 1]
+        assert [card + refusal for card, refusal in zip(cards, refusals, strict=True)] == [1, 1, 1]
+
+
+def test_an_update_that_nobody_understands_stops_no_other(staffed: Agency) -> None:
+    for nonsense in ({"chat": {"id": "x"}}, {"message_id": "x", "date": 1, "chat": {"id": 5, "type": "private"}}):
+        staffed.account.queue.add("message", nonsense, 5)
+    staffed.admin.say(staffed.staff, "/help")
+    staffed.wait_for(staffed.staff, "works from this chat")
+    staffed.settle()
+
+
+def test_an_update_that_always_fails_is_answered_in_the_end(staffed: Agency) -> None:
+    """As if a process had died again and again while it handled the update."""
+    ivan = staffed.add_worker(21)
+    body = """{"update_id": 1, "message": {"message_id": 1, "date": 1, "text": "/help",
+        "chat": {"id": 1, "type": "private"}, "from": {"id": 1, "is_bot": false, "first_name": "Ivan"}}}"""
+    insert = "INSERT INTO telegram_update (org_id, number, chat_id, body, attempts) VALUES ($1, 1, $2, $3, 8)"
+    query(staffed.database_url, insert, staffed.org.id, ivan.id, body)
+    staffed.wait_for(staffed.chat_of(ivan), "something went wrong on our side")
+    staffed.settle()
+    assert staffed.messages_to(ivan, "Open a shift from the channel") == []
+
+
+def test_a_receipt_waits_until_telegram_hands_it_out(staffed: Agency) -> None:
+    event = staffed.add_shift()
+    staffed.follow(event)
+    ivan = staffed.add_worker(21)
+    staffed.take_place(ivan, event)
+    staffed.server.fail_next("getFile", 500, "Internal Server Error", times=2)
+    ivan.send_photo(staffed.account, image_file("JPEG"))
+    staffed.wait_for(staffed.staff, "Receipt for")
+
+
+def test_a_flood_of_one_chat_is_cut_off(staffed: Agency) -> None:
+    flooder, ivan = staffed.add_worker(21), staffed.add_worker(22)
+    for _ in range(150):
+        flooder.say(staffed.account, "hello")
+    ivan.say(staffed.account, "/help")
+    started = time.monotonic()
+    staffed.wait_for(staffed.chat_of(ivan), "Open a shift from the channel")
+    waiting = "SELECT count(*) AS n FROM telegram_message WHERE org_id = $1 AND due_at IS NOT NULL"
+    assert query(staffed.database_url, waiting, staffed.org.id)[0]["n"] <= 50
+    assert time.monotonic() - started < 30
