@@ -138,17 +138,6 @@ def assert_needs_secret(found: Agency, address: str) -> None:
     assert query(found.database_url, "SELECT 1 FROM telegram_update WHERE number = 1") == []
 
 
-def test_the_bot_works_again_after_the_database_was_away(database: str) -> None:
-    with agency(database) as found, found.running_bot():
-        found.wait_until_polled()
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND pid <> pg_backend_pid()"
-        query(database, others, database.rpartition("/")[2].partition("?")[0])
-        found.admin.say(found.staff, "/help")
-        found.wait_for(found.staff, "works from this chat")
-        found.settle()
-        assert found.staff.texts.count(found.wait_for(found.staff, "works from this chat").text or "") == 1
-
-
 def test_the_countdown_goes_on_after_a_restart(database: str) -> None:
     with agency(database) as found, found.running_worker():
         event = found.add_shift(policy={"hold_seconds": 9, "max_hold_seconds": 9, "late_grace_seconds": 0})

@@ -1,30 +1,52 @@
 """Updates that repeat, come in another order, make no sense, or cannot be handled."""
 
 import time
+from collections.abc import Iterator
 
-from tests.support.bot_harness import Agency, agency
+import pytest
+
+from tests.support.bot_harness import Agency
 from tests.support.harness import query
 from tests.support.sample_files import image_file
 
 
-def test_updates_that_repeat_and_change_places_are_handled_once(database: str) -> None:
-    with agency(database) as found, found.running_bot():
-        event = found.add_shift(workers=2)
-        found.follow(event)
-        found.server.duplicate = found.server.shuffle = True
-        workers = [found.add_worker(id_) for id_ in (21, 22, 23)]
-        for worker in workers:
-            worker.start(found.account, event)
-        offers = [found.wait_for(found.chat_of(worker), "places left") for worker in workers]
-        for worker, offer in zip(workers, offers, strict=True):
-            worker.press(offer, "Take a place")
-        found.wait(lambda: found.statuses() == ["held", "held"])
-        found.settle()
-        assert [len(found.messages_to(worker, "Order number")) for worker in workers] == [1, 1, 1]
-        cards = [len(found.messages_to(worker, "A place is yours for")) for worker in workers]
-        refusals = [len(found.messages_to(worker, "all places are taken")) for worker in workers]
-        assert sorted(cards) == [0, 1, 1]
-        assert [card + refusal for card, refusal in zip(cards, refusals, strict=True)] == [1, 1, 1]
+@pytest.fixture
+def unreliable(staffed: Agency) -> Iterator[Agency]:
+    """Telegram delivers every update twice, and in any order."""
+    staffed.server.duplicate = staffed.server.shuffle = True
+    yield staffed
+    staffed.server.duplicate = staffed.server.shuffle = False
+
+
+def test_updates_that_repeat_and_change_places_are_handled_once(unreliable: Agency) -> None:
+    found = unreliable
+    event = found.add_shift(workers=2)
+    found.follow(event)
+    workers = [found.add_worker(id_) for id_ in (21, 22, 23)]
+    for worker in workers:
+        worker.start(found.account, event)
+    offers = [found.wait_for(found.chat_of(worker), "places left") for worker in workers]
+    for worker, offer in zip(workers, offers, strict=True):
+        worker.press(offer, "Take a place")
+    found.wait(lambda: found.statuses() == ["held", "held"])
+    found.settle()
+    assert [len(found.messages_to(worker, "Order number")) for worker in workers] == [1, 1, 1]
+    cards = [len(found.messages_to(worker, "A place is yours for")) for worker in workers]
+    refusals = [len(found.messages_to(worker, "all places are taken")) for worker in workers]
+    assert sorted(cards) == [0, 1, 1]
+    assert [card + refusal for card, refusal in zip(cards, refusals, strict=True)] == [1, 1, 1]
+
+
+def test_the_bot_works_again_after_the_database_was_away(staffed: Agency) -> None:
+    others = """
+        SELECT count(pg_terminate_backend(pid)) AS n FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()
+    """
+    assert query(staffed.database_url, others)[0]["n"] > 5
+    staffed.admin.say(staffed.staff, "/help")
+    answer = staffed.wait_for(staffed.staff, "works from this chat")
+    staffed.settle()
+    assert staffed.staff.texts.count(answer.text or "") == 1
 
 
 def test_an_update_that_nobody_understands_stops_no_other(staffed: Agency) -> None:
