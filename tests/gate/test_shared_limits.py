@@ -20,6 +20,7 @@ from tests.support.redis_process import RedisServer
 
 RATE = 20
 SERVERS = 3
+TRIES = 5
 
 
 @contextmanager
@@ -51,16 +52,15 @@ def _request_for(clients: list[httpx.Client], seconds: float) -> int:
 
 
 def test_servers_with_a_redis_share_their_limits(postgres: str, shared_redis: RedisServer) -> None:
+    """Together they allow about as much as one of them, and alone three times as much. A busy machine shares late or
+    asks slowly, so each measurement has several tries."""
     limits = {"HOLDFAST_RATE_PER_KEY": str(RATE), "HOLDFAST_RATE_PER_ADDRESS": str(RATE)}
-    with limited_servers(postgres, HOLDFAST_REDIS_URL=shared_redis.url, **limits) as servers:
-        org = Org(servers[0].database_url)
-        address = {"X-Forwarded-For": "203.0.113.9"}
-        shared = [count_allowed(servers, org.headers()), count_allowed(servers, address)]
-    with limited_servers(postgres, **limits) as servers:
-        org = Org(servers[0].database_url)
-        alone = [count_allowed(servers, org.headers()), count_allowed(servers, address)]
-    for together, apart in zip(shared, alone, strict=True):
-        assert together < apart / 2
+    between = RATE * SERVERS / 2
+    for environment, is_shared in (({"HOLDFAST_REDIS_URL": shared_redis.url}, True), ({}, False)):
+        with limited_servers(postgres, **environment, **limits) as servers:
+            for headers in (Org(servers[0].database_url).headers(), {"X-Forwarded-For": "203.0.113.9"}):
+                measured = (count_allowed(servers, headers) < between for _ in range(TRIES))
+                assert any(is_low is is_shared for is_low in measured)
 
 
 def make_limits(count: int, rate: float) -> list[RateLimit]:
