@@ -93,6 +93,19 @@ def test_a_buyer_finds_a_slot_in_the_calendar(browser: Browser, server: Server, 
         assert (item["pool"], item["tariff"], item["quantity"]) == ("d7-2", "adult", 1)
 
 
+def test_the_calendar_knows_months_that_the_browser_does_not(
+    browser: Browser, server: Server, admin: httpx.Client
+) -> None:
+    """Chromium has no names of months in Uzbek, and would write numbers as in English."""
+    event = publish_event(admin, tour_event())
+    with browser_buyer(browser, server) as buyer:
+        page = buyer.page
+        page.goto(f"{server.url}/e/{event}?lang=uz")
+        page.get_by_role("button", name="Keyingi oy").click()
+        expect(page.locator("#calendar h3")).to_have_text("payshanba, 1-aprel, 2027")
+        expect(page.locator("#calendar")).to_contain_text("Aprel, 2027")
+
+
 def test_the_calendar_follows_the_live_feed(browser: Browser, server: Server, admin: httpx.Client) -> None:
     event = publish_event(admin, tour_event(days=3))
     with browser_buyer(browser, server) as ann:

@@ -31,7 +31,7 @@ from holdfast.web.pool_offers import EventSale, PoolOffer, event_sale, pool_offe
 from holdfast.web.rendering import page_money, short_moment, slot_time
 from holdfast.web.seat_layouts import SeatLayouts
 from holdfast.web.site import Site, json_response
-from holdfast.web.slot_calendar import SlotCalendar, slot_calendar
+from holdfast.web.slot_calendar import SlotCalendar, calendar_names, slot_calendar
 from holdfast.web.unit_rules import units_rule
 
 BOOKINGS_MAX: Final = 50
@@ -110,7 +110,7 @@ async def event_page(
             **_form_data(page, event, bookings),
             "sale": {"state": sale.state, "opensAt": _milliseconds(sale.opens_at)},
             "isSingle": _is_single(listing),
-            "calendar": _calendar_data(calendar) if calendar else None,
+            "calendar": _calendar_data(calendar, page.language) if calendar else None,
         },
     )
 
@@ -245,12 +245,13 @@ def _pool_data(page: PageRequest, event: EventView, offer: PoolOffer) -> dict[st
     return data
 
 
-def _calendar_data(calendar: SlotCalendar) -> dict[str, Any]:
+def _calendar_data(calendar: SlotCalendar, language: str) -> dict[str, Any]:
     return {
         "day": calendar.day.date,
         "slot": calendar.slot.pool.code if calendar.slot is not None else None,
         "weekStart": calendar.week_start,
         "showsMonths": calendar.shows_months,
+        "names": calendar_names(language),
     }
 
 

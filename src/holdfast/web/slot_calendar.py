@@ -90,3 +90,16 @@ def _first_choice(days: Iterable[SlotDay]) -> SlotDay | None:
 
 def _month(day: date) -> tuple[int, int]:
     return day.year, day.month
+
+
+def calendar_names(language: str) -> dict[str, list[str]]:
+    """Months, and weekdays from Monday on, for browsers that do not know their names in this language."""
+    locale = Locale(language)
+    months, days = locale.months["stand-alone"], locale.days["stand-alone"]
+    return {
+        "months": [months["wide"][number].capitalize() for number in range(1, 13)],
+        "shortMonths": [months["abbreviated"][number] for number in range(1, 13)],
+        "weekdays": [days["wide"][number] for number in range(7)],
+        "shortWeekdays": [days["abbreviated"][number] for number in range(7)],
+        "letters": [days["narrow"][number] for number in range(7)],
+    }

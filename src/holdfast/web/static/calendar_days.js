@@ -1,7 +1,7 @@
 /** Civil days such as "2027-03-05", and their names in the page's language. A day has no time zone, so it counts as UTC
     here. */
 
-import { page } from "./page.js";
+import { knowsLanguage, page } from "./page.js";
 
 const NAMES = {
   day: { weekday: "long", year: "numeric", month: "long", day: "numeric" },
@@ -13,8 +13,29 @@ const NAMES = {
 const formats = {};
 
 export function nameOf(day, kind) {
+  if (!knowsLanguage) {
+    return composeName(new Date(day), kind);
+  }
   formats[kind] ??= new Intl.DateTimeFormat(page.language, { ...NAMES[kind], timeZone: "UTC" });
   return formats[kind].format(new Date(day));
+}
+
+/** The same from the names that the server sent. */
+function composeName(date, kind) {
+  const { months, shortMonths, weekdays, shortWeekdays, letters } = page.calendar.names;
+  const [year, month, weekday] = [date.getUTCFullYear(), date.getUTCMonth(), (date.getUTCDay() + 6) % 7];
+  switch (kind) {
+    case "day":
+      return `${weekdays[weekday]}, ${date.getUTCDate()}-${months[month].toLowerCase()}, ${year}`;
+    case "weekday":
+      return shortWeekdays[weekday];
+    case "letter":
+      return letters[weekday];
+    case "month":
+      return shortMonths[month];
+    default:
+      return `${months[month]}, ${year}`;
+  }
 }
 
 export function monthOf(day) {

@@ -12,14 +12,19 @@ export function say(key, values = {}) {
   return fill(text, values);
 }
 
+/** Chromium has no data for Uzbek: it calls a month "M11". */
+export const knowsLanguage = !page || !/\d/.test(new Intl.DateTimeFormat(page.language, { month: "long" }).format(0));
+// Uzbek numbers and amounts look like Russian ones.
+const numberLanguage = knowsLanguage ? page?.language : "ru";
+
 export function number(count) {
-  return new Intl.NumberFormat(page.language).format(count);
+  return new Intl.NumberFormat(numberLanguage).format(count);
 }
 
 /** The server decides how many decimals a currency has; browsers disagree about some. */
 export function money(amount) {
   const digits = { minimumFractionDigits: page.digits, maximumFractionDigits: page.digits };
-  const format = new Intl.NumberFormat(page.language, { style: "currency", currency: page.currency, ...digits });
+  const format = new Intl.NumberFormat(numberLanguage, { style: "currency", currency: page.currency, ...digits });
   return format.format(amount / 10 ** page.digits);
 }
 
