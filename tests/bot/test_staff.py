@@ -67,8 +67,8 @@ def test_todays_shifts_come_with_everyone_who_is_coming(staffed: Agency) -> None
     lines = exported.document.decode("utf-8-sig").splitlines()
     assert [line.split(",")[:4] for line in lines] == [
         ["Shift", "Working hours", "Name", "Phone"],
-        ["Shift 77", "08:00-17:00", "Ivan 77", "+34600000077"],
-        ["Shift 78", "08:00-17:00", "Ivan 78", "+34600000078"],
+        ["Shift 77", "08:00-17:00", "Ivan 77", "'+34600000077"],
+        ["Shift 78", "08:00-17:00", "Ivan 78", "'+34600000078"],
     ]
 
 
@@ -77,8 +77,17 @@ def test_a_completed_shift_says_so_in_the_channel(staffed: Agency) -> None:
     staffed.wait_until_followed(event)
     staffed.admin.press(open_shift(staffed), "Post to the channel")
     post = staffed.wait_for(staffed.channel, "3 of 3 places left")
+    ivan = staffed.add_worker(21)
+    staffed.take_place(ivan, event)
+    review = staffed.send_receipt(ivan)
+    staffed.admin.press(review, "Approve")
+    staffed.wait_for(staffed.chat_of(ivan), "You're in!")
     staffed.end_shift(event)
+    staffed.run_command("reap", "--event", event)
     staffed.wait(lambda: "This shift is over." in (post.text or ""))
+    staffed.wait(lambda: "the shift is over" in (review.caption or ""))
+    assert "Decided by Olga Petrova" in (review.caption or "")
+    staffed.wait_for(staffed.chat_of(ivan), "This shift is over. Thank you!")
 
 
 def test_staff_mark_no_shows_and_block_workers(staffed: Agency) -> None:
@@ -106,7 +115,7 @@ def test_staff_mark_no_shows_and_block_workers(staffed: Agency) -> None:
     staffed.admin.press(shift, "Export list")
     staffed.wait(lambda: any(m.document for m in staffed.staff.visible))
     exported = next(m.document for m in staffed.staff.visible if m.document)
-    assert "Ivan 21,+34600000021,Confirmed" in exported.decode("utf-8-sig")
+    assert "Ivan 21,'+34600000021,Confirmed" in exported.decode("utf-8-sig")
     assert exported.decode().strip().endswith(",x")
 
 
