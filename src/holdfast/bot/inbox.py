@@ -17,7 +17,7 @@ from holdfast import sql
 from holdfast.bot.live_messages import Renderer
 from holdfast.bot.markup import MessageBody, say
 from holdfast.bot.org_api import BusyError, OrgApi
-from holdfast.bot.outbox import NewMessage, write_messages
+from holdfast.bot.outbox import NewMessage, answer_key, write_messages
 from holdfast.bot.people import Person, load_person
 from holdfast.bot.telegram_bot import TelegramBot
 from holdfast.bot.turn import ANSWER_MAX, AlreadyHandledError, Dialogue, Turn
@@ -223,7 +223,7 @@ class Inbox:
         async with self._database.org(bot.org_id).transaction() as scope:
             is_ended = await scope.fetchval(sql.telegram.finish_update, bot.org_id, claimed.number)
             if is_ended and body is not None and claimed.chat_id != bot.channel_id:
-                message = NewMessage(key=f"update:{claimed.number}:failed", chat_id=claimed.chat_id, body=body)
+                message = NewMessage(key=answer_key(claimed.number, "failed"), chat_id=claimed.chat_id, body=body)
                 await write_messages(scope, bot.org_id, [message])
 
 

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 
-import structlog
 from aiogram import F, Router
 from aiogram.enums import ChatMemberStatus
 from aiogram.exceptions import TelegramAPIError
@@ -17,8 +16,6 @@ from holdfast.bot.submissions import load_submissions
 from holdfast.bot.telegram_bot import Purpose, create_code, hash_code
 from holdfast.bot.turn import Turn
 
-log = structlog.get_logger()
-
 router = Router()
 
 
@@ -28,12 +25,11 @@ async def link_admin_chat(message: Message, command: CommandObject, turn: Turn) 
     if not await _is_valid(turn, code, "staff"):
         turn.reply(turn.text("link.invalid"))
         return
-    language = turn.person.language
     before = turn.bot.admin_chat_id
     if before is not None and before != turn.chat_id:
         turn.reply(say(turn.bot.language, "link.moved", org=turn.bot.org_name), chat=before)
-    turn.also(sql.telegram.link_admin_chat(org=turn.bot.org_id, hash=code, chat=turn.chat_id, language=language))
-    turn.reply(say(language, "link.admin", org=turn.bot.org_name))
+    turn.also(sql.telegram.link_admin_chat(org=turn.bot.org_id, hash=code, chat=turn.chat_id))
+    turn.reply(say(turn.bot.language, "link.admin", org=turn.bot.org_name))
     # Receipts may have come while there was no chat, or another one.
     await _show_receipts(turn, turn.chat_id)
 

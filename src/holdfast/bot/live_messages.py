@@ -241,13 +241,15 @@ class Renderer:
         if shown.status is Status.PAYMENT_SUBMITTED:
             key = "review.waiting" if waiting_minutes else "review.just_sent"
             return say(bot.language, key, minutes=waiting_minutes)
-        actor = await self._database.event(event).fetchval(sql.telegram.decision, event, booking, shown.status)
+        # Nobody decides again when the shift is over.
+        decided = Status.CONFIRMED if shown.status is Status.COMPLETED else shown.status
+        actor = await self._database.event(event).fetchval(sql.telegram.decision, event, booking, decided)
         member = staff_member_of(actor or "")
         person = await load_person(self._database, bot.org_id, member) if member is not None else None
         name = shorten_name(person.name) if person is not None else label(bot.language, "review.elsewhere")
         outcome = bold(say(bot.language, f"review.{shown.status}"))
         reason = shorten(reason_text(bot.language, shown.reason), SHORT_FACT_MAX) if shown.reason else None
-        is_decided = shown.status in (Status.CONFIRMED, Status.COMPLETED, Status.REJECTED)
+        is_decided = decided in (Status.CONFIRMED, Status.REJECTED)
         by = say(bot.language, "review.by", name=name) if is_decided else None
         return "\n".join(part for part in (outcome, escape(reason) if reason else None, by) if part)
 

@@ -12,8 +12,9 @@ from holdfast.runtime.db import DatabaseScope
 
 # The post of a shift is edited at most this often, so that others in the channel get a turn.
 EDIT_DISTANCE_SECONDS: Final = 4.0
-# A chat in which so many messages wait gets no more answers. Only somebody who floods the bot gets there.
+# A chat in which so many answers wait gets no more of them. Only somebody who floods the bot gets there.
 WAITING_MAX: Final = 50
+ANSWER_PREFIX: Final = "update:"
 
 
 class MessageKind(StrEnum):
@@ -34,7 +35,6 @@ class NewMessage(Struct, frozen=True, kw_only=True):
     body: MessageBody = MessageBody("")
     event_id: bytes | None = None
     booking_id: bytes | None = None
-    after_seconds: float = 0.0
 
 
 class _MessageRow(Struct, frozen=True):
@@ -46,7 +46,11 @@ class _MessageRow(Struct, frozen=True):
     body: MessageBody
     event_id: str | None
     booking_id: str | None
-    after_seconds: float
+
+
+def answer_key(update: int, answer: int | str) -> str:
+    """An update has several answers, which it writes once however often the bot handles it."""
+    return f"{ANSWER_PREFIX}{update}:{answer}"
 
 
 def booking_card(event: bytes, booking: bytes, chat: int) -> NewMessage:
@@ -68,7 +72,9 @@ async def write_messages(scope: DatabaseScope, org: bytes, messages: Sequence[Ne
     if messages:
         rows = [_row(message) for message in messages]
         await scope.execute(
-            *sql.telegram.insert_messages(org=org, rows=json.encode(rows).decode(), waiting_max=WAITING_MAX)
+            *sql.telegram.insert_messages(
+                org=org, rows=json.encode(rows).decode(), answer_prefix=ANSWER_PREFIX, waiting_max=WAITING_MAX
+            )
         )
 
 
@@ -89,5 +95,4 @@ def _row(message: NewMessage) -> _MessageRow:
         message.body,
         None if message.event_id is None else message.event_id.hex(),
         None if message.booking_id is None else message.booking_id.hex(),
-        message.after_seconds,
     )

@@ -15,7 +15,7 @@ from holdfast import sql
 from holdfast.bot.live_messages import Renderer
 from holdfast.bot.markup import Button, MessageBody, label, say
 from holdfast.bot.org_api import OrgApi
-from holdfast.bot.outbox import NewMessage, write_messages
+from holdfast.bot.outbox import NewMessage, answer_key, write_messages
 from holdfast.bot.people import Person, save_person
 from holdfast.bot.telegram_bot import TelegramBot
 from holdfast.runtime.db import Database
@@ -97,7 +97,7 @@ class Turn:
         self.send(NewMessage(key=self.next_key(), chat_id=self.chat_id if chat is None else chat, body=body))
 
     def next_key(self) -> str:
-        return f"update:{self.update.update_id}:{len(self._messages)}"
+        return answer_key(self.update.update_id, len(self._messages))
 
     def send(self, message: NewMessage) -> None:
         self._messages.append(message)

@@ -55,7 +55,7 @@ SELECT true FROM telegram_code WHERE hash = $1 AND org_id = $2 AND purpose = $3 
 
 -- name: link_admin_chat
 WITH used AS (DELETE FROM telegram_code WHERE hash = :hash AND org_id = :org RETURNING true)
-UPDATE telegram_bot SET admin_chat_id = :chat, language = :language WHERE org_id = :org AND EXISTS (SELECT FROM used)
+UPDATE telegram_bot SET admin_chat_id = :chat WHERE org_id = :org AND EXISTS (SELECT FROM used)
 
 -- name: link_channel
 WITH used AS (DELETE FROM telegram_code WHERE hash = :hash AND org_id = :org RETURNING true)
@@ -170,15 +170,14 @@ DELETE FROM telegram_message WHERE (org_id, key) IN (
 )
 
 -- name: insert_messages
+-- A chat in which many answers wait gets no more of them. News about a booking always arrive.
 INSERT INTO telegram_message (org_id, key, chat_id, kind, body, event_id, booking_id, due_at)
-SELECT :org, row.key, row.chat_id, row.kind, row.body, row.event_id, row.booking_id,
-    holdfast_now() + make_interval(secs => row.after_seconds)
-FROM json_to_recordset(:rows) AS row (key text, chat_id bigint, kind text, body json, event_id uuid, booking_id uuid,
-    after_seconds double precision)
-WHERE row.kind <> 'text' OR (
+SELECT :org, row.key, row.chat_id, row.kind, row.body, row.event_id, row.booking_id, holdfast_now()
+FROM json_to_recordset(:rows) AS row (key text, chat_id bigint, kind text, body json, event_id uuid, booking_id uuid)
+WHERE NOT starts_with(row.key, :answer_prefix) OR (
     SELECT count(*) FROM telegram_message AS waiting
     WHERE waiting.org_id = :org AND waiting.chat_id = row.chat_id AND waiting.due_at IS NOT NULL
-      AND waiting.kind = 'text' AND waiting.message_id IS NULL
+      AND waiting.message_id IS NULL AND starts_with(waiting.key, :answer_prefix)
 ) < :waiting_max
 ON CONFLICT (org_id, key) DO NOTHING
 
