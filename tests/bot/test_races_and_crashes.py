@@ -53,6 +53,14 @@ def test_a_hundred_workers_get_three_places_through_two_instances(database: str)
         assert found.statuses() == ["held"] * PLACES
 
 
+# The connections of processes that lead the bot, or try to.
+CANDIDATES = """
+    SELECT count(*) AS n FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+      AND (query = 'SELECT 1' OR query LIKE 'SELECT pg_try_advisory_lock%')
+"""
+
+
 def kill_after(found: Agency, process: "subprocess.Popen[bytes]", act: Callable[[], object], status: str) -> None:
     """Kill the bot after it has done what somebody asked for, and before it knows that it has."""
     with no_update_ends(found.database_url):
@@ -71,6 +79,7 @@ def test_killing_the_bot_at_every_step_loses_and_doubles_nothing(database: str) 
         first = stack.enter_context(found.running_bot())
         found.wait_until_polled()
         second = stack.enter_context(found.running_bot())
+        found.wait(lambda: query(database, CANDIDATES)[0]["n"] == 2)
         ivan.start(found.account, event)
         offer = found.wait_for(found.chat_of(ivan), "places left")
         found.settle()
