@@ -79,7 +79,7 @@ class BotRunner:
         self._webhook_url = webhook_url
         self._client: Bot = open_client(bot.token, telegram_api)
         renderer = Renderer(database, api)
-        self._inbox = Inbox(database, self._client, api, renderer, dispatcher, self._wake)
+        self._inbox = Inbox(database, self._client, api, dispatcher, self._wake)
         self._sender = Sender(database, self._client, renderer, lambda: leadership.leads(self.bot.bot_id))
         self._follower = Follower(database, api)
         self._reminders = Reminders(database, api)

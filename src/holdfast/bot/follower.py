@@ -1,4 +1,4 @@
-"""Follows the journals of an org's events, and tells the people concerned what has happened, whoever did it.
+"""Follows the journals of an org's shifts, and tells workers and staff what has happened.
 
 Each entry becomes its messages in the transaction that moves the cursor past it: exactly once, in order.
 """
@@ -35,7 +35,7 @@ EVENTS_MAX: Final = 50
 ENTRIES_MAX: Final = 200
 ENTRY_BYTES_MAX: Final = 512 * 1024
 RETRIES: Final = Backoff.exponential(1, 60)
-# The people who have a place, or are about to.
+# Bookings whose workers get a message about a changed shift.
 CONCERNED: Final = (Status.HELD, Status.PAYMENT_SUBMITTED, Status.CONFIRMED)
 # A change of these is worth a message.
 NOTICED_CHANGES: Final = frozenset({"starts_at", "ends_at", "timezone", "shift", "title", "details"})
@@ -53,8 +53,6 @@ class EventBehind(Struct, frozen=True):
 class FollowedBooking(Struct, frozen=True):
     id: bytes
     user_id: str
-    status: Status
-    name: str | None
     total: int
 
 
@@ -157,7 +155,7 @@ class Follower:
             )
 
     async def _follow_change(self, bot: TelegramBot, view: EventView, entry: EntryRow, effects: Effects) -> None:
-        """Tell everyone who has a place, or is about to, what the shift looks like now."""
+        """Show the changed shift to everyone who holds or has a place."""
         change = entry.data.change or {}
         # A long change names its fields only.
         if view.status is not EventStatus.ACTIVE or NOTICED_CHANGES.isdisjoint(change.get("fields", change)):

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct, json, structs
 from pydantic import ValidationError
 
 from holdfast import sql
-from holdfast.bot.live_messages import Renderer
 from holdfast.bot.markup import MessageBody, say
 from holdfast.bot.org_api import BusyError, OrgApi
 from holdfast.bot.outbox import NewMessage, answer_key, write_messages
@@ -61,14 +60,12 @@ class Inbox:
         database: Database,
         client: Bot,
         api: OrgApi,
-        renderer: Renderer,
         dispatcher: Dispatcher,
         on_handled: Callable[[], None],
     ) -> None:
         self._database = database
         self._client = client
         self._api = api
-        self._renderer = renderer
         self._dispatcher = dispatcher
         self._on_handled = on_handled
         self._tasks: dict[asyncio.Task[None], int] = {}
@@ -197,7 +194,6 @@ class Inbox:
             client=self._client,
             database=self._database,
             api=self._api,
-            renderer=self._renderer,
             update=update,
             chat_id=chat.id,
             person=person,

@@ -11,8 +11,7 @@ from aiogram.types import ChatMemberUpdated, Message
 from holdfast import sql
 from holdfast.bot.filters import is_staff
 from holdfast.bot.markup import say
-from holdfast.bot.outbox import review
-from holdfast.bot.submissions import load_submissions
+from holdfast.bot.submissions import show_receipts
 from holdfast.bot.telegram_bot import Purpose, create_code, hash_code
 from holdfast.bot.turn import Turn
 
@@ -31,7 +30,7 @@ async def link_admin_chat(message: Message, command: CommandObject, turn: Turn) 
     turn.also(sql.telegram.link_admin_chat(org=turn.bot.org_id, hash=code, chat=turn.chat_id))
     turn.reply(say(turn.bot.language, "link.admin", org=turn.bot.org_name))
     # Receipts may have come while there was no chat, or another one.
-    await _show_receipts(turn, turn.chat_id)
+    await show_receipts(turn, turn.chat_id)
 
 
 @router.channel_post(Command("link"))
@@ -59,7 +58,7 @@ async def follow_group(message: Message, turn: Turn) -> None:
     chat = message.migrate_to_chat_id
     assert chat is not None
     turn.also(sql.telegram.move_admin_chat(org=turn.bot.org_id, was=turn.chat_id, chat=chat))
-    await _show_receipts(turn, chat)
+    await show_receipts(turn, chat)
 
 
 @router.my_chat_member()
@@ -67,11 +66,6 @@ async def note_membership(change: ChatMemberUpdated, turn: Turn) -> None:
     """Somebody has blocked the bot. A message from them, or letting it in again, takes that back."""
     if change.new_chat_member.status == ChatMemberStatus.KICKED and turn.chat_id == turn.person.person_id:
         turn.also((sql.telegram.set_unreachable, turn.bot.org_id, turn.person.person_id))
-
-
-async def _show_receipts(turn: Turn, chat: int) -> None:
-    for submission in await load_submissions(turn.database, turn.bot.org_id):
-        turn.show_again(review(submission.event_id, submission.id, submission.number, chat))
 
 
 async def _is_valid(turn: Turn, code: bytes, purpose: Purpose) -> bool:

@@ -6,16 +6,15 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Final, Literal
 
-from msgspec import Struct, json, structs
+from msgspec import Struct, structs
 
 from holdfast import sql
 from holdfast.api import booking_handlers as bookings
-from holdfast.api import event_handlers as events
 from holdfast.api import org_handlers as orgs
 from holdfast.api import receipt_handlers as receipts
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.responses import EventView, ReceiptView
-from holdfast.bot.buttons import DecideButton, GiveUpButton, ReasonButton, ShiftButton, TakeButton
+from holdfast.bot.buttons import DecideButton, GiveUpButton, ReasonButton, ShiftButton
 from holdfast.bot.markup import (
     CAPTION_MAX,
     TEXT_MAX,
@@ -37,18 +36,16 @@ from holdfast.bot.roster import load_attendees
 from holdfast.bot.roster_export import roster_csv
 from holdfast.bot.shift_texts import (
     SHORT_FACT_MAX,
-    Places,
     brief_html,
-    offer_html,
+    offer_body,
     price,
     shift_html,
     time_of_day,
     title_html,
 )
-from holdfast.bot.shifts import DAY_MAX, HELD_SHIFTS, find_shifts, local_day
+from holdfast.bot.shifts import DAY_MAX, NOT_CANCELLED, find_shifts, local_day
 from holdfast.bot.telegram_bot import TelegramBot
-from holdfast.core.refusals import RefusedError
-from holdfast.core.states import EventStatus, Status
+from holdfast.core.states import Status
 from holdfast.i18n.formatting import shorten
 from holdfast.i18n.reason_texts import reason_text
 from holdfast.runtime import ids
@@ -114,7 +111,7 @@ class Renderer:
         """Tell staff that somebody has deleted a channel post, or that there is none, and offer to post it again."""
         if kind is not MessageKind.POST or event is None or bot.admin_chat_id is None:
             return
-        view = await self.load_event(event)
+        view = await self._api.load_event(event)
         text = say(bot.language, f"post.{problem}", title=view.title)
         again = ShiftButton(action="post", event=pack_id(event)).button(label(bot.language, "shift.post"))
         message = NewMessage(
@@ -122,41 +119,16 @@ class Renderer:
         )
         await write_messages(self._database.org(bot.org_id), bot.org_id, [message])
 
-    async def load_event(self, event: bytes) -> EventView:
-        return await self._api.as_staff(None, events.get_event, ids.format_event_id(event))
-
-    async def find_event(self, event: bytes) -> EventView | None:
-        try:
-            return await self.load_event(event)
-        except RefusedError:
-            return None
-
     async def _booking(self, event: bytes, booking: bytes) -> BookingView:
         return await self._api.as_staff(None, bookings.get_booking, ids.format_booking_id(event, booking))
 
-    async def load_places(self, event: bytes) -> Places:
-        content, _ = await self._api.download(events.get_availability, ids.format_event_id(event))
-        return json.decode(content, type=Places)
-
     async def _post(self, bot: TelegramBot, event: bytes) -> Rendered:
-        view, places = await self.load_event(event), await self.load_places(event)
-        is_open = view.status is EventStatus.ACTIVE and places.left > 0
+        view, places = await self._api.load_event(event), await self._api.load_places(event)
         url = f"https://t.me/{bot.username}?start={ids.format_event_id(event)}"
-        buttons = [[Button(label(bot.language, "take"), url=url)]] if is_open else []
-        body = MessageBody(
-            paragraphs(offer_html(view, bot.language), bold(_places_text(view, places, bot.language))), buttons
-        )
-        return Rendered(body)
-
-    async def offer(self, bot: TelegramBot, event: bytes, view: EventView, language: str) -> MessageBody:
-        """The shift as one worker sees it in the chat with the bot."""
-        places = await self.load_places(event)
-        is_open = view.status is EventStatus.ACTIVE and places.left > 0
-        buttons = [[TakeButton(event=pack_id(event)).button(label(language, "take"))]] if is_open else []
-        return MessageBody(paragraphs(offer_html(view, language), bold(_places_text(view, places, language))), buttons)
+        return Rendered(offer_body(view, places, bot.language, Button(label(bot.language, "take"), url=url)))
 
     async def _card(self, bot: TelegramBot, event: bytes, booking: bytes) -> Rendered:
-        view, shown = await self.load_event(event), await self._booking(event, booking)
+        view, shown = await self._api.load_event(event), await self._booking(event, booking)
         person = person_of(shown.user)
         language = shown.language or bot.language
         if person is not None:
@@ -195,7 +167,7 @@ class Renderer:
         return Rendered(MessageBody(text, buttons), next_due_at=next_due_at + timedelta(milliseconds=50))
 
     async def _review(self, bot: TelegramBot, event: bytes, booking: bytes) -> Rendered:
-        view, shown = await self.load_event(event), await self._booking(event, booking)
+        view, shown = await self._api.load_event(event), await self._booking(event, booking)
         found = (await self._api.as_staff(None, receipts.list_receipts, shown.id)).items
         waiting_minutes = _minutes_since(shown, found)
         text = paragraphs(
@@ -217,7 +189,7 @@ class Renderer:
         return Rendered(body, load_file, next_due_at)
 
     async def _buyer_html(self, bot: TelegramBot, shown: BookingView) -> str:
-        """The name opens a chat with the worker, also with those who have no user name."""
+        """The name opens a chat with the worker, even with one who has no user name."""
         person = person_of(shown.user)
         name = escape(shorten_name(shown.contact.name or shown.user))
         linked = f'<a href="tg://user?id={person}">{name}</a>' if person is not None else name
@@ -268,7 +240,7 @@ class Renderer:
 
     async def _roster(self, bot: TelegramBot, event: bytes) -> Rendered:
         """Who is coming to a shift, as a file."""
-        view = await self.load_event(event)
+        view = await self._api.load_event(event)
         name = view.shift.order_number if view.shift is not None else None
         load_file = partial(self._roster_file, bot, f"shift-{name or view.id[-6:]}", [view])
         return Rendered(MessageBody(title_html(view)), load_file)
@@ -276,22 +248,14 @@ class Renderer:
     async def _roster_of_day(self, bot: TelegramBot, day: str) -> Rendered:
         """Who is coming to all shifts of a day. The body of the message names the day."""
         starts_at, ends_at = local_day(date.fromisoformat(day), bot.timezone)
-        found = await find_shifts(self._database, bot.org_id, starts_at, ends_at, HELD_SHIFTS, DAY_MAX)
-        views = [await self.load_event(shift.id) for shift in found]
+        found = await find_shifts(self._database, bot.org_id, starts_at, ends_at, NOT_CANCELLED, DAY_MAX)
+        views = [await self._api.load_event(shift.id) for shift in found]
         load_file = partial(self._roster_file, bot, f"shifts-{day}", views)
         return Rendered(MessageBody(say(bot.language, "roster.of_day")), load_file)
 
     async def _roster_file(self, bot: TelegramBot, name: str, views: Sequence[EventView]) -> File:
         rosters = [(view, await load_attendees(self._database, bot.org_id, event_id_of(view))) for view in views]
         return File(roster_csv(rosters, bot.language), f"{name}.csv".replace("/", "-"))
-
-
-def _places_text(view: EventView, places: Places, language: str) -> str:
-    if view.status in (EventStatus.COMPLETED, EventStatus.CANCELLED):
-        return say(language, f"post.{view.status}")
-    if places.left == 0:
-        return say(language, "post.full", capacity=places.capacity)
-    return say(language, "post.left", left=places.left, capacity=places.capacity)
 
 
 def _time_left(seconds: int, language: str) -> str:

@@ -2,6 +2,9 @@
 
 from holdfast.api import event_handlers as events
 from holdfast.api.responses import EventView
+from holdfast.bot.buttons import TakeButton
+from holdfast.bot.markup import pack_id
+from holdfast.bot.shift_texts import offer_body
 from holdfast.bot.turn import Turn
 from holdfast.core.refusals import RefusedError
 from holdfast.runtime import ids
@@ -21,5 +24,6 @@ async def show_offer(turn: Turn, event: bytes) -> None:
     if view is None:
         turn.reply(turn.text("offer.unknown"))
         return
-    body = await turn.renderer.offer(turn.bot, event, view, turn.person.language)
+    take = TakeButton(event=pack_id(event)).button(turn.label("take"))
+    body = offer_body(view, await turn.api.load_places(event), turn.language, take)
     turn.reply(body.text, body.buttons)

@@ -4,8 +4,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 
+from holdfast.api import event_handlers as events
 from holdfast.api.auth import Caller, customer_caller
 from holdfast.api.booking_schemas import BookingView
 from holdfast.api.call import ApiResponse, Handler
@@ -44,6 +45,30 @@ def staff_member_of(actor: str) -> int | None:
 def _read_id(text: str, prefix: str) -> int | None:
     found = re.fullmatch(rf"{prefix}(\d{{1,18}})", text, re.ASCII)
     return int(found[1]) if found is not None else None
+
+
+class PoolCount(Struct, frozen=True):
+    code: str
+    capacity: int
+    remaining: int
+
+
+class Places(Struct, frozen=True):
+    """How many places a shift has, and how many are left."""
+
+    pools: list[PoolCount]
+
+    @property
+    def capacity(self) -> int:
+        return sum(pool.capacity for pool in self.pools)
+
+    @property
+    def left(self) -> int:
+        return sum(pool.remaining for pool in self.pools)
+
+    @property
+    def free_pool(self) -> str | None:
+        return next((pool.code for pool in self.pools if pool.remaining > 0), None)
 
 
 def event_id_of(view: EventView) -> bytes:
@@ -103,6 +128,19 @@ class OrgApi:
         response: ApiResponse[object] = await self._call(handler, self._staff(None), "", id, None, None, None)
         assert isinstance(response.body, bytes)
         return response.body, response.content_type.decode()
+
+    async def load_event(self, event: bytes) -> EventView:
+        return await self.as_staff(None, events.get_event, ids.format_event_id(event))
+
+    async def find_event(self, event: bytes) -> EventView | None:
+        try:
+            return await self.load_event(event)
+        except RefusedError:
+            return None
+
+    async def load_places(self, event: bytes) -> Places:
+        content, _ = await self.download(events.get_availability, ids.format_event_id(event))
+        return json.decode(content, type=Places)
 
     def _staff(self, person: int | None) -> Caller:
         return Caller(self._org, Role.ADMIN, f"{STAFF_ACTOR}{'bot' if person is None else person}")

@@ -9,8 +9,8 @@ from holdfast.runtime.db import Database, DatabaseScope
 
 
 class Person(Struct, frozen=True):
-    """`is_registered` says that the person has given a name and a phone number, and agreed to their use. Staff can
-    block a worker. A person who has blocked the bot is unreachable."""
+    """A registered person has agreed to give a name and a phone number. Staff have blocked a blocked person. An
+    unreachable person has blocked the bot."""
 
     person_id: int
     name: str

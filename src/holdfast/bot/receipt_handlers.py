@@ -115,7 +115,7 @@ async def _find_bookings(turn: Turn, message: Message) -> list[BookingView]:
     for status in (Status.HELD, Status.PAYMENT_SUBMITTED):
         if found := await find_bookings(turn, status):
             return found[:CHOICES_MAX]
-    # The newest of all: whoever has taken another place since means that one.
+    # Only the newest booking: a worker who has lost a place and taken another one pays for the new one.
     recent = await turn.api.as_worker(turn.person.person_id, bookings.list_bookings, query=BookingsQuery(limit=1))
     return [booking for booking in recent.content.items if booking.status is Status.EXPIRED]
 
@@ -211,7 +211,7 @@ async def _explain_late_receipt(turn: Turn, booking: BookingView) -> None:
     it comes too late."""
     event, _ = booking_ids_of(booking)
     view = (await turn.api.as_worker(turn.person.person_id, events.get_event, booking.event)).content
-    places = await turn.renderer.load_places(event)
+    places = await turn.api.load_places(event)
     grace_minutes = -(-view.policy.late_grace_seconds // 60)
     is_open = view.status is EventStatus.ACTIVE
     can_retry = is_open and places.left > 0

@@ -5,7 +5,9 @@ from typing import Final
 
 from aiogram import F, Router
 from aiogram.types import CallbackQuery, Message
+from msgspec import ValidationError, convert
 
+from holdfast.api.requests import PhoneNumber
 from holdfast.bot.buttons import ConsentButton
 from holdfast.bot.filters import at_step, is_private
 from holdfast.bot.markup import plain
@@ -18,7 +20,6 @@ router = Router()
 NAME: Final = "register.name"
 PHONE: Final = "register.phone"
 NAME_MAX: Final = 100
-_PHONE: Final = re.compile(r"[1-9][0-9]{6,14}")
 
 
 def begin_registration(turn: Turn, event: bytes | None) -> None:
@@ -51,13 +52,14 @@ async def take_name(message: Message, turn: Turn) -> None:
 async def take_phone(message: Message, turn: Turn) -> None:
     contact = message.contact
     assert contact is not None
-    digits = re.sub(r"\D", "", contact.phone_number)
-    if contact.user_id != turn.person.person_id or not _PHONE.fullmatch(digits):
+    # Telegram writes numbers with or without a plus, and may group their digits.
+    phone = "+" + re.sub(r"\D", "", contact.phone_number)
+    if contact.user_id != turn.person.person_id or not _is_phone(phone):
         turn.reply(turn.text("register.own_phone"))
         _ask_phone(turn)
         return
     event = str(turn.dialogue.data.get("event", "")) if turn.dialogue is not None else ""
-    turn.change_person(phone=f"+{digits}", is_registered=True)
+    turn.change_person(phone=phone, is_registered=True)
     turn.end_dialogue()
     turn.reply(turn.text("register.done", name=turn.person.name), keyboard="remove")
     await _finish(turn, event)
@@ -66,6 +68,14 @@ async def take_phone(message: Message, turn: Turn) -> None:
 @router.message(at_step(PHONE), is_private, ~F.text.startswith("/"))
 async def repeat_phone(message: Message, turn: Turn) -> None:
     _ask_phone(turn)
+
+
+def _is_phone(text: str) -> bool:
+    try:
+        convert(text, PhoneNumber)
+    except ValidationError:
+        return False
+    return True
 
 
 def _ask_phone(turn: Turn) -> None:

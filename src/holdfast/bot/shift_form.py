@@ -68,11 +68,6 @@ class ShiftForm(Struct, frozen=True, omit_defaults=True):
     def with_field(self, name: str, value: str) -> "ShiftForm":
         return structs.replace(self, **{name: value})
 
-    def next_empty(self, after: str | None = None) -> str | None:
-        """The field to ask for after this one."""
-        position = FIELDS.index(after) + 1 if after is not None else 0
-        return FIELDS[position] if position < len(FIELDS) else None
-
     @property
     def missing(self) -> str | None:
         return next((name for name in FIELDS if name not in OPTIONAL and not getattr(self, name)), None)
@@ -146,8 +141,8 @@ def new_event(form: ShiftForm, title: str, currency: str, timezone: str) -> Even
 def changed_event(
     form: ShiftForm, opened: ShiftForm, view: EventView, language: str, make_title: Callable[[ShiftForm], str]
 ) -> EventChange | None:
-    """The change that gives the shift what staff typed since they opened the form. What they left alone stays as it
-    is, whoever has changed it meanwhile. None: the shift has it all."""
+    """The change that staff have typed since they opened the form, or None if the shift already has it. The change
+    leaves out all other fields, because a colleague may have changed them."""
     now = form_of(view, language)
     changed = {name for name in FIELDS if getattr(form, name) not in (getattr(opened, name), getattr(now, name))}
     if not changed:

@@ -111,7 +111,7 @@ async def begin_empty(query: CallbackQuery, turn: Turn) -> None:
 async def begin_with_shift(query: CallbackQuery, callback_data: ShiftButton, turn: Turn) -> None:
     """A copy is a new shift on another day, with another number. A change keeps both."""
     event = unpack_id(callback_data.event)
-    view = await turn.renderer.find_event(event[0]) if event is not None else None
+    view = await turn.api.find_event(event[0]) if event is not None else None
     if view is None:
         return
     form = form_of(view, turn.language)
@@ -221,7 +221,7 @@ async def _find_same(turn: Turn, form: ShiftForm) -> EventView | None:
     found = await turn.database.org(turn.bot.org_id).row(
         FoundShift, sql.telegram.shift_by_order_number, turn.bot.org_id, form.order_number
     )
-    view = await turn.renderer.find_event(found.id) if found is not None else None
+    view = await turn.api.find_event(found.id) if found is not None else None
     is_same = view is not None and view.shift == form.shift and view.status in (EventStatus.DRAFT, EventStatus.ACTIVE)
     return view if is_same else None
 
@@ -263,7 +263,9 @@ def _next_field(form: OpenForm, field: str) -> str | None:
     """A shift that exists lacks nothing."""
     if form.event is not None:
         return None
-    return form.form.missing if form.returns else form.form.next_empty(field)
+    if form.returns:
+        return form.form.missing
+    return next(iter(FIELDS[FIELDS.index(field) + 1 :]), None)
 
 
 async def _ask(turn: Turn, form: OpenForm, field: str) -> None:
@@ -324,7 +326,7 @@ def _explain(turn: Turn, error: RefusedError) -> str:
 
 async def _earlier_shifts(turn: Turn) -> list[EventView]:
     found = await latest_shifts(turn.database, turn.bot.org_id, EARLIER_MAX)
-    return [await turn.renderer.load_event(shift.id) for shift in found]
+    return [await turn.api.load_event(shift.id) for shift in found]
 
 
 async def _next_order_number(turn: Turn) -> str:

@@ -5,10 +5,11 @@ from typing import Final
 
 from babel import Locale
 from babel.dates import format_time
-from msgspec import Struct
 
 from holdfast.api.responses import EventView
-from holdfast.bot.markup import bold, escape, paragraphs
+from holdfast.bot.markup import Button, MessageBody, bold, escape, paragraphs, say
+from holdfast.bot.org_api import Places
+from holdfast.core.states import EventStatus
 from holdfast.i18n.formatting import format_money, in_zone, shorten
 from holdfast.i18n.languages import language_of
 from holdfast.tickets.shift_facts import OFFERED, SHOWN, shift_facts
@@ -19,47 +20,38 @@ FACT_MAX: Final = 600
 SHORT_FACT_MAX: Final = 150
 
 
-class PoolCount(Struct, frozen=True):
-    code: str
-    capacity: int
-    remaining: int
-
-
-class Places(Struct, frozen=True):
-    """The availability of an event."""
-
-    pools: list[PoolCount]
-
-    @property
-    def capacity(self) -> int:
-        return sum(pool.capacity for pool in self.pools)
-
-    @property
-    def left(self) -> int:
-        return sum(pool.remaining for pool in self.pools)
-
-    @property
-    def free_pool(self) -> str | None:
-        return next((pool.code for pool in self.pools if pool.remaining > 0), None)
-
-
 def title_html(event: EventView) -> str:
     return bold(escape(shorten(event.title, FACT_MAX)))
 
 
 def offer_html(event: EventView, language: str) -> str:
-    """Everything somebody wants to know before they take the shift."""
+    """What a worker wants to know before taking the shift."""
     return paragraphs(title_html(event), _facts_html(event, language, OFFERED, FACT_MAX))
 
 
 def shift_html(event: EventView, language: str, fact_max: int = FACT_MAX) -> str:
-    """What somebody who has the shift needs."""
+    """What a worker needs for the shift."""
     return paragraphs(title_html(event), _facts_html(event, language, SHOWN, fact_max))
 
 
 def brief_html(event: EventView, language: str) -> str:
     """When and where, in the space of a caption."""
     return paragraphs(title_html(event), _facts_html(event, language, ("date", "work_time", "address"), SHORT_FACT_MAX))
+
+
+def offer_body(event: EventView, places: Places, language: str, take: Button) -> MessageBody:
+    """The shift and how many places are left. The button is there while there are any."""
+    is_open = event.status is EventStatus.ACTIVE and places.left > 0
+    text = paragraphs(offer_html(event, language), bold(_places_text(event, places, language)))
+    return MessageBody(text, [[take]] if is_open else [])
+
+
+def _places_text(event: EventView, places: Places, language: str) -> str:
+    if event.status in (EventStatus.COMPLETED, EventStatus.CANCELLED):
+        return say(language, f"post.{event.status}")
+    if places.left == 0:
+        return say(language, "post.full", capacity=places.capacity)
+    return say(language, "post.left", left=places.left, capacity=places.capacity)
 
 
 def price(amount: int | None, event: EventView, language: str) -> str:

@@ -12,8 +12,7 @@ from holdfast.core.states import EventStatus
 from holdfast.runtime.db import Database
 
 DAY_MAX: Final = 50
-# The shifts that take place, or took place.
-HELD_SHIFTS: Final = (EventStatus.ACTIVE, EventStatus.COMPLETED)
+NOT_CANCELLED: Final = (EventStatus.ACTIVE, EventStatus.COMPLETED)
 
 
 class FoundShift(Struct, frozen=True):

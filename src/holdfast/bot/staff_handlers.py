@@ -15,11 +15,11 @@ from holdfast.bot.buttons import ShiftButton, shift_button
 from holdfast.bot.filters import is_staff
 from holdfast.bot.markup import MessageBody, bold, escape, paragraphs, unpack_id
 from holdfast.bot.org_api import event_id_of
-from holdfast.bot.outbox import MessageKind, NewMessage, review, shift_post
+from holdfast.bot.outbox import MessageKind, NewMessage, shift_post
 from holdfast.bot.roster import attendee_lines, load_attendees
 from holdfast.bot.shift_texts import offer_html, title_html
-from holdfast.bot.shifts import DAY_MAX, HELD_SHIFTS, find_shifts, local_day
-from holdfast.bot.submissions import load_submissions
+from holdfast.bot.shifts import DAY_MAX, NOT_CANCELLED, find_shifts, local_day
+from holdfast.bot.submissions import show_receipts
 from holdfast.bot.turn import Turn
 from holdfast.core.refusals import RefusedError
 from holdfast.core.states import EventStatus
@@ -51,7 +51,7 @@ async def list_shifts(message: Message, turn: Turn) -> None:
 async def list_today(message: Message, turn: Turn) -> None:
     """The shifts of the local day, and who is coming to each. Few messages, because a group gets few a minute."""
     today = in_zone(datetime.now(UTC), turn.bot.timezone).date()
-    found = await _load_shifts(turn, *local_day(today, turn.bot.timezone), HELD_SHIFTS, DAY_MAX)
+    found = await _load_shifts(turn, *local_day(today, turn.bot.timezone), NOT_CANCELLED, DAY_MAX)
     if not found:
         turn.reply(turn.text("staff.none_today"))
         return
@@ -64,13 +64,9 @@ async def list_today(message: Message, turn: Turn) -> None:
 
 
 @router.message(Command("receipts"), is_staff)
-async def show_receipts(message: Message, turn: Turn) -> None:
-    """Bring the receipts that wait for a decision to the end of the chat."""
-    submissions = (await load_submissions(turn.database, turn.bot.org_id))[:LISTED_MAX]
-    if not submissions:
+async def list_receipts(message: Message, turn: Turn) -> None:
+    if not await show_receipts(turn, turn.chat_id):
         turn.reply(turn.text("staff.no_receipts"))
-    for submission in submissions:
-        turn.show_again(review(submission.event_id, submission.id, submission.number, turn.chat_id))
 
 
 @router.callback_query(ShiftButton.filter(F.action == "view"), is_staff)
@@ -145,7 +141,7 @@ async def _load_shifts(
     turn: Turn, earliest: datetime, before: datetime | None, statuses: Sequence[EventStatus], shifts_max: int
 ) -> list[EventView]:
     found = await find_shifts(turn.database, turn.bot.org_id, earliest, before, statuses, shifts_max)
-    return [await turn.renderer.load_event(shift.id) for shift in found]
+    return [await turn.api.load_event(shift.id) for shift in found]
 
 
 async def _summary(turn: Turn, view: EventView) -> str:
@@ -169,7 +165,7 @@ def _pages(parts: list[tuple[EventView, str]]) -> list[list[tuple[EventView, str
 
 async def _state(turn: Turn, view: EventView) -> str:
     event = event_id_of(view)
-    places = await turn.renderer.load_places(event)
+    places = await turn.api.load_places(event)
     return bold(
         turn.text(
             "shift.state",
@@ -182,4 +178,4 @@ async def _state(turn: Turn, view: EventView) -> str:
 
 async def _find(turn: Turn, pressed: ShiftButton) -> EventView | None:
     event = unpack_id(pressed.event)
-    return await turn.renderer.find_event(event[0]) if event is not None else None
+    return await turn.api.find_event(event[0]) if event is not None else None

@@ -5,9 +5,11 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.bot.outbox import review
+from holdfast.bot.turn import Turn
 from holdfast.runtime.db import Database
 
-SUBMISSIONS_MAX: Final = 500
+SUBMISSIONS_MAX: Final = 200
 
 
 class Submission(Struct, frozen=True):
@@ -24,3 +26,11 @@ class Submission(Struct, frozen=True):
 async def load_submissions(database: Database, org: bytes) -> list[Submission]:
     """The oldest first."""
     return await database.org(org).rows(Submission, sql.telegram.submissions, org, SUBMISSIONS_MAX)
+
+
+async def show_receipts(turn: Turn, chat: int) -> bool:
+    """Bring the receipts that wait for a decision to the end of this chat. Returns whether there are any."""
+    submissions = await load_submissions(turn.database, turn.bot.org_id)
+    for submission in submissions:
+        turn.show_again(review(submission.event_id, submission.id, submission.number, chat))
+    return bool(submissions)

@@ -12,7 +12,6 @@ from aiogram.types import Update
 from msgspec import Struct, json, structs
 
 from holdfast import sql
-from holdfast.bot.live_messages import Renderer
 from holdfast.bot.markup import Button, MessageBody, label, say
 from holdfast.bot.org_api import OrgApi
 from holdfast.bot.outbox import NewMessage, answer_key, write_messages
@@ -43,7 +42,6 @@ class Turn:
         client: Bot,
         database: Database,
         api: OrgApi,
-        renderer: Renderer,
         update: Update,
         chat_id: int,
         person: Person,
@@ -55,7 +53,6 @@ class Turn:
         self.client = client
         self.database = database
         self.api = api
-        self.renderer = renderer
         self.update = update
         self.chat_id = chat_id
         self.person = person
@@ -75,7 +72,7 @@ class Turn:
 
     @property
     def language(self) -> str:
-        """A chat of staff has one language, whoever writes."""
+        """The admin chat has one language for all of its members."""
         return self.bot.language if self.is_staff else self.person.language
 
     def text(self, key: str, **values: object) -> str:

@@ -97,7 +97,7 @@ async def take_place(query: CallbackQuery, callback_data: TakeButton, turn: Turn
 
 async def _hold(turn: Turn, event: bytes, view: EventView) -> None:
     person = turn.person
-    places = await turn.renderer.load_places(event)
+    places = await turn.api.load_places(event)
     # Shifts that were made elsewhere may have several pools, and several tariffs of the same price.
     pool = next((pool for pool in view.pools if pool.code == places.free_pool), view.pools[0])
     hold = HoldNew(
@@ -164,7 +164,7 @@ async def answer_anything_else(message: Message, turn: Turn) -> None:
 async def _show_offers(turn: Turn) -> None:
     now = datetime.now(UTC)
     found = await find_shifts(turn.database, turn.bot.org_id, now, None, [EventStatus.ACTIVE], OFFERS_MAX)
-    views = [await turn.renderer.load_event(shift.id) for shift in found]
+    views = [await turn.api.load_event(shift.id) for shift in found]
     buttons = [[shift_button("open", view, view.title)] for view in views]
     turn.reply(turn.text("offers" if buttons else "offers.none"), buttons)
 

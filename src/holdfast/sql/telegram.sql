@@ -290,7 +290,7 @@ LIMIT $4
 SELECT {{attendee}} FROM booking WHERE booking.event_id = $1 AND booking.org_id = $2 AND booking.id = $3
 
 -- name: bookings_by_id
-SELECT id, user_id, status, name, total FROM booking WHERE event_id = $1 AND id = ANY($2::uuid[])
+SELECT id, user_id, total FROM booking WHERE event_id = $1 AND id = ANY($2::uuid[])
 
 -- name: submissions
 -- Receipts that wait for a decision, with the time of the submission.

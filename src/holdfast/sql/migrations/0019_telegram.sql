@@ -32,7 +32,7 @@ CREATE TABLE telegram_code (
     expires_at timestamptz NOT NULL
 );
 
--- Everybody who has talked to an org's bot. A worker has a phone number once they have registered.
+-- Workers and staff of an org who use its bot. Workers have a phone number once they have registered.
 CREATE TABLE telegram_person (
     org_id uuid NOT NULL REFERENCES org,
     person_id bigint NOT NULL,
