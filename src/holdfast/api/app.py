@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.auth import Authenticator
 from holdfast.api.body_sender import PacedSend
@@ -22,23 +24,31 @@ from holdfast.api.connection_guard import ConnectionGuard
 from holdfast.api.endpoint import CLOSE, NO_STORE, QUERY_BYTES_MAX, Endpoint, Limits, close_unread, send_response
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.live_socket import WATCH, LiveFeed
+from holdfast.api.metrics_page import PATH as METRICS_PATH
+from holdfast.api.metrics_page import MetricsPage
 from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.problems import HTTP_STATUS, problem
+from holdfast.api.process_metrics import follow_process
 from holdfast.api.responses import Problem
 from holdfast.api.too_long_page import accepts_html, too_long_page
+from holdfast.core.commands import PlaceHold
+from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.engine.batch import ignore_commit
+from holdfast.engine.command_metrics import record_hold
 from holdfast.engine.engine import Engine
 from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.registry import make_providers
-from holdfast.runtime import db
+from holdfast.runtime import db, metrics
+from holdfast.runtime.exporter import Exporter
+from holdfast.runtime.instruments import stop_recording
 from holdfast.runtime.loop_lag import LoopLag
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import open_storage
-from holdfast.runtime.supervision import TaskHealth
+from holdfast.runtime.supervision import TaskHealth, keep_running
 
 if TYPE_CHECKING:
     # Its package is optional.
@@ -54,6 +64,8 @@ SERVER_START_SECONDS: Final = 0.05
 # The position of the one parameter in a path: /v1/events/{id}/…
 PARAMETER_AT: Final = 3
 PLACEHOLDER: Final = "{}"
+# What the metrics call requests for pages and their files.
+PAGE: Final = "page"
 
 
 class App:
@@ -92,7 +104,7 @@ class App:
             if scope["type"] == "http" and not await self._admit_page(scope, send):
                 return
             if scope["type"] == "http" and self._limits is not None:
-                send = PacedSend(self._limits.body_sender, receive, send)
+                send = PacedSend(self._limits.body_sender, receive, _count_page(send))
         await self._router(scope, receive, send)
 
     async def _admit_page(self, scope: Scope, send: Send) -> bool:
@@ -141,7 +153,18 @@ class App:
         self._live_routes = {_route_key(WATCH): PathRoute(WATCH.path_parameter, live)}
         in_process = InProcessApi(self._operations, services, limits)
         pages = self._pages(in_process, services) if self._pages is not None else ()
-        self._router.routes.extend([*pages, _document_route(self._operations, self._settings, in_process)])
+        exporter = _make_exporter(self._settings)
+        self._router.routes.extend(
+            [
+                *pages,
+                _document_route(self._operations, self._settings, in_process),
+                Route(METRICS_PATH, MetricsPage(exporter, limits, self._settings.metrics_token)),
+            ]
+        )
+        follow_process(services, live, {"requests": pool, "reports": report_pool})
+        exporting = None
+        if exporter is not None:
+            exporting = asyncio.create_task(keep_running("metrics", exporter.run, task_health, lambda: None))
         _tune_interpreter()
         interrupt.set_live_feed(live)
         self.loop_lag.start()
@@ -149,6 +172,8 @@ class App:
             yield
         finally:
             await guard.close()
+            if exporting is not None:
+                exporting.cancel()
             self.loop_lag.stop()
             await live.close()
             await services.inbox.close()
@@ -220,7 +245,7 @@ def make_services(
         database=database,
         reports=db.Database(report_pool or pool),
         engine=engine,
-        submit_hold=redis.make_gate(engine).submit if redis is not None else engine.submit,
+        submit_hold=redis.make_gate(engine).submit if redis is not None else partial(_submit_hold, engine),
         redis=redis,
         authenticator=Authenticator(database),
         providers=providers,
@@ -231,6 +256,17 @@ def make_services(
         client_hasher=ClientHasher(database),
         export_turn=asyncio.Lock(),
     )
+
+
+def _make_exporter(settings: Settings) -> Exporter | None:
+    if settings.metrics:
+        return Exporter("api")
+    stop_recording()
+    return None
+
+
+async def _submit_hold(engine: Engine, command: PlaceHold) -> Outcome:
+    return record_hold(await engine.submit(command), metrics.POSTGRES)
 
 
 def _tune_interpreter() -> None:
@@ -259,6 +295,19 @@ def _route_key(operation: Operation) -> str:
         assert parts[PARAMETER_AT] == f"{{{operation.path_parameter}}}"
         parts[PARAMETER_AT] = PLACEHOLDER
     return "/".join(parts)
+
+
+def _count_page(send: Send) -> Send:
+    """Count the request when its response begins."""
+    began_at = time.monotonic()
+
+    async def send_counted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            metrics.HTTP_REQUESTS.add(PAGE, message["status"])
+            metrics.HTTP_REQUEST_SECONDS.observe(time.monotonic() - began_at, PAGE)
+        await send(message)
+
+    return send_counted
 
 
 def _document_route(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> Route:

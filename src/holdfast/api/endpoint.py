@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
@@ -21,6 +22,7 @@ from holdfast.api.rate_limit import RateLimit
 from holdfast.api.validation import invalid_body, invalid_query
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.request_types import RequestModel, details_too_large
+from holdfast.runtime import metrics
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 log = structlog.get_logger()
@@ -89,6 +91,7 @@ class Endpoint:
         self, operation: Operation, services: Services, limits: Limits, handler: Handler | None = None
     ) -> None:
         self._operation = operation
+        self._name = operation.name
         self._services = services
         self._limits = limits
         self._handler = handler or operation.handler
@@ -99,6 +102,7 @@ class Endpoint:
         assert not (self._takes_body and self._query_type), "a handler takes either a body or a query"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began_at = time.monotonic()
         try:
             response = await self._respond(scope, receive)
         except RefusedError as error:
@@ -112,6 +116,8 @@ class Endpoint:
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
             response = close_unread(problem(Refused(Refusal.INTERNAL)), scope)
+        metrics.HTTP_REQUESTS.add(self._name, response.status)
+        metrics.HTTP_REQUEST_SECONDS.observe(time.monotonic() - began_at, self._name)
         if isinstance(response.body, StreamedBody):
             await send_start(send, response, None, self._cache_headers(scope))
             await self._stream(response.body, receive, send)

@@ -80,6 +80,10 @@ class LiveFeed:
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
+    def __len__(self) -> int:
+        """How many sockets are open."""
+        return self._counts.total()
+
     @property
     def clients(self) -> frozenset[tuple[str, int]]:
         """The address and port of every client that watches."""

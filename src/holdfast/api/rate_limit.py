@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from typing import Final
+from typing import Final, Never
 
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.runtime import metrics
 
 BUCKETS_MAX: Final = 100_000
 BURST_SECONDS: Final = 2.0
@@ -38,12 +39,16 @@ class RateLimit:
         if len(self._buckets) > BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]
         if not is_allowed:
-            raise RefusedError(Refusal.RATE_LIMITED)
+            self._refuse()
 
     def check(self, caller: str) -> None:
         """Refuse the caller if the bucket is empty. This does not count as a request."""
         if self._left(caller, time.monotonic()) < 1:
-            raise RefusedError(Refusal.RATE_LIMITED)
+            self._refuse()
+
+    def _refuse(self) -> Never:
+        metrics.RATE_LIMITED.add(self.name)
+        raise RefusedError(Refusal.RATE_LIMITED)
 
     def _left(self, caller: str, now: float) -> float:
         bucket = self._buckets.get(caller)

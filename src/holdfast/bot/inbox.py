@@ -21,6 +21,7 @@ from holdfast.bot.people import Person, load_person
 from holdfast.bot.telegram_bot import TelegramBot
 from holdfast.bot.turn import ANSWER_MAX, AlreadyHandledError, Dialogue, Turn
 from holdfast.i18n.languages import language_of
+from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
 
@@ -140,6 +141,7 @@ class Inbox:
             if turn is not None:
                 await self._dispatcher.feed_update(self._client, turn.update, turn=turn)
                 await turn.save()
+                metrics.TELEGRAM_UPDATES.add("handled")
                 await self._answer(turn)
             else:
                 await self._give_up(bot, claimed)
@@ -155,6 +157,7 @@ class Inbox:
                 error=type(error).__name__,
                 exc_info=None if is_outage else error,
             )
+            metrics.TELEGRAM_UPDATES.add("failed")
             # If the database is the problem, the update becomes due again when its lease ends.
             with suppress(*LOST_ERRORS, *BLOCKED_ERRORS):
                 await self._postpone(bot, claimed)
@@ -214,6 +217,7 @@ class Inbox:
 
     async def _give_up(self, bot: TelegramBot, claimed: ClaimedUpdate, text: str | None = None) -> None:
         """End the update without doing what it asked for. A person, but no channel, reads this text."""
+        metrics.TELEGRAM_UPDATES.add("given_up")
         person = await load_person(self._database, bot.org_id, claimed.chat_id)
         body = MessageBody(say(person.language if person is not None else bot.language, text)) if text else None
         async with self._database.org(bot.org_id).transaction() as scope:

@@ -21,10 +21,11 @@ from holdfast.bot.org_api import OrgApi
 from holdfast.bot.telegram_bot import TelegramBot
 from holdfast.engine.batch import ignore_commit
 from holdfast.engine.engine import Engine
-from holdfast.runtime import db
+from holdfast.runtime import db, metrics
+from holdfast.runtime.metrics_server import MetricsAddress, open_exporter
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.supervision import TaskHealth
+from holdfast.runtime.supervision import TaskHealth, keep_running
 
 log = structlog.get_logger()
 
@@ -38,7 +39,9 @@ MESSAGES_KEPT: Final = timedelta(days=30)
 DELETED_MAX: Final = 5_000
 
 
-async def run_bots(settings: Settings, host: str, port: int, *, child: bool = False) -> None:
+async def run_bots(
+    settings: Settings, host: str, port: int, metrics_address: MetricsAddress | None = None, *, child: bool = False
+) -> None:
     """Run until asked to stop. With a webhook URL in the settings, Telegram delivers to this host and port."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,7 +49,13 @@ async def run_bots(settings: Settings, host: str, port: int, *, child: bool = Fa
     if child:
         end_with_parent()
     async with AsyncExitStack() as resources:
-        bots = await _open_bots(settings, resources)
+        exporter = open_exporter("bot", settings, metrics_address, resources)
+        health = TaskHealth()
+        bots = await _open_bots(settings, health, resources)
+        if exporter is not None:
+            exporting = asyncio.create_task(keep_running("metrics", exporter.run, health, lambda: None))
+            resources.callback(exporting.cancel)
+        metrics.TELEGRAM_BOTS_LED.follow(lambda: bots.led)
         await bots.reload()
         if settings.telegram_webhook_url is not None:
             server = await webhook.serve(webhook.make_app(bots.find, lambda: bots.is_healthy), host, port)
@@ -55,16 +64,17 @@ async def run_bots(settings: Settings, host: str, port: int, *, child: bool = Fa
         await bots.run(stopping)
 
 
-async def _open_bots(settings: Settings, resources: AsyncExitStack) -> "Bots":
+async def _open_bots(settings: Settings, health: TaskHealth, resources: AsyncExitStack) -> "Bots":
     url = settings.database_url
     assert url is not None
     pool = await db.create_pool(url, CONNECTIONS)
     resources.push_async_callback(db.close_pool, pool)
     database = db.Database(pool)
     redis = open_redis(settings, database)
-    health = TaskHealth()
     engine = Engine(url, LANES, health, redis.writer.add_batch if redis is not None else ignore_commit)
     engine.start()
+    metrics.LANE_QUEUE_DEPTH.follow(lambda: engine.waiting)
+    metrics.follow_pool("bot", pool.get_size, pool.get_idle_size)
     services = make_services(settings, pool, engine, health, redis=redis)
     limits = Limits(services)
     if redis is not None:
@@ -94,6 +104,11 @@ class Bots:
     @property
     def count(self) -> int:
         return len(self._runners)
+
+    @property
+    def led(self) -> int:
+        """How many of them this process leads."""
+        return sum(self._leadership.leads(bot) for bot in self._runners)
 
     @property
     def is_healthy(self) -> bool:

@@ -33,6 +33,7 @@ from holdfast.bot.markup import MessageBody, inline_keyboard, reply_markup
 from holdfast.bot.org_api import BusyError
 from holdfast.bot.outbox import EDIT_DISTANCE_SECONDS, MessageKind
 from holdfast.bot.telegram_bot import TelegramBot
+from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
 
@@ -158,6 +159,7 @@ class Sender:
             message_id = await self._show(message, rendered)
         except TelegramRetryAfter as error:
             log.warning("telegram_flood_limit", seconds=error.retry_after)
+            metrics.TELEGRAM_FLOOD_WAITS.add()
             self._limits.pause_after_flood(message.target, error.retry_after)
             await self._release(bot, [message])
             return False
@@ -188,6 +190,7 @@ class Sender:
         except Exception as error:
             return await self._retry(bot, message, error)
         await self._record(bot, message, rendered, message_id)
+        metrics.TELEGRAM_MESSAGES.add("sent")
         return True
 
     async def _show(self, message: ClaimedMessage, rendered: Rendered) -> int | None:
@@ -241,6 +244,7 @@ class Sender:
     async def _wait(self, bot: TelegramBot, message: ClaimedMessage, error: Exception) -> bool:
         """Try the message again, and let the chat wait with it. Telegram and the database come back at some point."""
         log.warning("telegram_message_postponed", kind=message.kind, error=type(error).__name__)
+        metrics.TELEGRAM_MESSAGES.add("postponed")
         seconds = OUTAGE_RETRIES.seconds_after(message.attempts)
         self._limits.pause(message.target, seconds)
         await self._postpone(bot, message, seconds)
@@ -249,12 +253,14 @@ class Sender:
     async def _retry(self, bot: TelegramBot, message: ClaimedMessage, error: Exception) -> bool:
         """Try again to make this message. Others of the chat need not wait."""
         log.error("telegram_message_failed", kind=message.kind, attempts=message.attempts, exc_info=error)
+        metrics.TELEGRAM_MESSAGES.add("failed")
         if RETRIES.is_exhausted(message.attempts):
             return await self._give_up(bot, message, type(error).__name__)
         await self._postpone(bot, message, RETRIES.seconds_after(message.attempts))
         return True
 
     async def _give_up(self, bot: TelegramBot, message: ClaimedMessage, error: str) -> bool:
+        metrics.TELEGRAM_MESSAGES.add("refused")
         await self._record(bot, message, None, message.message_id, error=error)
         await self._renderer.report_post(bot, message.kind, message.event_id, "failed")
         return True

@@ -10,9 +10,11 @@ from holdfast import sql
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome, decide, end_bookings, expire_due
 from holdfast.core.refusals import Refusal, Refused
+from holdfast.engine.command_metrics import record_commit
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
 from holdfast.engine.save import save
+from holdfast.runtime import metrics
 from holdfast.runtime.db import Connection
 
 # How many bookings one sweep expires, and how many it ends.
@@ -134,7 +136,10 @@ class _Transaction:
     async def commit(self, loaded: LoadedBatch) -> None:
         if any(state.has_changes for state in loaded.states.values()):
             await save(self._connection, loaded)
+        began_at = time.monotonic()
         await self._connection.execute("COMMIT")
+        metrics.COMMIT_SECONDS.observe(time.monotonic() - began_at)
+        record_commit(loaded)
         self._on_commit(loaded)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

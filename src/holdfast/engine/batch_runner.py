@@ -13,6 +13,7 @@ from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.batch import CommitListener, ignore_commit, run_batch
 from holdfast.engine.command_queue import Waiting
 from holdfast.engine.layout_cache import LayoutCache
+from holdfast.runtime import metrics
 from holdfast.runtime.db import BLOCKED_ERRORS, EXHAUSTED_ERRORS, LOST_ERRORS, Connect, Connection
 
 log = structlog.get_logger()
@@ -63,6 +64,7 @@ class BatchRunner:
             return self._handle_blocked(batch, lock_seconds, outcomes)
         if isinstance(outcomes, EXHAUSTED_ERRORS):
             log.error("database_exhausted", error=type(outcomes).__name__, commands=len(batch))
+            metrics.BATCH_FAILURES.add("exhausted")
             refuse(batch, BUSY)
             return []
         if isinstance(outcomes, Exception):
@@ -99,8 +101,10 @@ class BatchRunner:
                 return await run_batch(self._connection, self._layouts, commands, lock_seconds, self._on_commit)
             except _CONFLICT_ERRORS:
                 log.warning("batch_conflicted", commands=len(commands))
+                metrics.BATCH_FAILURES.add("conflict")
             except LOST_ERRORS as error:
                 log.warning("connection_lost", error=type(error).__name__, commands=len(commands))
+                metrics.BATCH_FAILURES.add("connection_lost")
                 await self.close()
             if clock() > give_up_at:
                 raise UnreachableError
@@ -119,6 +123,7 @@ class BatchRunner:
         self, batch: Sequence[Waiting], lock_seconds: float | None, failures: "_FailureBudget", error: Exception
     ) -> list[Waiting]:
         """Find the command that breaks the batch by halving, and serve the others without it."""
+        metrics.BATCH_FAILURES.add("error")
         if len(batch) == 1:
             log.error("command_failed", command=type(batch[0].command).__name__, exc_info=error)
             refuse(batch, INTERNAL)

@@ -1,22 +1,26 @@
 """The waiting commands of a lane, by event. Events take turns, so a busy event does not delay the others."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.core.commands import Command, PlaceHold
 from holdfast.core.decide import Outcome
+from holdfast.engine.command_metrics import record_outcome
 
 
 class Waiting(Struct, frozen=True):
-    """A command and the future of its outcome. Until `deadline`, in event-loop time, it may wait for a locked event."""
+    """A command and the future of its outcome. Until `deadline`, in event-loop time, it may wait for a locked event.
+    `since` is when it arrived, by the more precise monotonic clock."""
 
     command: Command
     answer: "asyncio.Future[Outcome]"
     deadline: float
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def line_count(self) -> int:
@@ -29,6 +33,7 @@ class Waiting(Struct, frozen=True):
     def resolve(self, outcome: Outcome) -> None:
         if not self.answer.done():
             self.answer.set_result(outcome)
+            record_outcome(self.command, self.since, outcome)
 
 
 def first_commands(commands: Iterable[Waiting], count: int, lines_max: int) -> list[Waiting]:

@@ -38,6 +38,11 @@ class Engine:
         await self._spares.close()
         self._sweepers.close()
 
+    @property
+    def waiting(self) -> int:
+        """How many commands wait in the lanes."""
+        return sum(map(len, self._lanes))
+
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         """Queue a command. All commands to one event go to the same lane, so that they share a batch."""
         return self._lanes[command.event[-1] % len(self._lanes)].submit(command)

@@ -5,6 +5,7 @@ locked an event, the event continues on a connection of its own and rejoins its 
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,6 +18,7 @@ from holdfast.engine.batch_runner import BATCH_MAX, BUSY, LINES_MAX, BatchRunner
 from holdfast.engine.command_queue import CommandQueue, Waiting
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.slow_event import SlowEvent, SpareConnections
+from holdfast.runtime import metrics
 from holdfast.runtime.db import Connect
 from holdfast.runtime.supervision import TaskHealth, keep_running
 
@@ -52,6 +54,10 @@ class Lane:
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
+    def __len__(self) -> int:
+        """How many commands wait."""
+        return len(self._queue) + sum(map(len, self._slow.values()))
+
     def start(self) -> None:
         self._task = asyncio.create_task(keep_running(self._name, self._run, self._health, self._refuse_all))
 
@@ -81,13 +87,14 @@ class Lane:
     def _has_room(self, command: Command, slow: SlowEvent | None) -> bool:
         reserve = 0 if isinstance(command, PlaceHold) else RESERVE
         of_event = self._queue.count_of(command.event) if slow is None else len(slow)
-        in_lane = len(self._queue) + sum(map(len, self._slow.values()))
-        return in_lane < QUEUE_MAX + reserve and of_event < EVENT_QUEUE_MAX + reserve
+        return len(self) < QUEUE_MAX + reserve and of_event < EVENT_QUEUE_MAX + reserve
 
     async def _run(self) -> None:
         while True:
             while self._queue:
                 self._batch = self._queue.take(BATCH_MAX, LINES_MAX)
+                metrics.LANE_WAIT_SECONDS.observe(time.monotonic() - min(waiting.since for waiting in self._batch))
+                metrics.BATCH_COMMANDS.observe(len(self._batch))
                 await self._serve(self._batch)
                 self._batch = []
             if self._closing and not self._slow:

@@ -16,7 +16,7 @@ from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.batch_runner import BATCH_MAX, BUSY, LINES_MAX, BatchRunner, UnreachableError, refuse
 from holdfast.engine.command_queue import Waiting, first_commands
 from holdfast.engine.layout_cache import LayoutCache
-from holdfast.runtime import ids
+from holdfast.runtime import ids, metrics
 from holdfast.runtime.db import Connect
 
 log = structlog.get_logger()
@@ -135,4 +135,5 @@ class SlowEvent:
             self._waiting.popleft().resolve(BUSY)
             overdue += 1
         if overdue:
+            metrics.LOCK_TIMEOUTS.add(count=overdue)
             log.warning("event_blocked", subject=ids.format_event_id(self._event), refused=overdue)

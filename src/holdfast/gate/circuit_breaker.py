@@ -9,6 +9,8 @@ from typing import Final
 import structlog
 from msgspec import Struct
 
+from holdfast.runtime import metrics
+
 log = structlog.get_logger()
 
 # The breaker opens after this many consecutive failures.
@@ -91,6 +93,7 @@ class CircuitBreaker:
         if is_over or self._state is BreakerState.HALF_OPEN:
             self._retry_at = self._clock() + OPEN_SECONDS
             self._opened += 1
+            metrics.BREAKER_OPENED.add()
             self._move(BreakerState.OPEN)
 
     def _move(self, state: BreakerState) -> None:

@@ -7,6 +7,7 @@ from holdfast.core.decide import Outcome
 from holdfast.core.hoarding import is_limited
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refused
+from holdfast.engine.command_metrics import record_hold
 from holdfast.engine.engine import Engine
 from holdfast.gate.acquire_queue import ASKED, UNASKED, AcquireQueue, Ask, TakenSeats, TooFewLeft, Verdict
 from holdfast.gate.circuit_breaker import CircuitBreaker
@@ -15,7 +16,7 @@ from holdfast.gate.early_refusal import refuse_taken_seats, refuse_too_few_left
 from holdfast.gate.entries import client_id, request_id, user_id
 from holdfast.gate.follower import Follower
 from holdfast.gate.user_hash import UserHasher, hash_user
-from holdfast.runtime import ids
+from holdfast.runtime import ids, metrics
 from holdfast.runtime.database_clock import DatabaseClock
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
@@ -44,11 +45,15 @@ class SeatGate:
     async def submit(self, command: PlaceHold) -> Outcome:
         """Refuse the hold if Redis knows that others have its seats. Otherwise the engine decides."""
         layout = self._engine.cached_layout(command.event)
-        verdict = await self._ask(command, layout) if layout is not None and self._breaker.may_try else UNASKED
+        verdict: Verdict = UNASKED
+        path = metrics.POSTGRES
+        if layout is not None and _has_seats(command, layout):
+            verdict = await self._ask(command, layout) if self._breaker.may_try else UNASKED
+            path = metrics.FALLBACK if verdict is UNASKED else metrics.REDIS
         refused = self._refuse(command, layout, verdict) if layout is not None else None
         if refused is not None:
-            return refused
-        outcome = await self._engine.submit(command)
+            return record_hold(refused, path)
+        outcome = record_hold(await self._engine.submit(command), path)
         if layout is None:
             self._prepare(command)
         if verdict is ASKED and isinstance(outcome, Refused):
@@ -62,9 +67,6 @@ class SeatGate:
             self._follower.touch(command.org, command.event)
 
     async def _ask(self, command: PlaceHold, layout: Layout) -> Verdict:
-        labels = tuple([item.label for item in command.items if isinstance(item, SeatItem)])
-        if layout.org != command.org or not layout.seats or not layout.seat_by_label.keys() >= set(labels):
-            return UNASKED
         self._follower.touch(command.org, command.event)
         try:
             secret = await self._hasher.secret()
@@ -76,7 +78,7 @@ class SeatGate:
             known_by.append(client_id(command.client.address))
         best = command.best_available
         ask = Ask(
-            labels,
+            _labels(command),
             user,
             ids.format_booking_id(command.event, command.booking),
             tuple(known_by),
@@ -97,3 +99,12 @@ class SeatGate:
         if isinstance(verdict, TooFewLeft) and verdict.revision == layout.revision:
             return refuse_too_few_left(layout, command, now, verdict.units)
         return None
+
+
+def _labels(command: PlaceHold) -> tuple[str, ...]:
+    return tuple([item.label for item in command.items if isinstance(item, SeatItem)])
+
+
+def _has_seats(command: PlaceHold, layout: Layout) -> bool:
+    """Whether Redis can know something about what the hold asks for."""
+    return layout.org == command.org and bool(layout.seats) and layout.seat_by_label.keys() >= set(_labels(command))

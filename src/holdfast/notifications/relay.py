@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.notification_rules import WEBHOOK
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
-from holdfast.runtime import ids
+from holdfast.runtime import ids, metrics
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
 from holdfast.runtime.fair_queue import RoundRobin
@@ -141,6 +141,7 @@ class Relay:
             await self._handle_failure(delivery, error)
             return error.is_permanent
         await self._finish(delivery, DELIVERED, None)
+        metrics.DELIVERIES.add(delivery.channel, DELIVERED)
         return True
 
     async def _send(self, delivery: Delivery) -> None:
@@ -160,9 +161,11 @@ class Relay:
         detail = str(error)[:DETAIL_MAX]
         if error.is_permanent or delivery.is_last:
             _log_delivery(log.info if error.is_permanent else log.error, "delivery_failed", delivery)
+            metrics.DELIVERIES.add(delivery.channel, FAILED)
             await self._finish(delivery, FAILED, detail)
         else:
             _log_delivery(log.info, "delivery_postponed", delivery)
+            metrics.DELIVERIES.add(delivery.channel, "postponed")
             await self._postpone(delivery, detail)
         if isinstance(error, TargetGoneError) and delivery.channel == WEBHOOK:
             await self._disable_endpoint(delivery, detail)

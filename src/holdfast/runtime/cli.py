@@ -25,6 +25,7 @@ from holdfast.runtime.cli_database import (
 )
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
+from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
@@ -87,7 +88,9 @@ def url_host(host: str) -> str:
 
 
 @app.command()
-def worker(data: DataFolder = None, child: Annotated[bool, typer.Option(hidden=True)] = False) -> None:
+def worker(
+    data: DataFolder = None, metrics: MetricsOption = None, child: Annotated[bool, typer.Option(hidden=True)] = False
+) -> None:
     """Run a background worker, which expires holds, sends refunds and notifications, and audits events.
 
     You can run any number of them.
@@ -98,7 +101,8 @@ def worker(data: DataFolder = None, child: Annotated[bool, typer.Option(hidden=T
     configure_logs()
     open_database(data, to_sell=True)
     _check_settings()
-    uvloop.run(run_worker(read_settings(), child=child))
+    with report_unusable_address():
+        uvloop.run(run_worker(read_settings(), parse_metrics_address(metrics), child=child))
 
 
 @app.command()

@@ -12,6 +12,7 @@ from holdfast import sql
 from holdfast.core.event_schemas import available_timezones
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.runtime.cli_database import DataFolder, fail, open_database, read_settings, run_with_database
+from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
 from holdfast.runtime.cli_orgs import find_org
 from holdfast.runtime.db import Database
 from holdfast.runtime.extras import MissingExtraError, optional_import
@@ -44,6 +45,7 @@ def run(
     host: Annotated[str, typer.Option(help="Address to receive webhooks on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port to receive webhooks on.")] = 8081,
     data: DataFolder = None,
+    metrics: MetricsOption = None,
     child: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run the bots of all orgs. You can run any number of these processes.
@@ -61,7 +63,8 @@ def run(
     settings = read_settings()
     if settings.telegram_token is not None:
         _connect_from_settings(org, settings.telegram_token, data)
-    uvloop.run(run_bots(read_settings(), host, port, child=child))
+    with report_unusable_address():
+        uvloop.run(run_bots(read_settings(), host, port, parse_metrics_address(metrics), child=child))
 
 
 @bot.command()

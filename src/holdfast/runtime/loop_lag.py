@@ -10,6 +10,8 @@ from typing import Final
 
 import structlog
 
+from holdfast.runtime import metrics
+
 log = structlog.get_logger()
 
 # No request may block the loop for longer than this.
@@ -48,6 +50,7 @@ class LoopLag:
     def _tick(self) -> None:
         now = time.monotonic()
         late_seconds = now - self._due_at
+        metrics.LOOP_LAG_SECONDS.observe(late_seconds)
         self.max_seconds = max(self.max_seconds, late_seconds)
         if late_seconds > BLOCKED_SECONDS:
             self._unlogged_seconds = max(self._unlogged_seconds, late_seconds)

@@ -8,14 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings
 from granian.server.mp import MPServer
 
+from holdfast.runtime.exporter import FOLDER_VARIABLE
 from holdfast.runtime.process_lifetime import set_parent_pid
 
 BACKLOG: Final = 16_384
@@ -58,15 +61,24 @@ def serve(
     """Serve until SIGINT or SIGTERM. Child processes read the settings from the environment."""
     set_parent_pid()
     _raise_open_file_limit()
-    worker = _WorkerProcess() if with_worker else None
-    try:
-        while not _Server.stop_requested:
-            _run_server(host, port, workers, app, idle_seconds)
-            if not _Server.stop_requested:
-                time.sleep(RESTART_SECONDS)
-    finally:
-        if worker:
-            worker.stop()
+    with _shared_metrics():
+        worker = _WorkerProcess() if with_worker else None
+        try:
+            while not _Server.stop_requested:
+                _run_server(host, port, workers, app, idle_seconds)
+                if not _Server.stop_requested:
+                    time.sleep(RESTART_SECONDS)
+        finally:
+            if worker:
+                worker.stop()
+
+
+@contextlib.contextmanager
+def _shared_metrics() -> Iterator[None]:
+    """A folder in which all child processes gather their metrics, so that each can report those of all."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        yield
 
 
 def _raise_open_file_limit() -> None:

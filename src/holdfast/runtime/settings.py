@@ -48,6 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     smtp_url: str | None = None
     email_from: str = "tickets@localhost"
     webhooks_to_private_addresses: bool = False
+    metrics: bool = True
+    metrics_token: str | None = None
     demo: bool = False
 
     @property

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import structlog
 from msgspec import Meta, Struct
 
+from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff
 
 log = structlog.get_logger()
@@ -39,11 +40,13 @@ class TaskHealth:
         return all(report.is_running for report in self._reports.values())
 
     def record_start(self, name: str) -> None:
+        metrics.TASK_FAILURES.add(name, count=0)
         before = self._reports.get(name, TaskReport(name=name))
         self._reports[name] = TaskReport(name=name, failures=before.failures, failed_at=before.failed_at)
 
     def record_failure(self, name: str) -> int:
         """Returns how often the task has failed."""
+        metrics.TASK_FAILURES.add(name)
         failures = self._reports[name].failures + 1
         self._reports[name] = TaskReport(name=name, is_running=False, failures=failures, failed_at=datetime.now(UTC))
         return failures

@@ -6,6 +6,7 @@ that a job that hangs is noticed too.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from random import SystemRandom
@@ -14,6 +15,7 @@ from typing import Final
 import structlog
 from msgspec import Struct, to_builtins
 
+from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff
 
 log = structlog.get_logger()
@@ -76,6 +78,8 @@ class JobLoop:
         self._heartbeat_seconds = heartbeat_seconds
         self.stats: Mapping[str, JobStats] = {job.name: JobStats() for job in jobs}
         assert len(self.stats) == len(jobs), "two jobs have the same name"
+        for job in jobs:
+            metrics.JOB_RUNS.add(job.name, "failed", count=0)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until asked to stop, then let every job finish its run. Raises `JobDiedError` if one dies."""
@@ -110,6 +114,7 @@ class JobLoop:
             items = await job.run()
         except Exception as error:
             stats.record_failure()
+            metrics.JOB_RUNS.add(job.name, "failed")
             seconds = job.seconds_until_next_run(0, stats.consecutive_failures)
             log.error(
                 "job_failed",
@@ -120,6 +125,9 @@ class JobLoop:
             )
             return seconds
         stats.record_success(items)
+        metrics.JOB_RUNS.add(job.name, "succeeded")
+        metrics.JOB_ITEMS.add(job.name, count=items)
+        metrics.JOB_LAST_SUCCESS.set(time.time(), job.name)
         return job.seconds_until_next_run(items, 0)
 
 

@@ -22,13 +22,16 @@ from holdfast.payments.reconciler import Reconciler
 from holdfast.payments.refunds import Refunder
 from holdfast.payments.registry import make_providers
 from holdfast.payments.sandbox import Sandbox
-from holdfast.runtime import db
+from holdfast.runtime import db, metrics
 from holdfast.runtime.db import Row
+from holdfast.runtime.exporter import FLUSH_SECONDS, Exporter
 from holdfast.runtime.fair_queue import FairQueue
 from holdfast.runtime.loop_lag import LoopLag
+from holdfast.runtime.metrics_server import MetricsAddress, open_exporter
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
 from holdfast.worker.completer import Completer
+from holdfast.worker.figures import Figures
 from holdfast.worker.job import Job, JobDiedError, JobLoop
 from holdfast.worker.reaper import Reaper
 from holdfast.worker.series_jobs import SeriesJobs
@@ -39,6 +42,7 @@ AUDITOR_SECONDS: Final = 15.0
 RELAY_SECONDS: Final = 0.25
 QUEUES_SECONDS: Final = 0.5
 CLEANUP_SECONDS: Final = 60.0
+FIGURES_SECONDS: Final = 10.0
 SANDBOX_SECONDS: Final = 0.25
 # The audit of a very large event takes minutes.
 AUDIT_SECONDS: Final = 600.0
@@ -47,7 +51,7 @@ CONNECTIONS: Final = 10
 LANES: Final = 4
 
 
-async def run_worker(settings: Settings, *, child: bool = False) -> None:
+async def run_worker(settings: Settings, metrics_address: MetricsAddress | None = None, *, child: bool = False) -> None:
     """Work until asked to stop. A `child` also stops when its parent is gone. Exits with status 1 if a job dies."""
     assert settings.database_url is not None
     stopping = asyncio.Event()
@@ -59,7 +63,9 @@ async def run_worker(settings: Settings, *, child: bool = False) -> None:
         loop_lag = LoopLag()
         loop_lag.start()
         resources.callback(loop_lag.stop)
-        loop = JobLoop(await _make_jobs(settings, settings.database_url, resources))
+        exporter = open_exporter("worker", settings, metrics_address, resources)
+        jobs = await _make_jobs(settings, settings.database_url, resources)
+        loop = JobLoop([*jobs, _make_metrics_job(exporter)] if exporter is not None else jobs)
         try:
             await loop.run(stopping)
         except JobDiedError:
@@ -75,6 +81,8 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     engine = Engine(url, LANES, on_commit=on_commit)
     engine.start()
     resources.push_async_callback(engine.close)
+    metrics.LANE_QUEUE_DEPTH.follow(lambda: engine.waiting)
+    metrics.follow_pool("worker", pool.get_size, pool.get_idle_size)
     relay = Relay(database, _make_channels(settings, database, engine, resources))
     resources.push_async_callback(relay.close)
     return [
@@ -83,7 +91,16 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
         *_make_payment_jobs(settings, database, engine, resources),
         *_make_recovery_jobs(settings, database, resources),
+        Job(name="figures", run=Figures(database).run_once, interval_seconds=FIGURES_SECONDS),
     ]
+
+
+def _make_metrics_job(exporter: Exporter) -> Job:
+    async def flush() -> int:
+        exporter.flush()
+        return 0
+
+    return Job(name="metrics", run=flush, interval_seconds=FLUSH_SECONDS)
 
 
 def _listen_to_commits(settings: Settings, database: db.Database, resources: AsyncExitStack) -> CommitListener:

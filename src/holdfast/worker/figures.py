@@ -1,0 +1,99 @@
+"""Reads figures from the database for the metrics: what waits, and for how long."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from holdfast import sql
+from holdfast.core.notification_rules import EMAIL, WEBHOOK
+from holdfast.runtime import metrics
+from holdfast.runtime.db import Database, DatabaseScope
+from holdfast.runtime.instruments import Gauge
+
+COUNTED_MAX: Final = 100_000
+# Channels that report even when nothing waits.
+CHANNELS: Final = (EMAIL, WEBHOOK)
+
+
+class HoldsRow(Struct, frozen=True):
+    live: int
+    overdue_seconds: float | None
+
+
+class ReceiptsRow(Struct, frozen=True):
+    waiting: int
+    oldest_seconds: float | None
+
+
+class MoneyRow(Struct, frozen=True):
+    refunds: int
+    refunds_oldest_seconds: float | None
+    in_review: int
+
+
+class ChannelRow(Struct, frozen=True):
+    channel: str
+    waiting: int
+    oldest_seconds: float | None
+
+
+class AuditsRow(Struct, frozen=True):
+    findings: int
+    oldest_seconds: float | None
+
+
+class Figures:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._channels = set(CHANNELS)
+
+    async def run_once(self) -> int:
+        async with self._database.all_events.transaction(readonly=True) as scope:
+            # A database that was never analysed would scan whole tables.
+            await scope.execute("SET LOCAL enable_seqscan = off")
+            await self._read_holds(scope)
+            await self._read_money(scope)
+            await self._read_deliveries(scope)
+            await self._read_audits(scope)
+            metrics.EVENTS_OVERDUE.set(await scope.fetchval(sql.figures.events_overdue))
+            metrics.TELEGRAM_MESSAGES_WAITING.set(await scope.fetchval(sql.figures.telegram_messages))
+        return 0
+
+    async def _read_holds(self, scope: DatabaseScope) -> None:
+        holds = await scope.row(HoldsRow, sql.figures.holds)
+        receipts = await scope.row(ReceiptsRow, sql.figures.receipts)
+        assert holds is not None
+        assert receipts is not None
+        metrics.LIVE_HOLDS.set(holds.live)
+        _set_age(metrics.REAPER_LAG, holds.overdue_seconds)
+        metrics.RECEIPTS_WAITING.set(receipts.waiting)
+        _set_age(metrics.RECEIPTS_OLDEST, receipts.oldest_seconds)
+
+    async def _read_money(self, scope: DatabaseScope) -> None:
+        money = await scope.row(MoneyRow, sql.figures.money)
+        assert money is not None
+        metrics.REFUNDS_DUE.set(money.refunds)
+        _set_age(metrics.REFUNDS_OLDEST, money.refunds_oldest_seconds)
+        metrics.PAYMENTS_IN_REVIEW.set(money.in_review)
+        metrics.NOTICES_WAITING.set(await scope.fetchval(sql.figures.notices))
+
+    async def _read_deliveries(self, scope: DatabaseScope) -> None:
+        """A channel that has nothing left reports zero from then on."""
+        rows = await scope.rows(ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX))
+        found = {row.channel: row for row in rows}
+        self._channels |= found.keys()
+        for channel in self._channels:
+            row = found.get(channel, ChannelRow(channel, 0, None))
+            metrics.DELIVERIES_WAITING.set(row.waiting, channel)
+            _set_age(metrics.DELIVERIES_OLDEST, row.oldest_seconds, channel)
+
+    async def _read_audits(self, scope: DatabaseScope) -> None:
+        audits = await scope.row(AuditsRow, sql.figures.audits)
+        assert audits is not None
+        metrics.AUDIT_FINDINGS.set(audits.findings)
+        _set_age(metrics.AUDIT_OLDEST, audits.oldest_seconds)
+
+
+def _set_age(gauge: Gauge, seconds: float | None, *labels: str) -> None:
+    """Zero if there is nothing that could have an age."""
+    gauge.set(max(seconds or 0.0, 0.0), *labels)

@@ -1,0 +1,252 @@
+"""Every alert fires when it should, and only then. `promtool` evaluates the rules as Prometheus does."""
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec import Struct
+
+from tests.support.programs import require_program
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/prometheus/alerts.yaml"
+RUNBOOK = ROOT / "docs/operating.md"
+GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
+
+Series = dict[str, str]
+
+
+class Case(Struct, frozen=True, eq=False):
+    """Series in promtool's notation, one value a minute, with which the alert fires and with which it does not."""
+
+    alert: str
+    firing: Series
+    quiet: Series
+    at: str = "30m"
+
+
+def requests(bad_per_minute: int) -> Series:
+    return {
+        'holdfast_http_requests_total{operation="place_hold",status="201"}': "0+1000x70",
+        'holdfast_http_requests_total{operation="place_hold",status="503"}': f"0+{bad_per_minute}x70",
+    }
+
+
+def attempts(busy: int, fallback: int) -> Series:
+    return {
+        'holdfast_hold_attempts_total{outcome="placed",path="redis"}': "0+1000x60",
+        'holdfast_hold_attempts_total{outcome="busy",path="redis"}': f"0+{busy}x60",
+        'holdfast_hold_attempts_total{outcome="placed",path="fallback"}': f"0+{fallback}x60",
+    }
+
+
+def histogram(name: str, labels: str, slow_per_minute: int) -> Series:
+    """A hundred values a minute below 25 ms, and some between 500 ms and a second."""
+    comma = "," if labels else ""
+    return {
+        f'{name}_bucket{{{labels}{comma}le="0.025"}}': "0+100x60",
+        f'{name}_bucket{{{labels}{comma}le="0.5"}}': "0+100x60",
+        f'{name}_bucket{{{labels}{comma}le="1"}}': f"0+{100 + slow_per_minute}x60",
+        f'{name}_bucket{{{labels}{comma}le="+Inf"}}': f"0+{100 + slow_per_minute}x60",
+    }
+
+
+def job(name: str, last_minutes: int) -> Series:
+    """A job that succeeds every minute for so many minutes, and never again."""
+    series = f'holdfast_job_last_success_timestamp_seconds{{job_name="{name}"}}'
+    return {series: f"0+60x{last_minutes} {last_minutes * 60}x60"}
+
+
+def transitions(expired: int) -> Series:
+    return {
+        'holdfast_booking_transitions_total{status="held"}': "0+10x120",
+        'holdfast_booking_transitions_total{status="expired"}': f"0+{expired}x120",
+    }
+
+
+def gauge(name: str, value: float, labels: str = "") -> Series:
+    return {f"{name}{{{labels}}}": f"{value}x70"}
+
+
+CASES = [
+    Case(
+        "HoldfastInvariantViolated",
+        {"holdfast_audit_findings": "0x5 1x60"},
+        gauge("holdfast_audit_findings", 0),
+    ),
+    Case(
+        "HoldfastAuditLate",
+        gauge("holdfast_audit_oldest_seconds", 4000),
+        gauge("holdfast_audit_oldest_seconds", 600),
+    ),
+    Case(
+        "HoldfastDown",
+        gauge("holdfast_processes", 1, 'kind="worker"'),
+        gauge("holdfast_processes", 1, 'kind="api"'),
+    ),
+    Case(
+        "HoldfastProcessUnreachable",
+        gauge("up", 0, 'job="holdfast-worker",instance="a:9101"'),
+        {**gauge("up", 1, 'job="holdfast-worker",instance="a:9101"'), **gauge("up", 0, 'job="node",instance="b:9100"')},
+    ),
+    Case("HoldfastReaperSilent", job("reaper", 20), job("reaper", 60)),
+    Case("HoldfastRelaySilent", gauge("up", 1), job("relay", 60)),
+    Case("HoldfastJobSilent", job("auditor", 5), job("auditor", 60)),
+    Case(
+        "HoldfastTaskDies",
+        {'holdfast_task_failures_total{task="lane-1"}': "0+1x60"},
+        {'holdfast_task_failures_total{task="lane-1"}': "0x10 1x60"},
+    ),
+    Case(
+        "HoldfastEventLoopBlocked",
+        histogram("holdfast_event_loop_lag_seconds", 'instance="a:8000"', 5),
+        histogram("holdfast_event_loop_lag_seconds", 'instance="a:8000"', 0),
+    ),
+    Case(
+        "HoldfastPoolExhausted",
+        {
+            **gauge("holdfast_database_pool_connections", 0, 'pool="requests",state="idle",instance="a"'),
+            **gauge("holdfast_database_pool_connections", 8, 'pool="requests",state="used",instance="a"'),
+        },
+        {
+            **gauge("holdfast_database_pool_connections", 0, 'pool="requests",state="idle",instance="a"'),
+            **gauge("holdfast_database_pool_connections", 3, 'pool="requests",state="used",instance="a"'),
+        },
+    ),
+    Case("HoldfastErrorBudgetBurnsFast", requests(20), requests(1)),
+    Case("HoldfastErrorBudgetBurnsSlowly", requests(10), requests(1), "35m"),
+    Case("HoldfastHoldsFail", attempts(busy=20, fallback=0), attempts(busy=2, fallback=0)),
+    Case(
+        "HoldfastHoldsSlow",
+        histogram("holdfast_command_seconds", 'command="place_hold"', 20),
+        histogram("holdfast_command_seconds", 'command="place_hold"', 1),
+    ),
+    Case(
+        "HoldfastLaneWait",
+        histogram("holdfast_lane_wait_seconds", "", 20),
+        histogram("holdfast_lane_wait_seconds", "", 1),
+    ),
+    Case(
+        "HoldfastCommitsSlow", histogram("holdfast_commit_seconds", "", 20), histogram("holdfast_commit_seconds", "", 1)
+    ),
+    Case(
+        "HoldfastLockTimeouts",
+        {"holdfast_lock_timeouts_total": "0+10x60", 'holdfast_command_seconds_count{command="place_hold"}': "0+100x60"},
+        {"holdfast_lock_timeouts_total": "0+1x60", 'holdfast_command_seconds_count{command="place_hold"}': "0+100x60"},
+    ),
+    Case(
+        "HoldfastExtensionsFail",
+        {'holdfast_hold_extensions_total{outcome="failed"}': "0+1x60"},
+        {
+            'holdfast_hold_extensions_total{outcome="failed"}': "0x60",
+            'holdfast_hold_extensions_total{outcome="expired_before_checkout"}': "0+10x60",
+        },
+    ),
+    Case("HoldfastReaperLags", gauge("holdfast_reaper_lag_seconds", 90), gauge("holdfast_reaper_lag_seconds", 2)),
+    Case("HoldfastHoldsExpire", transitions(6), transitions(4)),
+    Case("HoldfastEventNotEnded", gauge("holdfast_events_overdue", 1), gauge("holdfast_events_overdue", 0), "65m"),
+    Case(
+        "HoldfastRefundOverdue",
+        gauge("holdfast_refunds_oldest_seconds", 5000),
+        gauge("holdfast_refunds_oldest_seconds", 60),
+    ),
+    Case(
+        "HoldfastPaymentInReview",
+        gauge("holdfast_payments_in_review", 1),
+        gauge("holdfast_payments_in_review", 0),
+        "1h",
+    ),
+    Case(
+        "HoldfastReviewOverdue",
+        gauge("holdfast_receipts_oldest_seconds", 2000),
+        gauge("holdfast_receipts_oldest_seconds", 900),
+    ),
+    Case(
+        "HoldfastNoticesStuck",
+        gauge("holdfast_payment_notices_waiting", 2),
+        {"holdfast_payment_notices_waiting": "0 3 0 0 0 0 0 0 4 0 0 0 0 0 0 5 0 0 0 0 0 0 0 6 0 0 0 0 0 0 7 0x60"},
+    ),
+    Case(
+        "HoldfastDeliveriesLate",
+        gauge("holdfast_deliveries_oldest_seconds", 1200, 'channel="email"'),
+        gauge("holdfast_deliveries_oldest_seconds", 30, 'channel="email"'),
+    ),
+    Case(
+        "HoldfastTelegramLate",
+        gauge("holdfast_telegram_messages_waiting", 80),
+        gauge("holdfast_telegram_messages_waiting", 3),
+    ),
+    Case(
+        "HoldfastTelegramWithoutLeader",
+        {**gauge("holdfast_processes", 2, 'kind="bot"'), **gauge("holdfast_telegram_bots_led", 0)},
+        {**gauge("holdfast_processes", 2, 'kind="bot"'), **gauge("holdfast_telegram_bots_led", 1)},
+    ),
+    Case("HoldfastRedisBreakerOpen", gauge("holdfast_redis_breaker_open", 1), gauge("holdfast_redis_breaker_open", 0)),
+    Case("HoldfastRedisFallback", attempts(busy=0, fallback=100), attempts(busy=0, fallback=1)),
+    Case(
+        "HoldfastRedisDiffers",
+        gauge("holdfast_gate_differences", 1, 'kind="free_in_database"'),
+        gauge("holdfast_gate_differences", 9, 'kind="unknown_buyer"'),
+    ),
+    Case(
+        "HoldfastRateLimits",
+        {**requests(0), 'holdfast_rate_limited_requests_total{limit="address"}': "0+500x60"},
+        {**requests(0), 'holdfast_rate_limited_requests_total{limit="address"}': "0+5x60"},
+    ),
+]
+
+
+def test_every_alert_has_a_case() -> None:
+    assert sorted(case.alert for case in CASES) == sorted(ALERTS)
+
+
+def test_the_rules_are_valid() -> None:
+    promtool = require_program("promtool", "prometheus")
+    result = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
+    assert fired({case: case.firing for case in CASES}, tmp_path) == set(ALERTS)
+
+
+def test_no_alert_fires_when_it_should_not(tmp_path: Path) -> None:
+    assert fired({case: case.quiet for case in CASES}, tmp_path) == set()
+
+
+def fired(series: Mapping[Case, Series], folder: Path) -> set[str]:
+    """Claim for each case that its alert does not fire, and let promtool contradict."""
+    promtool = require_program("promtool", "prometheus")
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in of_case.items()],
+            "alert_rule_test": [{"eval_time": case.at, "alertname": case.alert, "exp_alerts": []}],
+        }
+        for case, of_case in series.items()
+    ]
+    file = folder / "test.json"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    result = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=120)
+    output = result.stdout + result.stderr
+    contradicted = set(re.findall(r"alertname: (\w+)", output))
+    assert bool(contradicted) == (result.returncode != 0), output
+    return contradicted
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_names_its_section_of_the_runbook(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert ROOT / page == RUNBOOK
+    assert anchor == alert.lower()
+    section = re.search(rf"^### {alert}\n(.*?)(?=^##)", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
+    assert section is not None, f"docs/operating.md has no section about {alert}"
+    assert re.search(r"`|\]\(", section[1]), f"the section about {alert} names no command, query or section"
