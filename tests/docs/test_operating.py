@@ -64,6 +64,7 @@ def trouble(postgres: str) -> Iterator[Trouble]:
         with running_server(url, workers=1) as server, server.client(org.headers()) as admin:
             event = make_trouble(url, admin)
         run_with_connection(lambda connection: auditor.run_once(db.Database(connection)), url)
+        query(url, "UPDATE audit SET version = version - 1 WHERE event_id = (SELECT event_id FROM audit LIMIT 1)")
         yield Trouble(url, event)
 
 
@@ -84,7 +85,9 @@ def make_trouble(url: str, admin: httpx.Client) -> str:
     end_without_a_worker(url, admin, "cancelled")
     overdue = publish_event(admin, example_event())
     query(
-        url, "UPDATE event SET ends_at = holdfast_now() - interval '1 hour' WHERE id = $1", ids.parse_event_id(overdue)
+        url,
+        "UPDATE event SET ends_at = holdfast_now() - interval '25 hours' WHERE id = $1",
+        ids.parse_event_id(overdue),
     )
     broken = publish_event(admin, example_event())
     query(url, "UPDATE pool SET sold = 1 WHERE event_id = $1 AND number = 1", ids.parse_event_id(broken))

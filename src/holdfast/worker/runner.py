@@ -43,6 +43,8 @@ RELAY_SECONDS: Final = 0.25
 QUEUES_SECONDS: Final = 0.5
 CLEANUP_SECONDS: Final = 60.0
 FIGURES_SECONDS: Final = 10.0
+# The comparison reads all entries in Redis.
+GATE_SECONDS: Final = 300.0
 SANDBOX_SECONDS: Final = 0.25
 # The audit of a very large event takes minutes.
 AUDIT_SECONDS: Final = 600.0
@@ -92,7 +94,17 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
         *_make_payment_jobs(settings, database, engine, resources),
         *_make_recovery_jobs(settings, database, resources),
         Job(name="figures", run=Figures(database).run_once, interval_seconds=FIGURES_SECONDS),
+        *_make_gate_jobs(settings, database),
     ]
+
+
+def _make_gate_jobs(settings: Settings, database: db.Database) -> list[Job]:
+    if settings.redis_url is None:
+        return []
+    # Its package is optional.
+    from holdfast.worker.gate_check import GateCheck
+
+    return [Job(name="gate_check", run=GateCheck(settings.redis_url, database).run_once, interval_seconds=GATE_SECONDS)]
 
 
 def _make_metrics_job(exporter: Exporter) -> Job:
