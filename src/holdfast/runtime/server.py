@@ -1,7 +1,9 @@
 """`holdfast serve`: API processes that share one port, and a background worker beside them."""
 
 import contextlib
+import importlib
 import math
+import multiprocessing
 import os
 import resource
 import signal
@@ -58,7 +60,9 @@ def serve(
     """Serve until SIGINT or SIGTERM. Child processes read the settings from the environment."""
     set_parent_pid()
     _raise_open_file_limit()
+    # The worker starts first, because it imports its own modules meanwhile.
     worker = _WorkerProcess() if with_worker else None
+    _import_application(app)
     try:
         while not _Server.stop_requested:
             _run_server(host, port, workers, app, idle_seconds)
@@ -67,6 +71,14 @@ def serve(
     finally:
         if worker:
             worker.stop()
+
+
+def _import_application(app: str) -> None:
+    """Forked processes share what their parent has imported: they start sooner, also after a crash, and take less
+    memory. If the import fails, each process reports it, and is restarted."""
+    if multiprocessing.get_start_method() == "fork":
+        with contextlib.suppress(Exception):
+            importlib.import_module(app.partition(":")[0])
 
 
 def _raise_open_file_limit() -> None:
