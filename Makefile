@@ -33,14 +33,18 @@ bot-demo: setup ## Play the staff and the workers of a Telegram bot on http://12
 
 .PHONY: test
 test: setup ## Run all tests, and lint and check types beside them
-	@$(MAKE) --no-print-directory --jobs 2 check pytest
+	@$(MAKE) --no-print-directory --jobs 2 check pytest pytest-redis
 
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 .PHONY: pytest
 pytest: setup
-	$(PYTEST)
-	HOLDFAST_TEST_REDIS=server $(PYTEST) -q $(WITH_REDIS)
+	$(PYTEST) -n 4
+
+# `make test` starts this once `check` is done, beside the other tests.
+.PHONY: pytest-redis
+pytest-redis: setup
+	HOLDFAST_TEST_REDIS=server $(PYTEST) -n 2 -q $(WITH_REDIS)
 
 # What runs a second time in `make test`, with a Redis in front of every server.
 WITH_REDIS := tests/races tests/api/test_bookings.py tests/api/test_business_rules.py tests/api/test_events.py \
@@ -49,7 +53,7 @@ WITH_REDIS := tests/races tests/api/test_bookings.py tests/api/test_business_rul
 .PHONY: test-redis
 test-redis: setup ## Run the API, race, live and fault tests with Redis, Redis Cluster and Sentinel
 	for kind in server cluster sentinel; do \
-		HOLDFAST_TEST_REDIS=$$kind $(PYTEST) -q tests/api tests/races tests/live tests/faults || exit 1; done
+		HOLDFAST_TEST_REDIS=$$kind $(PYTEST) -n 4 -q tests/api tests/races tests/live tests/faults || exit 1; done
 
 .PHONY: test-long
 test-long: setup ## Run all tests, with load and crash tests at full length

@@ -2,8 +2,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.bot.aiogram_import import import_aiogram
 from tests.support.bot_harness import Agencies, Agency, running_agencies
 from tests.support.harness import fresh_database
+
+# As `holdfast bot` does, before a test module imports aiogram.
+import_aiogram()
 
 
 @pytest.fixture(scope="session")

@@ -140,10 +140,10 @@ def test_an_instance_behind_the_webhook_goes_on_for_a_killed_one(database: str) 
 def assert_needs_secret(found: Agency, address: str) -> None:
     update = {"update_id": 1, "message": {"chat": {"id": 11}}}
     for headers in ({}, {"X-Telegram-Bot-Api-Secret-Token": "guess"}):
-        assert httpx.post(address, json=update, headers=headers).status_code == 401
+        assert httpx.post(address, json=update, headers=headers, timeout=30, verify=False).status_code == 401
     right = {"X-Telegram-Bot-Api-Secret-Token": "secret"}
-    assert httpx.post(f"{address}9", json=update, headers=right).status_code == 401
-    assert httpx.post(address, content=b"nonsense", headers=right).status_code == 400
+    assert httpx.post(f"{address}9", json=update, headers=right, timeout=30, verify=False).status_code == 401
+    assert httpx.post(address, content=b"nonsense", headers=right, timeout=30, verify=False).status_code == 400
     assert query(found.database_url, "SELECT 1 FROM telegram_update WHERE number = 1") == []
 
 

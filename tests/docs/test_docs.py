@@ -88,14 +88,19 @@ def test_every_setting_is_described_with_its_default(name: str) -> None:
     assert row in (ROOT / "docs" / "settings.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def api_docs() -> str:
+    return render_api_docs(OPERATIONS).decode()
+
+
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.code)
-def test_the_page_that_a_refusal_links_to_describes_it(refusal: Refusal) -> None:
-    assert f'id="{refusal.code}"' in render_api_docs(OPERATIONS).decode()
+def test_the_page_that_a_refusal_links_to_describes_it(refusal: Refusal, api_docs: str) -> None:
+    assert f'id="{refusal.code}"' in api_docs
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_every_operation_is_described(operation: Operation) -> None:
-    assert f'id="{operation.name}"' in render_api_docs(OPERATIONS).decode()
+def test_every_operation_is_described(operation: Operation, api_docs: str) -> None:
+    assert f'id="{operation.name}"' in api_docs
 
 
 @pytest.mark.parametrize("group", [app, bot, orgs, keys, secrets])

@@ -41,6 +41,8 @@ from tests.support.engine_harness import (
 from tests.support.harness import connection_to, fresh_database, query, wait_until
 
 TINY, SMALL, LARGE = 28, 1_000, 100_000
+# A lane would give up before a busy machine has written the large event.
+FILL_SECONDS = 300
 STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
 FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
 STATEMENTS = {
@@ -254,7 +256,8 @@ async def _record_statements(connection: db.Connection, event: EventHandle) -> d
 
 async def _create_filled_event(connection: db.Connection, org: bytes, count: int) -> EventHandle:
     event = await new_event(connection, org, pools=STOCK, policy={"max_units_per_user": 10})
-    await connection.execute(FILL.format(event=event.id.hex(), org=org.hex(), count=count))
+    fill = FILL.format(event=event.id.hex(), org=org.hex(), count=count)
+    await connection.execute(fill, timeout=FILL_SECONDS)
     return event
 
 

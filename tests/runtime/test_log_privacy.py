@@ -137,7 +137,7 @@ def _make_payments(logged: LoggedServer, event: str) -> None:
     for action in ("pay", "fail", "pay_twice", "never_answer"):
         booking = logged.hold(event, f"payer-{action}")
         payment = expect_ok(post_payment(logged.admin, booking, return_url=return_url), 201)
-        httpx.post(payment["checkout_url"], data={"action": action})
+        httpx.post(payment["checkout_url"], data={"action": action}, timeout=30, verify=False)
     assert post_payment(
         logged.admin, logged.hold(event, "abroad"), provider="stripe", return_url=return_url
     ).status_code in (
@@ -160,7 +160,9 @@ def _send_notices(logged: LoggedServer) -> None:
     body = json.dumps({"type": "payment.succeeded", "data": {"provider_ref": "sbx_none", "amount": 1, "card": CARD}})
     for provider in ("sandbox", "stripe"):
         headers = {"webhook-id": "msg_1", "webhook-timestamp": "1", "webhook-signature": f"v1,{CARD}"}
-        answer = httpx.post(f"{logged.server.url}/v1/webhooks/{provider}", content=body, headers=headers)
+        answer = httpx.post(
+            f"{logged.server.url}/v1/webhooks/{provider}", content=body, headers=headers, timeout=30, verify=False
+        )
         assert answer.status_code == 400
     post_raw_notice(logged.admin, body, "msg_card")
     post_raw_notice(logged.admin, f'{{"type": "{CARD}", "data": "{CARD}"}}', "msg_odd")
@@ -222,7 +224,7 @@ def _use_tokens(logged: LoggedServer, event: str) -> None:
     for each in (token, *bad):
         authorization = [(b"Authorization", b"Bearer " + each.encode("latin-1"))]
         for path in ("/v1/bookings", f"/v1/bookings/{token}", f"/v1/bookings?user={user}&after={token}", f"/{token}"):
-            httpx.get(f"{logged.server.url}{path}", headers=authorization)
+            httpx.get(f"{logged.server.url}{path}", headers=authorization, timeout=30, verify=False)
     for shown in (code, code[:-1], f"{code[:50]}{user}"):
         logged.admin.post("/v1/checkins", json={"code": shown, "gate": user, "nonce": token})
     logged.admin.post(

@@ -140,7 +140,7 @@ def test_a_fresh_installation_serves_the_demo_without_the_checkout(wheel: Path, 
     demo = subprocess.run([binaries / "holdfast", "demo"], cwd=folder, env=bare_environment(), capture_output=True)
     assert demo.returncode == 0, demo.stderr
     with running_installed_server(binaries, folder) as url:
-        page = httpx.get(url)
+        page = httpx.get(url, timeout=30, verify=False)
     assert page.status_code == 200
     assert "The Winter Concert" in page.text
     (style,) = set(re.findall(r'href="(/[^"]*holdfast[^"]*\.css)"', page.text))
@@ -166,7 +166,7 @@ def running_installed_server(binaries: Path, folder: Path) -> Iterator[str]:
 
 def is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}readyz").status_code == 200
+        return httpx.get(f"{url}readyz", timeout=30, verify=False).status_code == 200
     except httpx.TransportError:
         return False
 

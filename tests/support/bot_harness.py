@@ -376,18 +376,24 @@ class Agencies:
         self._server = server
         self._database_url = database_url
         self._count = 0
+        self._next = self._add()
 
     @contextmanager
     def open(self) -> Iterator[Agency]:
-        """One more agency, once its bot answers."""
-        self._count += 1
-        found = Agency(self._server, self._database_url, self._count)
-        found.connect()
+        """One more agency, once its bot answers. The process takes a moment to start a bot, so the next agency's bot
+        starts during the test of this one."""
+        found, self._next = self._next, self._add()
         found.wait_until_polled()
         try:
             yield found
         finally:
             found.disconnect()
+
+    def _add(self) -> Agency:
+        self._count += 1
+        found = Agency(self._server, self._database_url, self._count)
+        found.connect()
+        return found
 
 
 @contextmanager

@@ -63,6 +63,6 @@ def running_localstripe() -> Iterator[LocalStripe]:
 
 def _is_up(url: str) -> bool:
     try:
-        return httpx.get(url).status_code == 401
+        return httpx.get(url, timeout=30, verify=False).status_code == 401
     except httpx.TransportError:
         return False

@@ -68,7 +68,7 @@ class MerchantServer:
             await serving
 
     async def _is_up(self) -> bool:
-        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
             try:
                 return (await client.get(self.url)).status_code == 404
             except httpx.TransportError:

@@ -402,7 +402,7 @@ def _with_token(token: str | None) -> Attack:
 
 def _from_another_browser(client: httpx.Client, path: str, fields: dict[str, str], files: Any) -> httpx.Response:
     """Send the token of a page without its cookie, and then with the cookie of another browser."""
-    with httpx.Client(base_url=client.base_url, verify=False) as other:
+    with httpx.Client(base_url=client.base_url, verify=False, timeout=30) as other:
         assert other.post(path, data=fields, files=files).status_code == 403
         return other.post(path, data=fields, files=files)
 
@@ -411,7 +411,7 @@ def _with_token_of_another_browser(
     client: httpx.Client, path: str, fields: dict[str, str], files: Any
 ) -> httpx.Response:
     event = re.search(r"/e/ev_\w+", path)
-    with httpx.Client(base_url=client.base_url, verify=False) as other:
+    with httpx.Client(base_url=client.base_url, verify=False, timeout=30) as other:
         event_id = fields["event"] if event is None else event[0].removeprefix("/e/")
         token = get_page(other, f"/e/{event_id}").form("/hold").fields["form_token"]
     return client.post(path, data={**fields, "form_token": token}, files=files)

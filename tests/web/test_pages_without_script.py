@@ -814,13 +814,13 @@ def test_the_language_links_after_a_form_lead_to_its_page(
 
 def test_an_unknown_path_shows_a_page_to_a_browser_and_a_problem_to_a_program(server: Server) -> None:
     browser, program = {"accept": "text/html,*/*;q=0.8"}, {"accept": "*/*"}
-    page = httpx.get(f"{server.url}/nowhere/deeper", headers=browser)
+    page = httpx.get(f"{server.url}/nowhere/deeper", headers=browser, timeout=30, verify=False)
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     for path, headers in (("/nowhere", program), ("/v1/nowhere", browser)):
-        problem = httpx.get(f"{server.url}{path}", headers=headers)
+        problem = httpx.get(f"{server.url}{path}", headers=headers, timeout=30, verify=False)
         assert (problem.status_code, problem.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_a_get_request_to_a_form_url_redirects_to_its_page(server: Server) -> None:
-    answer = httpx.get(f"{server.url}/e/ev_1/hold")
+    answer = httpx.get(f"{server.url}/e/ev_1/hold", timeout=30, verify=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/e/ev_1")

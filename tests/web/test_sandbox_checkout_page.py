@@ -129,7 +129,7 @@ def browser(site: CheckoutSite) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=30, verify=False) as client:
         yield client
 
 

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute, Route, Router
@@ -311,8 +311,11 @@ def _count_page(send: Send) -> Send:
 
 
 def _document_route(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> Route:
-    document = ApiResponse[object](openapi_document(operations, settings.public_url))
-    return Route("/openapi.json", _Methods({"GET": _Static(document, in_process)}))
+    @cache
+    def make_document() -> ApiResponse[object]:
+        return ApiResponse[object](openapi_document(operations, settings.public_url))
+
+    return Route("/openapi.json", _Methods({"GET": _Static(make_document, in_process)}))
 
 
 class _Methods:
@@ -333,8 +336,10 @@ class _Methods:
 
 
 class _Static:
-    def __init__(self, response: ApiResponse[object], in_process: InProcessApi) -> None:
-        self._response = response
+    """A response that a thread makes for the first request."""
+
+    def __init__(self, make_response: Callable[[], ApiResponse[object]], in_process: InProcessApi) -> None:
+        self._make_response = make_response
         self._in_process = in_process
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -343,7 +348,7 @@ class _Static:
         except RefusedError as error:
             await send_response(send, problem(error.refused))
             return
-        await send_response(send, self._response)
+        await send_response(send, await asyncio.to_thread(self._make_response))
 
 
 def _refuse(scope: Scope, limits: Limits | None, refused: Refused) -> ApiResponse[Problem]:

@@ -1,4 +1,4 @@
-"""The client of Telegram's Bot API. Importing aiogram takes seconds, so only what needs it imports this module."""
+"""The client of Telegram's Bot API. Importing aiogram takes long, so only what needs it imports this module."""
 
 import secrets
 from typing import Final

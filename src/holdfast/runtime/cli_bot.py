@@ -187,7 +187,9 @@ def _no_token() -> NoReturn:
 
 def _require_extra() -> None:
     try:
-        with optional_import("aiogram", extra="telegram"):
-            import aiogram  # noqa: F401
+        with optional_import("aiogram", "pydantic", extra="telegram"):
+            from holdfast.bot.aiogram_import import import_aiogram
+
+            import_aiogram()
     except MissingExtraError as error:
         fail(str(error))

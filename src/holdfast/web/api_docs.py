@@ -1,6 +1,8 @@
 """The readable docs of the API, made from the table of operations. One page, no scripts, no requests to other sites."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +18,7 @@ from holdfast.api.openapi import refusals_of
 from holdfast.api.problems import HTTP_STATUS
 from holdfast.core.refusals import Refusal
 from holdfast.core.request_types import RequestModel
-from holdfast.web.assets import ASSETS, asset_response, make_asset
+from holdfast.web.assets import ASSETS, Asset, asset_response, make_asset
 from holdfast.web.rendering import templates
 from holdfast.web.security import CSP_NONE, content_security_policy, security_headers
 from holdfast.web.site import Site
@@ -50,13 +52,19 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def api_docs_route(site: Site, operations: Sequence[Operation]) -> Route:
-    """The page, with the same protection as every other page."""
-    asset = make_asset(render_api_docs(operations), "text/html; charset=utf-8")
+    """The page, with the same protection as every other page. Its first reader waits for a thread to render it; the
+    event loop does not, and neither does the start of the process."""
+
+    @cache
+    def make_page() -> Asset:
+        return make_asset(render_api_docs(operations), "text/html; charset=utf-8")
+
     policy = content_security_policy(CSP_NONE, has_scripts=False)
     headers = security_headers(policy, is_https=site.is_https)
 
     async def show(request: Request) -> Response:
-        response = asset_response(request, asset, headers["cache-control"])
+        page = await asyncio.to_thread(make_page)
+        response = asset_response(request, page, headers["cache-control"])
         response.headers.update(headers)
         return response
 
