@@ -23,6 +23,7 @@ from holdfast.runtime.cli_database import (
     require_database,
     run_with_database,
 )
+from holdfast.runtime.cli_doctor import doctor
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
@@ -125,6 +126,7 @@ def audit(data: DataFolder = None) -> None:
 
 
 app.command()(reap)
+app.command()(doctor)
 
 
 @app.command()
