@@ -29,6 +29,7 @@ from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
+from holdfast.runtime.cli_top import top
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import is_port_free
 from holdfast.runtime.server import serve as serve_forever
@@ -127,6 +128,7 @@ def audit(data: DataFolder = None) -> None:
 
 app.command()(reap)
 app.command()(doctor)
+app.command()(top)
 
 
 @app.command()
