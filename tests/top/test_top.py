@@ -26,7 +26,7 @@ from tests.support.command_line import call_holdfast
 from tests.support.harness import Org, Server, connection_to, example_event, post_hold, publish_event, query
 from tests.support.http_assertions import expect_ok
 
-SCREEN = (50, 160)
+SCREEN = (24, 80)
 
 
 @pytest.fixture
@@ -156,7 +156,8 @@ class Terminal:
             stdin=inside,
             stdout=inside,
             stderr=inside,
-            env={**os.environ, "TERM": "xterm", **environment},
+            # Narrow and short, whatever terminal the tests run in.
+            env={**os.environ, "TERM": "xterm", "COLUMNS": str(SCREEN[1]), "LINES": str(SCREEN[0]), **environment},
             start_new_session=True,
         )
         self.output = ""

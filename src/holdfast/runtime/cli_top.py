@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast.top.figures import Figures
     from holdfast.top.monitor import Monitor
 
+FILE_WIDTH: Final = 120
+
 _DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError)
 
 
@@ -84,9 +86,8 @@ def _print(figures: "Figures", *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(figures)))
     else:
-        console = Console(highlight=False)
         # A file has no width, so nothing has to be cut off.
-        console.print(render(figures), width=None if console.is_terminal else 160)
+        Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH).print(render(figures))
 
 
 async def _watch(monitor: "Monitor", interval: float) -> None:

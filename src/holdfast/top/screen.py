@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -10,7 +9,7 @@ from rich.text import Text
 from holdfast.top.database_sample import BACKLOG_MAX, HOLDS_MAX
 from holdfast.top.figures import EventFigures, Figures, ServerFigures
 
-BAR_WIDTH: Final = 24
+BAR_WIDTH: Final = 10
 TITLE_MAX: Final = 40
 # A worker's slowest job runs once a minute.
 JOB_LATE_SECONDS: Final = 180.0
@@ -32,24 +31,18 @@ def render_error(message: str) -> RenderableType:
     return Text(message, "bold red")
 
 
-def _render_overall(figures: Figures) -> Table:
-    table = Table.grid(padding=(0, 3))
+def _render_overall(figures: Figures) -> Text:
     rates = figures.rates
-    table.add_row(
-        Text(f"{figures.at:%H:%M:%S} UTC", "bold"),
-        f"{rates.holds:,.1f} holds/s",
-        f"{rates.confirmed:,.1f} confirmed/s",
-        f"{rates.expired:,.1f} expired/s",
-        f"{figures.events_on_sale:,} events on sale",
+    text = Text()
+    text.append(f"{figures.at:%H:%M:%S} UTC", "bold")
+    text.append(
+        f"  {rates.holds:,.1f} holds/s  {rates.confirmed:,.1f} confirmed/s  {rates.expired:,.1f} expired/s"
+        f"  {figures.events_on_sale:,} events on sale\n"
+        f"{_capped(figures.deliveries_waiting, BACKLOG_MAX)} notifications wait, "
+        f"{_capped(figures.refunds_due, BACKLOG_MAX)} refunds due, "
+        f"{figures.lanes} lanes and {figures.other_connections} other connections"
     )
-    table.add_row(
-        "",
-        f"{_capped(figures.deliveries_waiting, BACKLOG_MAX)} notifications wait",
-        f"{_capped(figures.refunds_due, BACKLOG_MAX)} refunds due",
-        f"{figures.lanes} lanes",
-        f"{figures.other_connections} other connections",
-    )
-    return table
+    return text
 
 
 def _render_servers(servers: ServerFigures) -> Table:
@@ -69,13 +62,15 @@ def _render_servers(servers: ServerFigures) -> Table:
 def _render_events(figures: Figures) -> RenderableType:
     if not figures.events:
         return Text("No event has sold anything since the last look.", "dim")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("event", max_width=TITLE_MAX, no_wrap=True)
-    for name in ("holds/s", "confirmed/s", "held", "sold", "capacity"):
-        table.add_column(name, justify="right")
-    table.add_column("fill")
-    table.add_column("expire in 60 s", justify="right")
-    table.add_column("overdue", justify="right")
+    table = Table(box=None, pad_edge=False, header_style="underline")
+    # The only column that gives way on a narrow screen.
+    table.add_column("event", max_width=TITLE_MAX)
+    for name in ("holds/s", "sold/s", "held", "sold", "of"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("fill", no_wrap=True)
+    # Holds that expire within a minute, and holds that nobody has expired in time.
+    table.add_column("soon", justify="right", no_wrap=True)
+    table.add_column("late", justify="right", no_wrap=True)
     for event in figures.events:
         table.add_row(
             Text(_printable(event.title)),
@@ -96,7 +91,8 @@ def _bar(event: EventFigures) -> Text:
     capacity = max(event.capacity, 1)
     sold = min(BAR_WIDTH, round(BAR_WIDTH * event.sold / capacity))
     taken = min(BAR_WIDTH, round(BAR_WIDTH * (event.sold + event.held) / capacity))
-    bar = Text("█" * sold, "green")
+    bar = Text()
+    bar.append("█" * sold, "green")
     bar.append("▒" * (taken - sold), "yellow")
     bar.append("·" * (BAR_WIDTH - taken), "dim")
     return bar.append(f" {(event.sold + event.held) / capacity:.0%}")
