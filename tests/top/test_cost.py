@@ -33,6 +33,7 @@ INSERT INTO event (id, org_id, status, title, starts_at, currency, tax_bps, poli
 SELECT gen_random_uuid(), $1, 'active', 'Copy', now() + (n - {half}) * interval '1 day', 'EUR', 0, '{{}}', '{{}}', 5
 FROM generate_series(1, {events}) AS n;
 """
+# The first of the busiest events by id has all the bookings and journal entries.
 FILL_LARGE = [
     """CREATE TEMPORARY TABLE large AS
        SELECT id FROM event WHERE starts_at > now() ORDER BY starts_at LIMIT 30""",
@@ -40,12 +41,13 @@ FILL_LARGE = [
        SELECT id, 0, 'places', '', false, 1000000 FROM large""",
     """INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at,
                             expires_at, request_key, fingerprint, version)
-       SELECT (SELECT id FROM large LIMIT 1), gen_random_uuid(), gen_random_uuid(), 'u' || n,
+       SELECT (SELECT id FROM large ORDER BY id LIMIT 1), gen_random_uuid(), gen_random_uuid(), 'u' || n,
               CASE WHEN n % 10 = 0 THEN 'held' ELSE 'expired' END, 0, 0, 0, 'EUR', now(),
               now() + CASE WHEN n % 20 = 0 THEN interval '30 s' ELSE interval '-1 s' END, n::text::bytea, '', n
        FROM generate_series(1, $1::integer) AS n""",
     """INSERT INTO journal (event_id, number, at, kind, actor, data)
-       SELECT (SELECT id FROM large LIMIT 1), n, now(), 'held', '', '{}' FROM generate_series(1, $1::integer) AS n""",
+       SELECT (SELECT id FROM large ORDER BY id LIMIT 1), n, now(), 'held', '', '{}'
+       FROM generate_series(1, $1::integer) AS n""",
     """INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
        SELECT gen_random_uuid(), n, 'email:' || n % 7, 'email', gen_random_uuid(), gen_random_uuid(), 'held', '{}',
               now(), now()
@@ -124,8 +126,8 @@ def test_every_statement_uses_indexes(plans: dict[str, dict[str, Any]]) -> None:
     [
         (sql.top.events_to_watch.text, {"event": UPCOMING_MAX + LASTING_MAX, "booking": HOLDING_MAX}),
         (sql.top.versions, {"event": UPCOMING_MAX + LASTING_MAX + HOLDING_MAX}),
-        (sql.top.activity.text, {"journal": BUSIEST_MAX * ENTRIES_MAX}),
-        (sql.top.stock.text, {"event": BUSIEST_MAX, "pool": BUSIEST_MAX, "booking": 2 * BUSIEST_MAX * HOLDS_MAX}),
+        (sql.top.activity.text, {"journal": ENTRIES_MAX}),
+        (sql.top.stock.text, {"event": BUSIEST_MAX, "pool": BUSIEST_MAX, "booking": 2 * HOLDS_MAX}),
         (sql.top.backlog, {"delivery": BACKLOG_MAX, "payment": BACKLOG_MAX}),
     ],
     ids=["events_to_watch", "versions", "activity", "stock", "backlog"],
