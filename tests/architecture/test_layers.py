@@ -31,6 +31,8 @@ LAYERS = {
     "notifications": {"core", "sql", "runtime", "engine", "i18n", "tickets"},
     "demo": {"core", "sql", "runtime", "engine"},
     "gate": {"core", "sql", "runtime", "engine"},
+    "doctor": {"core", "sql", "runtime", "gate", "notifications"},
+    "top": {"core", "sql", "runtime"},
     "worker": {"core", "sql", "runtime", "engine", "gate", *SERVICES},
     "api": {"core", "sql", "runtime", "engine", "live", "gate", "i18n", *SERVICES},
     "bot": {"core", "sql", "runtime", "engine", "i18n", "tickets", "api"},
@@ -38,7 +40,7 @@ LAYERS = {
 }
 # These start processes, so they import everything.
 ENTRY_POINTS = re.compile(
-    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_bot|cli_database|cli_gate|cli_keys|cli_orgs|cli_reap|server))"
+    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_bot|cli_database|cli_doctor|cli_gate|cli_keys|cli_orgs|cli_reap|cli_top|server))"
 )
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.

@@ -75,6 +75,12 @@ class _BucketHandler(BaseHTTPRequestHandler):
         else:
             self._answer(200, body, ETag=f'"{hashlib.md5(body).hexdigest()}"')
 
+    def do_DELETE(self) -> None:
+        """Like S3, succeeds if there is no such object."""
+        if self._is_accepted(b""):
+            self.server.objects.pop(self.path, None)
+            self._answer(204, b"")
+
     def _is_accepted(self, body: bytes) -> bool:
         self.server.requests += 1
         if self.server.failures:
@@ -184,6 +190,16 @@ async def test_an_unknown_key_has_no_file(storage: Storage) -> None:
     await storage.put(_key(b"one"), b"one")
     assert await storage.get(_key(b"two")) is None
     assert await storage.get(_key(b"one", org=secrets.token_hex(16))) is None
+
+
+@async_test
+async def test_a_deleted_file_is_gone_and_the_others_stay(storage: Storage) -> None:
+    for data in (b"one", b"two"):
+        await storage.put(_key(data), data)
+    for _ in range(2):
+        await storage.delete(_key(b"one"))
+    assert await storage.get(_key(b"one")) is None
+    assert await storage.get(_key(b"two")) == b"two"
 
 
 @async_test

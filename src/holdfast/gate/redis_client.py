@@ -16,6 +16,7 @@ with optional_import("redis", extra="redis"):
     from redis.asyncio.retry import Retry
     from redis.asyncio.sentinel import Sentinel
     from redis.backoff import NoBackoff
+    from redis.exceptions import AuthenticationError as AuthenticationError
 
 T = TypeVar("T")
 Client = Redis | RedisCluster

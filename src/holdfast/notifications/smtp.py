@@ -17,6 +17,7 @@ from aiosmtplib import (
     SMTPRecipientsRefused,
     SMTPResponseException,
 )
+from msgspec import Struct
 
 from holdfast.notifications.channel import UndeliveredError
 
@@ -45,6 +46,14 @@ class Starttls(StrEnum):
 _QUERIES: Final = ("", *(f"starttls={choice}" for choice in Starttls))
 
 
+class Login(Struct, frozen=True):
+    """How the mail server accepted us. `user` is None if it asks for no login."""
+
+    user: str | None
+    is_encrypted: bool
+    is_local: bool
+
+
 class Smtp:
     """One mail server. Certificates are always verified against the authorities that this machine trusts.
 
@@ -67,6 +76,23 @@ class Smtp:
         # Raised outside the except block, the error has no context, which might name the recipient.
         if failure is not None:
             raise failure
+
+    async def log_in(self, seconds: float) -> Login:
+        """Connect and log in as `send` does, and send nothing. Raises `UndeliveredError`."""
+        client = self._client()
+        failure: UndeliveredError | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                await client.connect()
+                is_encrypted = client.get_transport_info("sslcontext") is not None
+            await _quit(client)
+        except (SMTPException, OSError, ValueError) as error:
+            failure = _failure(error)
+        finally:
+            client.close()
+        if failure is not None:
+            raise failure
+        return Login(self._user or None, is_encrypted, self._host in LOOPBACK)
 
     async def _attempt(self, message: EmailMessage) -> UndeliveredError | None:
         client = self._client()

@@ -23,12 +23,14 @@ from holdfast.runtime.cli_database import (
     require_database,
     run_with_database,
 )
+from holdfast.runtime.cli_doctor import doctor
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
+from holdfast.runtime.cli_top import top
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import is_port_free
 from holdfast.runtime.server import serve as serve_forever
@@ -129,6 +131,8 @@ def audit(data: DataFolder = None) -> None:
 
 
 app.command()(reap)
+app.command()(doctor)
+app.command()(top)
 
 
 @app.command()

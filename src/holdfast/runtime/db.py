@@ -78,6 +78,14 @@ _LANE_SETTINGS: Final = {
     **_PROMISES,
 }
 
+# A command that watches a sale must not get in its way, whatever it finds.
+_WATCHER_SETTINGS: Final = {
+    **_LANE_SETTINGS,
+    "application_name": "holdfast-top",
+    "default_transaction_read_only": "on",
+    "statement_timeout": "5s",
+}
+
 _MIGRATION_LOCK: Final = 0x401DFA57
 _CONNECT_SECONDS: Final = 5
 # Longer than any statement may take. A database that stays silent for so long is lost.
@@ -188,6 +196,15 @@ class SchemaError(RuntimeError):
 async def connect_lane(url: str) -> Connection:
     connection = await asyncpg.connect(
         url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_LANE_SETTINGS
+    )
+    await register_uuid_codec(connection)
+    return connection
+
+
+async def connect_watcher(url: str) -> Connection:
+    """For reads that run next to a sale: they change nothing, use only indexes, and end soon."""
+    connection = await asyncpg.connect(
+        url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_WATCHER_SETTINGS
     )
     await register_uuid_codec(connection)
     return connection

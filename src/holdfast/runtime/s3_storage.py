@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,12 @@ class S3Storage:
                 return None
             return bytes(await found.bytes_async())
 
+    async def delete(self, key: str) -> None:
+        check_key(key)
+        async with limit_time(self._timeout_seconds), _translate_errors():
+            with suppress(FileNotFoundError):
+                await self._store.delete_async(key)
+
 
 @asynccontextmanager
 async def _translate_errors() -> AsyncIterator[None]:
@@ -74,7 +80,8 @@ def _make_store(address: S3Address, timeout: timedelta) -> S3Store:
 
 
 def _make_config(address: S3Address) -> "S3Config":
-    config: S3Config = {}
+    # Not every server has the request that deletes several objects.
+    config: S3Config = {"disable_bulk_delete": True}
     if address.region:
         config["region"] = address.region
     if address.endpoint:

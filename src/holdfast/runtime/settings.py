@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from holdfast.core.quotas import Quotas
 
-_PREFIX: Final = "HOLDFAST_"
+PREFIX: Final = "HOLDFAST_"
 
 
 class SettingError(ValueError):
@@ -58,9 +58,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        values = {name: text for name in cls.__struct_fields__ if (text := environment.get(_PREFIX + name.upper()))}
+        values = {name: text for name in cls.__struct_fields__ if (text := environment.get(PREFIX + name.upper()))}
         try:
             return convert(values, cls, strict=False, dec_hook=lambda kind, text: kind(text))
         except ValidationError as error:
             message, _, name = str(error).partition(" - at `$.")
-            raise SettingError(f"Cannot use {_PREFIX}{name.rstrip('`').upper()}: {message}.") from None
+            raise SettingError(f"Cannot use {PREFIX}{name.rstrip('`').upper()}: {message}.") from None

@@ -51,6 +51,9 @@ class Storage(Protocol):
     async def get(self, key: str) -> bytes | None:
         """The file, or None if there is none with this key."""
 
+    async def delete(self, key: str) -> None:
+        """Succeeds if there is no file with this key."""
+
 
 class S3Address(Struct, frozen=True):
     bucket: str
@@ -100,6 +103,10 @@ class FolderStorage:
     async def get(self, key: str) -> bytes | None:
         check_key(key)
         return await self._run(_read, self._folder / key)
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+        await self._run((self._folder / key).unlink, missing_ok=True)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The error of the system names the file, which is more than a log should know."""

@@ -116,6 +116,8 @@ series: Final = _load("series.sql")
 gate: Final = _load("gate.sql")
 telegram: Final = _load("telegram.sql")
 figures: Final = _load("figures.sql")
+doctor: Final = _load("doctor.sql")
+top: Final = _load("top.sql")
 
 
 def migrations() -> list[tuple[int, str]]:

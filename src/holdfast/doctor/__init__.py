@@ -1,0 +1,1 @@
+"""Checks an installation: its settings, its servers and its machine."""

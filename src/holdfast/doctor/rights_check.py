@@ -1,0 +1,53 @@
+"""What the role may do in the database."""
+
+import re
+from types import SimpleNamespace
+from typing import Final
+
+from holdfast import sql
+from holdfast.doctor.check import Results, ok, problem
+from holdfast.doctor.installation import Installation
+
+_WRITES: Final = re.compile(r"\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\s+([a-z_]+)")
+_READS: Final = re.compile(r"\b(?:FROM|JOIN)\s+([a-z_]+)")
+
+
+async def check_rights(installation: Installation) -> Results:
+    database = await installation.database.require()
+    needed = sorted(find_needed_rights())
+    tables, privileges = [table for table, _ in needed], [privilege for _, privilege in needed]
+    missing = await database.shared.fetch(sql.doctor.missing_rights, tables, privileges)
+    if missing:
+        listed = ", ".join(f"{row['privilege']} on {row['table_name']}" for row in missing[:5])
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        yield problem(
+            f"The role lacks {listed}{more}.",
+            "Make the role the owner of the tables, or GRANT these rights to it.",
+        )
+    if not await database.shared.fetchval(sql.doctor.may_create):
+        yield problem(
+            "The role may not create tables, which every start of Holdfast needs in order to migrate.",
+            "Run GRANT CREATE, USAGE ON SCHEMA public to the role.",
+        )
+    elif not missing:
+        yield ok("The role may read and write everything that Holdfast does, and migrate the schema.")
+
+
+def find_needed_rights() -> set[tuple[str, str]]:
+    """Pairs of a table and a privilege, read off the statements themselves. Some of the names are not tables."""
+    return {
+        pair
+        for file in vars(sql).values()
+        if isinstance(file, SimpleNamespace)
+        for statement in vars(file).values()
+        for pair in _rights_of(getattr(statement, "text", statement))
+    }
+
+
+def _rights_of(text: str) -> set[tuple[str, str]]:
+    rights = {(name, "SELECT") for name in _READS.findall(text)}
+    for verb, name in _WRITES.findall(text):
+        rights.add((name, verb.split()[0]))
+        if verb.startswith("INSERT") and "DO UPDATE" in text:
+            rights.add((name, "UPDATE"))
+    return rights

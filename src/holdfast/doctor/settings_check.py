@@ -1,0 +1,81 @@
+"""Settings that Holdfast cannot use, and variables that it does not know."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+from urllib.parse import urlsplit
+
+from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
+
+from holdfast.doctor.check import CheckResult, Results, ok, problem, warning
+from holdfast.doctor.installation import Installation
+from holdfast.runtime.settings import PREFIX, Settings
+
+# 1 would find only exact matches.
+_SIMILARITY: Final = 0.8
+_KNOWN: Final = tuple(PREFIX + name.upper() for name in Settings.__struct_fields__)
+
+
+async def check_settings(installation: Installation) -> Results:
+    found = [
+        *(problem(str(error), "Correct the value. docs/settings.md describes it.") for error in installation.invalid),
+        *_find_unknown(installation.environment),
+        *_find_bad_values(installation.settings),
+    ]
+    for result in found:
+        yield result
+    if not found:
+        yield ok("All settings are valid, and Holdfast knows all variables that start with HOLDFAST_.")
+
+
+def _find_unknown(names: Iterable[str]) -> list[CheckResult]:
+    """Holdfast ignores a variable that it does not know, so a typo leaves the default in place."""
+    found = []
+    for name in sorted(names):
+        if name.startswith(PREFIX) and name not in _KNOWN:
+            near = get_close_matches(name, _KNOWN, 1, _SIMILARITY)
+            found.append(
+                problem(f"Holdfast has no setting {name}, and ignores it.", f"Did you mean {near[0]}? Rename it.")
+                if near
+                else warning(f"Holdfast has no setting {name}, and ignores it.", "Remove it. docs/settings.md has all.")
+            )
+    return found
+
+
+def _find_bad_values(settings: Settings) -> list[CheckResult]:
+    found = []
+    for name, url in (("PUBLIC_URL", settings.public_url), ("TELEGRAM_API", settings.telegram_api)):
+        if not _is_http_url(url):
+            found.append(problem(f"{PREFIX}{name} is not a URL.", "Write it as https://shop.example.com."))
+    webhook = settings.telegram_webhook_url
+    if webhook is not None and not webhook.startswith("https://"):
+        found.append(
+            problem(
+                "HOLDFAST_TELEGRAM_WEBHOOK_URL does not start with https://, and Telegram sends updates nowhere else.",
+                "Put a proxy with a certificate in front of `holdfast bot`, or remove the setting to poll.",
+            )
+        )
+    if settings.sandbox_webhook_secret is not None and not _is_signing_secret(settings.sandbox_webhook_secret):
+        found.append(
+            problem(
+                "HOLDFAST_SANDBOX_WEBHOOK_SECRET is not a signing secret, so Holdfast does not start.",
+                "Write whsec_ followed by base64, or remove the setting.",
+            )
+        )
+    return found
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_signing_secret(text: str) -> bool:
+    try:
+        Webhook(text)
+    except (ValueError, EmptyWebhookSecretError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Shows what is being sold right now, for `holdfast top`."""
