@@ -12,8 +12,9 @@ from holdfast.runtime.settings import Settings
 
 
 def create_app() -> App:
-    configure_logs()
-    return App(Settings.from_environment(os.environ), (*OPERATIONS, *BASELINES))
+    settings = Settings.from_environment(os.environ)
+    configure_logs(settings)
+    return App(settings, (*OPERATIONS, *BASELINES))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from holdfast.api.validation import invalid_body, invalid_query
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.request_types import RequestModel, details_too_large
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
+from holdfast.runtime.request_ids import HEADER as REQUEST_ID
+from holdfast.runtime.request_ids import current_request_id
 
 log = structlog.get_logger()
 
@@ -244,6 +246,9 @@ async def send_start(
     all_headers = [(b"content-type", response.content_type), *headers, *response.headers]
     if length is not None:
         all_headers.append((b"content-length", str(length).encode()))
+    request_id = current_request_id()
+    if request_id is not None:
+        all_headers.append((REQUEST_ID, request_id.encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": all_headers})
 
 

@@ -23,6 +23,7 @@ from holdfast.bot.turn import ANSWER_MAX, AlreadyHandledError, Dialogue, Turn
 from holdfast.i18n.languages import language_of
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
+from holdfast.runtime.request_ids import set_request_id
 
 log = structlog.get_logger()
 
@@ -131,6 +132,7 @@ class Inbox:
         self._on_handled()
 
     async def _handle(self, bot: TelegramBot, claimed: ClaimedUpdate) -> None:
+        set_request_id(f"telegram_{bot.bot_id}_{claimed.number}")
         try:
             if claimed.attempts > ATTEMPTS_MAX:
                 # Whatever it was that handling this update did to the process, it does not happen again.

@@ -19,8 +19,9 @@ from holdfast.bot.handlers import make_dispatcher
 from holdfast.bot.leadership import Leadership
 from holdfast.bot.org_api import OrgApi
 from holdfast.bot.telegram_bot import TelegramBot
-from holdfast.engine.batch import ignore_commit
+from holdfast.engine.batch import notify_all
 from holdfast.engine.engine import Engine
+from holdfast.engine.engine_logs import EngineLogs
 from holdfast.runtime import db
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
@@ -63,7 +64,11 @@ async def _open_bots(settings: Settings, resources: AsyncExitStack) -> "Bots":
     database = db.Database(pool)
     redis = open_redis(settings, database)
     health = TaskHealth()
-    engine = Engine(url, LANES, health, redis.writer.add_batch if redis is not None else ignore_commit)
+    logs = EngineLogs(settings, database)
+    await logs.start()
+    resources.push_async_callback(logs.close)
+    on_commit = notify_all(redis.writer.add_batch if redis is not None else None, logs.on_commit)
+    engine = Engine(url, LANES, health, on_commit)
     engine.start()
     services = make_services(settings, pool, engine, health, redis=redis)
     limits = Limits(services)

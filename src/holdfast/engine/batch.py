@@ -31,6 +31,21 @@ def ignore_commit(_: LoadedBatch) -> None:
     pass
 
 
+def notify_all(*listeners: CommitListener | None) -> CommitListener:
+    """One listener that calls those that are there."""
+    present = [listener for listener in listeners if listener is not None]
+    if not present:
+        return ignore_commit
+    if len(present) == 1:
+        return present[0]
+
+    def notify(loaded: LoadedBatch) -> None:
+        for listener in present:
+            listener(loaded)
+
+    return notify
+
+
 async def run_batch(
     connection: Connection,
     layouts: LayoutCache,

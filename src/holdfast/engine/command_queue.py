@@ -1,6 +1,7 @@
 """The waiting commands of a lane, by event. Events take turns, so a busy event does not delay the others."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
@@ -9,14 +10,19 @@ from msgspec import Struct
 
 from holdfast.core.commands import Command, PlaceHold
 from holdfast.core.decide import Outcome
+from holdfast.core.refusals import Refused
+from holdfast.engine.attempt_log import attempt_log
 
 
 class Waiting(Struct, frozen=True):
-    """A command and the future of its outcome. Until `deadline`, in event-loop time, it may wait for a locked event."""
+    """A command and the future of its outcome. Until `deadline`, in event-loop time, it may wait for a locked event.
+    `submitted_at` is in monotonic time."""
 
     command: Command
     answer: "asyncio.Future[Outcome]"
     deadline: float
+    submitted_at: float = 0.0
+    request_id: str | None = None
 
     @property
     def line_count(self) -> int:
@@ -27,8 +33,11 @@ class Waiting(Struct, frozen=True):
         return command.best_available.quantity if command.best_available else len(command.items)
 
     def resolve(self, outcome: Outcome) -> None:
-        if not self.answer.done():
-            self.answer.set_result(outcome)
+        if self.answer.done():
+            return
+        self.answer.set_result(outcome)
+        if isinstance(outcome, Refused):
+            attempt_log.add_refusal(self.command, outcome, self.request_id, time.monotonic() - self.submitted_at)
 
 
 def first_commands(commands: Iterable[Waiting], count: int, lines_max: int) -> list[Waiting]:

@@ -5,6 +5,7 @@ locked an event, the event continues on a connection of its own and rejoins its 
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -18,6 +19,7 @@ from holdfast.engine.command_queue import CommandQueue, Waiting
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.slow_event import SlowEvent, SpareConnections
 from holdfast.runtime.db import Connect
+from holdfast.runtime.request_ids import current_request_id
 from holdfast.runtime.supervision import TaskHealth, keep_running
 
 log = structlog.get_logger()
@@ -67,7 +69,9 @@ class Lane:
 
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         loop = asyncio.get_running_loop()
-        waiting = Waiting(command, loop.create_future(), loop.time() + LOCKED_SECONDS)
+        waiting = Waiting(
+            command, loop.create_future(), loop.time() + LOCKED_SECONDS, time.monotonic(), current_request_id()
+        )
         slow = self._slow.get(command.event) if self._slow else None
         if self._closing or not self._has_room(command, slow):
             waiting.resolve(BUSY)

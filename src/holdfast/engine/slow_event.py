@@ -135,4 +135,4 @@ class SlowEvent:
             self._waiting.popleft().resolve(BUSY)
             overdue += 1
         if overdue:
-            log.warning("event_blocked", subject=ids.format_event_id(self._event), refused=overdue)
+            log.warning("event_blocked", event_id=ids.format_event_id(self._event), refused=overdue)

@@ -7,6 +7,7 @@ from holdfast.core.decide import Outcome
 from holdfast.core.hoarding import is_limited
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refused
+from holdfast.engine.attempt_log import attempt_log
 from holdfast.engine.engine import Engine
 from holdfast.gate.acquire_queue import ASKED, UNASKED, AcquireQueue, Ask, TakenSeats, TooFewLeft, Verdict
 from holdfast.gate.circuit_breaker import CircuitBreaker
@@ -18,6 +19,7 @@ from holdfast.gate.user_hash import UserHasher, hash_user
 from holdfast.runtime import ids
 from holdfast.runtime.database_clock import DatabaseClock
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
+from holdfast.runtime.request_ids import current_request_id
 
 log = structlog.get_logger()
 
@@ -47,6 +49,7 @@ class SeatGate:
         verdict = await self._ask(command, layout) if layout is not None and self._breaker.may_try else UNASKED
         refused = self._refuse(command, layout, verdict) if layout is not None else None
         if refused is not None:
+            attempt_log.add_refusal(command, refused, current_request_id())
             return refused
         outcome = await self._engine.submit(command)
         if layout is None:

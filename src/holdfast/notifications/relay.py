@@ -200,7 +200,7 @@ class Relay:
 def _log_delivery(write: Callable[..., object], message: str, delivery: Delivery) -> None:
     write(
         message,
-        subject=ids.format_event_id(delivery.event),
+        event_id=ids.format_event_id(delivery.event),
         number=delivery.number,
         kind=delivery.kind,
         channel=delivery.channel,

@@ -17,8 +17,9 @@ from holdfast.web.site import Site
 
 def create_app() -> App:
     """Granian's workers call this. The settings come from the environment."""
-    configure_logs()
-    return App(Settings.from_environment(os.environ), pages=create_pages)
+    settings = Settings.from_environment(os.environ)
+    configure_logs(settings)
+    return App(settings, pages=create_pages)
 
 
 def create_pages(api: InProcessApi, services: Services) -> list[BaseRoute]:

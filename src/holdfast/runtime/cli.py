@@ -95,7 +95,7 @@ def worker(data: DataFolder = None, child: Annotated[bool, typer.Option(hidden=T
     # The worker's modules take as long to import as everything else together.
     from holdfast.worker.runner import run_worker
 
-    configure_logs()
+    configure_logs(read_settings())
     open_database(data, to_sell=True)
     _check_settings()
     uvloop.run(run_worker(read_settings(), child=child))

@@ -56,7 +56,7 @@ def run(
     _require_extra()
     from holdfast.bot.runner import run_bots
 
-    configure_logs()
+    configure_logs(read_settings())
     open_database(data, to_sell=True)
     settings = read_settings()
     if settings.telegram_token is not None:

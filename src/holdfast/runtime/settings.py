@@ -8,12 +8,18 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, ValidationError, convert
 
 from holdfast.core.quotas import Quotas
+from holdfast.core.states import FastStrEnum
 
 _PREFIX: Final = "HOLDFAST_"
 
 
 class SettingError(ValueError):
     """A setting has an invalid value. The message names the setting."""
+
+
+class LogFormat(FastStrEnum):
+    JSON = "json"
+    CONSOLE = "console"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -48,6 +54,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     smtp_url: str | None = None
     email_from: str = "tickets@localhost"
     webhooks_to_private_addresses: bool = False
+    log_format: LogFormat | None = None
+    log_transitions: bool = True
+    log_attempts: Annotated[int, Meta(ge=0)] = 100
     demo: bool = False
 
     @property
