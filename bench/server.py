@@ -3,18 +3,24 @@
 import os
 import sys
 
+from starlette.types import ASGIApp
+
 from bench.baselines import BASELINES
 from holdfast.api.app import App
 from holdfast.api.operations import OPERATIONS
+from holdfast.runtime.asgi import add_tracing
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import serve
 from holdfast.runtime.settings import Settings
+from holdfast.runtime.tracing import configure_tracing
 
 
-def create_app() -> App:
+def create_app() -> ASGIApp:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings)
-    return App(settings, (*OPERATIONS, *BASELINES))
+    configure_tracing(settings, "api")
+    operations = (*OPERATIONS, *BASELINES)
+    return add_tracing(App(settings, operations), operations)
 
 
 if __name__ == "__main__":

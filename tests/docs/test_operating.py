@@ -160,7 +160,7 @@ def test_the_log_events_on_the_page_exist() -> None:
     assert {name for name in named if f'"{name}"' not in source} == set()
 
 
-@pytest.mark.parametrize("page", ["operating.md", "logs.md"])
+@pytest.mark.parametrize("page", ["operating.md", "logs.md", "tracing.md"])
 def test_the_links_on_the_page_lead_somewhere(page: str) -> None:
     own_text = (ROOT / "docs" / page).read_text()
     for file, anchor in re.findall(r"\]\(([\w.]*)(?:#([\w-]+))?\)", own_text):

@@ -42,6 +42,7 @@ from holdfast.runtime.request_ids import choose_request_id, set_request_id
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import open_storage
 from holdfast.runtime.supervision import TaskHealth
+from holdfast.runtime.tracing import close_tracing
 
 if TYPE_CHECKING:
     # Its package is optional.
@@ -167,6 +168,7 @@ class App:
                 await provider.aclose()
             await db.close_pool(pool)
             await db.close_pool(report_pool)
+            await close_tracing()
 
 
 # Makes the routes of the pages, which come before the API's own document.

@@ -21,6 +21,7 @@ from holdfast.bot.people import Person, load_person
 from holdfast.bot.telegram_bot import TelegramBot
 from holdfast.bot.turn import ANSWER_MAX, AlreadyHandledError, Dialogue, Turn
 from holdfast.i18n.languages import language_of
+from holdfast.runtime import tracing
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
 from holdfast.runtime.request_ids import set_request_id
@@ -140,7 +141,8 @@ class Inbox:
                 return
             turn = await self._begin(bot, claimed)
             if turn is not None:
-                await self._dispatcher.feed_update(self._client, turn.update, turn=turn)
+                with tracing.span("telegram update"):
+                    await self._dispatcher.feed_update(self._client, turn.update, turn=turn)
                 await turn.save()
                 await self._answer(turn)
             else:

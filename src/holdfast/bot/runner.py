@@ -26,6 +26,7 @@ from holdfast.runtime import db
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.supervision import TaskHealth
+from holdfast.runtime.tracing import close_tracing
 
 log = structlog.get_logger()
 
@@ -47,6 +48,7 @@ async def run_bots(settings: Settings, host: str, port: int, *, child: bool = Fa
     if child:
         end_with_parent()
     async with AsyncExitStack() as resources:
+        resources.push_async_callback(close_tracing)
         bots = await _open_bots(settings, resources)
         await bots.reload()
         if settings.telegram_webhook_url is not None:

@@ -14,6 +14,7 @@ from holdfast.engine.batch import CommitListener, ignore_commit, run_batch
 from holdfast.engine.command_queue import Waiting
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch
+from holdfast.runtime import tracing
 from holdfast.runtime.db import BLOCKED_ERRORS, EXHAUSTED_ERRORS, LOST_ERRORS, Connect, Connection
 
 log = structlog.get_logger()
@@ -99,7 +100,8 @@ class BatchRunner:
             try:
                 if self._connection is None:
                     self._connection = await self._connect()
-                return await run_batch(self._connection, self._layouts, commands, lock_seconds, on_commit)
+                with tracing.batch_span(waiting.span for waiting in batch):
+                    return await run_batch(self._connection, self._layouts, commands, lock_seconds, on_commit)
             except _CONFLICT_ERRORS:
                 log.warning("batch_conflicted", commands=len(commands))
             except LOST_ERRORS as error:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,6 +13,10 @@ from holdfast.core.commands import Command, PlaceHold
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refused
 from holdfast.engine.attempt_log import attempt_log
+
+if TYPE_CHECKING:
+    # Its package is optional.
+    from opentelemetry.trace import SpanContext
 
 
 class Waiting(Struct, frozen=True):
@@ -23,6 +28,7 @@ class Waiting(Struct, frozen=True):
     deadline: float
     submitted_at: float = 0.0
     request_id: str | None = None
+    span: "SpanContext | None" = None
 
     @property
     def line_count(self) -> int:

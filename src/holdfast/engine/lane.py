@@ -21,6 +21,7 @@ from holdfast.engine.slow_event import SlowEvent, SpareConnections
 from holdfast.runtime.db import Connect
 from holdfast.runtime.request_ids import current_request_id
 from holdfast.runtime.supervision import TaskHealth, keep_running
+from holdfast.runtime.tracing import current_span
 
 log = structlog.get_logger()
 
@@ -70,7 +71,12 @@ class Lane:
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         loop = asyncio.get_running_loop()
         waiting = Waiting(
-            command, loop.create_future(), loop.time() + LOCKED_SECONDS, time.monotonic(), current_request_id()
+            command,
+            loop.create_future(),
+            loop.time() + LOCKED_SECONDS,
+            time.monotonic(),
+            current_request_id(),
+            current_span(),
         )
         slow = self._slow.get(command.event) if self._slow else None
         if self._closing or not self._has_room(command, slow):

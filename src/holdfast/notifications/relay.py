@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.notification_rules import WEBHOOK
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
-from holdfast.runtime import ids
+from holdfast.runtime import ids, tracing
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
 from holdfast.runtime.fair_queue import RoundRobin
@@ -148,8 +148,9 @@ class Relay:
         if channel is None:
             raise UndeliveredError("this channel is not set up", is_permanent=True)
         try:
-            async with asyncio.timeout(self._send_seconds):
-                await channel.send(delivery)
+            with tracing.span(f"deliver {delivery.channel}"):
+                async with asyncio.timeout(self._send_seconds):
+                    await channel.send(delivery)
         except UndeliveredError:
             raise
         except Exception as error:

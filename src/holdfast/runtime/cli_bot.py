@@ -16,6 +16,7 @@ from holdfast.runtime.cli_orgs import find_org
 from holdfast.runtime.db import Database
 from holdfast.runtime.extras import MissingExtraError, optional_import
 from holdfast.runtime.logs import configure_logs
+from holdfast.runtime.tracing import configure_tracing
 
 if TYPE_CHECKING:
     from holdfast.bot.telegram_bot import BotDefaults
@@ -61,6 +62,10 @@ def run(
     settings = read_settings()
     if settings.telegram_token is not None:
         _connect_from_settings(org, settings.telegram_token, data)
+    try:
+        configure_tracing(settings, "bot")
+    except MissingExtraError as error:
+        fail(str(error))
     uvloop.run(run_bots(read_settings(), host, port, child=child))
 
 

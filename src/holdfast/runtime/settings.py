@@ -57,6 +57,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: LogFormat | None = None
     log_transitions: bool = True
     log_attempts: Annotated[int, Meta(ge=0)] = 100
+    tracing: bool = False
     demo: bool = False
 
     @property

@@ -6,6 +6,7 @@ that a job that hangs is noticed too.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from random import SystemRandom
@@ -14,6 +15,7 @@ from typing import Final
 import structlog
 from msgspec import Struct, to_builtins
 
+from holdfast.runtime import tracing
 from holdfast.runtime.backoff import Backoff
 
 log = structlog.get_logger()
@@ -106,9 +108,12 @@ class JobLoop:
     async def _run_once(self, job: Job) -> float:
         """Returns how many seconds to wait before the next run."""
         stats = self.stats[job.name]
+        started_at = time.time() if tracing.active is not None else 0.0
         try:
             items = await job.run()
         except Exception as error:
+            if tracing.active is not None:
+                tracing.active.record_job(job.name, started_at, 0, error)
             stats.record_failure()
             seconds = job.seconds_until_next_run(0, stats.consecutive_failures)
             log.error(
@@ -119,6 +124,8 @@ class JobLoop:
                 next_run_seconds=round(seconds, 3),
             )
             return seconds
+        if tracing.active is not None:
+            tracing.active.record_job(job.name, started_at, items, None)
         stats.record_success(items)
         return job.seconds_until_next_run(items, 0)
 

@@ -29,6 +29,7 @@ from holdfast.runtime.fair_queue import FairQueue
 from holdfast.runtime.loop_lag import LoopLag
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
+from holdfast.runtime.tracing import close_tracing
 from holdfast.worker.completer import Completer
 from holdfast.worker.job import Job, JobDiedError, JobLoop
 from holdfast.worker.reaper import Reaper
@@ -57,6 +58,7 @@ async def run_worker(settings: Settings, *, child: bool = False) -> None:
     if child:
         end_with_parent()
     async with AsyncExitStack() as resources:
+        resources.push_async_callback(close_tracing)
         loop_lag = LoopLag()
         loop_lag.start()
         resources.callback(loop_lag.stop)
