@@ -88,6 +88,10 @@ bench: setup ## Compare Holdfast with two baselines in one run (needs wrk; insta
 bench-live: setup ## Measure the live feed with 5,000 sockets on one event
 	$(BIN)/python -m bench.live
 
+.PHONY: bench-telemetry
+bench-telemetry: setup ## Measure what logs cost: two servers in turns, with and without (needs wrk)
+	$(BIN)/python -m bench.telemetry
+
 .PHONY: stampede
 stampede: setup ## Send 5,000 simulated buyers to the concert of a running `make run`
 	$(BIN)/holdfast stampede --event $$($(BIN)/holdfast demo | awk '/ show /{print $$1}')

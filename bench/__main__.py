@@ -2,10 +2,6 @@
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ from bench.cost import measure_costs
 from bench.redis_modes import REDIS_SCENARIOS, measure_redis_modes
 from bench.scenarios import SCENARIOS, BenchDatabase, BenchServer, measure
 from bench.table import format_redis_table, format_table
+from bench.wrk import install_wrk
 
 RESULTS = Path(__file__).parent / "results.json"
 
@@ -58,14 +55,6 @@ def read_options() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="file for the results")
     return parser.parse_args()
-
-
-def install_wrk() -> None:
-    if shutil.which("wrk") is None and shutil.which("apt-get") and os.geteuid() == 0:
-        subprocess.run(["apt-get", "update", "-qq"], check=False)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "wrk"], check=False, stdout=subprocess.DEVNULL)
-    if shutil.which("wrk") is None:
-        sys.exit("The benchmark needs wrk to generate load. Install it: apt-get install wrk")
 
 
 main()

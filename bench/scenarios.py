@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import psutil
 import uvloop
 from msgspec import Struct
 
@@ -88,6 +89,8 @@ class BenchServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
+        # A terminal would be slower than what is measured.
+        self._log = (self._database.folder / f"log-{self._port}").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.server", str(self._port), str(self._workers)],
             env={
@@ -98,6 +101,7 @@ class BenchServer:
                 **self._environment,
             },
             cwd=HERE.parent,
+            stderr=self._log,
         )
         authorization = {"Authorization": f"Bearer {self._database.key}"}
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", headers=authorization, timeout=60)
@@ -107,6 +111,13 @@ class BenchServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._process.terminate()
         self._process.wait(30)
+        self._log.close()
+
+    def cpu_seconds(self) -> float:
+        """The CPU time of the server and its API processes since their start."""
+        main = psutil.Process(self._process.pid)
+        times = [process.cpu_times() for process in [main, *main.children(recursive=True)]]
+        return sum(each.user + each.system for each in times)
 
     def _wait_until_ready(self) -> None:
         for _ in range(500):
@@ -115,7 +126,7 @@ class BenchServer:
                     return
             except httpx.TransportError:
                 time.sleep(0.02)
-        raise RuntimeError("The server did not start.")
+        raise RuntimeError(f"The server did not start: {Path(self._log.name).read_text()}")
 
     def publish(self, scenario: Scenario) -> list[str]:
         pool: dict[str, Any] = {"code": "places", "tariffs": [{"code": "full", "price": 100}]}
@@ -145,7 +156,7 @@ class BenchServer:
 def measure(server: BenchServer, scenario: Scenario, seconds: int, connections: int) -> dict[str, Any]:
     """Warm up for a second, then measure, on new events."""
     paths = [scenario.path.format(event=event) for event in server.publish(scenario)]
-    server.run_wrk(scenario, paths, 1, connections)
+    warmup = server.run_wrk(scenario, paths, 1, connections)
     counts = server.run_wrk(scenario, paths, seconds, connections)
     if counts["broken"]:
         raise RuntimeError(f"{scenario.name}: {counts['broken']} requests got no response")
@@ -154,6 +165,8 @@ def measure(server: BenchServer, scenario: Scenario, seconds: int, connections: 
         raise RuntimeError(f"{scenario.name} did not do what it measures: {counts}")
     return {
         "title": scenario.title,
+        # With those of the warm-up.
+        "requests": warmup["requests"] + counts["requests"],
         "done_per_second": round(done / counts["seconds"], 1),
         "requests_per_second": round(counts["requests"] / counts["seconds"], 1),
         "p50_ms": round(counts["p50"], 2),

@@ -3,17 +3,24 @@
 import os
 import sys
 
+from starlette.types import ASGIApp
+
 from bench.baselines import BASELINES
 from holdfast.api.app import App
 from holdfast.api.operations import OPERATIONS
+from holdfast.runtime.asgi import add_tracing
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import serve
 from holdfast.runtime.settings import Settings
+from holdfast.runtime.tracing import configure_tracing
 
 
-def create_app() -> App:
-    configure_logs()
-    return App(Settings.from_environment(os.environ), (*OPERATIONS, *BASELINES))
+def create_app() -> ASGIApp:
+    settings = Settings.from_environment(os.environ)
+    configure_logs(settings)
+    configure_tracing(settings, "api")
+    operations = (*OPERATIONS, *BASELINES)
+    return add_tracing(App(settings, operations), operations)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The benchmark runs in a short form and reports its measurements."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,18 @@ SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm
 SHORT = {"no_op", "pool", "for_update"}
 REDIS_SCENARIOS = {"rush", "pairs", "taken", "nearly_full", "full"}
 REDIS_SHORT = {"taken"}
+
+
+def test_the_cost_of_telemetry_is_a_ratio_for_each_pair_of_runs() -> None:
+    if ensure_installed("wrk") is None:
+        pytest.skip("the load comes from wrk")
+    command = [sys.executable, "-m", "bench.telemetry", "--pairs", "1", "--seconds", "1", "--connections", "16"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"/s with, .*/s without: \d", done.stdout)
+    assert re.search(
+        r"^median: [\d.]+ x the holds per second, [\d.]+ x the CPU time per hold$", done.stdout, re.MULTILINE
+    )
 
 
 def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from holdfast.engine import lane
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
 from holdfast.i18n.texts import translate
 from holdfast.notifications import recovery_mailer
-from holdfast.runtime import server
+from holdfast.runtime import request_ids, server
 from holdfast.runtime.settings import Settings
 from holdfast.tickets import keys, printer
 from holdfast.web import event_list_pages, recovery_pages, session
@@ -72,6 +72,7 @@ NUMBERS = {
     "size of a query string": endpoint.QUERY_BYTES_MAX // 1024,
     "size of all headers together": server.HEADER_BYTES_MAX // 1024,
     "size of a page of the journal or of changes": event_handlers.JOURNAL_PAGE_BYTES // 1024,
+    "characters of a [request id](logs.md#request-ids); a longer one is replaced": request_ids.LENGTH_MAX,
     "size of a token": endpoint.TOKEN_BYTES_MAX // 1024,
     "query parameters": endpoint.QUERY_PARAMETERS_MAX,
     "requests per second, per secret key": Settings().rate_per_key,

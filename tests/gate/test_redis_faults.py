@@ -80,7 +80,7 @@ def busy_shop(postgres: str, log: Path) -> Iterator[Shop]:
             with shopping_in_background(server, org.keys["sales"], event) as shoppers:
                 shoppers.shop_for(PHASE_SECONDS)
                 yield Shop(redis, server, shoppers, log)
-    assert not [line for line in log.read_text().splitlines() if '"level": "error"' in line]
+    assert not [line for line in log.read_text().splitlines() if '"level":"error"' in line]
 
 
 def expect_few_errors(shop: Shop, fault_at: float) -> None:

@@ -175,7 +175,7 @@ async def test_an_event_that_cannot_be_refreshed_delays_no_other(
         assert trouble.refreshes <= 2 + PROMPT_SECONDS / live_socket.RETRY_SECONDS, "it must wait before it retries"
         assert broken_messages[-1]["version"] == broken_messages[0]["version"]
         failures = [entry for entry in logs if entry["event"] == "live_event_not_refreshed"]
-        assert {entry["subject"] for entry in failures} == (set() if kind is Hanging else {broken.text})
+        assert {entry["event_id"] for entry in failures} == (set() if kind is Hanging else {broken.text})
         trouble.end()
         start = broken_messages[0]["version"]
         await poll_until(lambda: changes_in(broken_messages) == list(range(start + 1, start + 5)))

@@ -20,7 +20,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("redis", "stripe", "obstore"):
+        if name.partition(".")[0] in ("redis", "stripe", "obstore", "opentelemetry"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -41,9 +41,10 @@ def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.Comp
 
 
 def test_the_environment_without_extras_lacks_the_packages(without_extras: dict[str, str]) -> None:
-    for package in ("redis", "stripe", "obstore"):
+    for package in ("redis", "stripe", "obstore", "opentelemetry.sdk"):
         assert run_python({}, "-c", f"import {package}").returncode == 0
-        assert f"No module named '{package}'" in run_python(without_extras, "-c", f"import {package}").stderr
+        missing = package.partition(".")[0]
+        assert f"No module named '{missing}'" in run_python(without_extras, "-c", f"import {package}").stderr
 
 
 def test_holdfast_works_without_packages_that_it_does_not_use(
@@ -73,6 +74,7 @@ def _upload(client: httpx.Client, booking: str, file: bytes) -> httpx.Response:
         ("serve", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
         ("worker", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
         ("worker", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
+        ("worker", "HOLDFAST_TRACING", "true", "tracing"),
     ],
 )
 def test_a_setting_that_needs_a_missing_package_says_what_to_install(

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from holdfast.runtime.logs import BackgroundStream
 from tests.support.harness import running_server
 from tests.support.raw_http import request_head
@@ -18,12 +20,13 @@ LOG_THEN_PRINT = textwrap.dedent(
     """
     import structlog
     from holdfast.runtime.logs import configure_logs
+    from holdfast.runtime.settings import Settings
 
     class Unprintable:
         def __repr__(self):
             raise RuntimeError
 
-    configure_logs()
+    configure_logs(Settings())
     log = structlog.get_logger()
     for number in range(20_000):
         log.error("still_here", number=number)
@@ -77,6 +80,41 @@ def test_a_value_that_cannot_be_rendered_leaves_a_line() -> None:
     )
     lines = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
     assert lines == ["still_here", "log_line_failed"]
+
+
+FORMATS = textwrap.dedent(
+    """
+    import os, structlog
+    from holdfast.runtime.logs import configure_logs
+    from holdfast.runtime.settings import Settings
+
+    configure_logs(Settings.from_environment(os.environ))
+    log = structlog.get_logger()
+    try:
+        raise ValueError("the row\\nDETAIL: of Ana")
+    except ValueError:
+        log.exception("it_failed", number=1)
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_terminal", "is_text"),
+    [(None, True, True), (None, False, False), ("json", True, False), ("console", False, True)],
+)
+def test_a_terminal_shows_text_unless_the_settings_say_otherwise(
+    setting: str | None, is_terminal: bool, is_text: bool
+) -> None:
+    read, written = os.openpty() if is_terminal else os.pipe()
+    environment = {**os.environ, **({"HOLDFAST_LOG_FORMAT": setting} if setting else {})}
+    subprocess.run([sys.executable, "-c", FORMATS], stderr=written, env=environment, timeout=60, check=True)
+    text = os.read(read, 65_536).decode()
+    os.close(written)
+    os.close(read)
+    assert "it_failed" in text
+    assert "ValueError" in text
+    assert "Ana" not in text, "errors of the database quote rows"
+    assert text.startswith("{") is not is_text
 
 
 def test_lines_that_were_dropped_are_counted_in_the_log(tmp_path: Path) -> None:

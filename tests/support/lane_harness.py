@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused
+from holdfast.engine.batch import CommitListener, ignore_commit
 from holdfast.engine.lane import Lane
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.slow_event import SpareConnections
@@ -15,10 +16,12 @@ from holdfast.runtime.supervision import TaskHealth
 
 
 @asynccontextmanager
-async def running_lane(connect: Connect, health: TaskHealth | None = None) -> AsyncIterator[Lane]:
+async def running_lane(
+    connect: Connect, health: TaskHealth | None = None, on_commit: CommitListener = ignore_commit
+) -> AsyncIterator[Lane]:
     layouts = LayoutCache()
-    spares = SpareConnections(connect, layouts)
-    lane = Lane(connect, layouts, spares, health or TaskHealth())
+    spares = SpareConnections(connect, layouts, on_commit)
+    lane = Lane(connect, layouts, spares, health or TaskHealth(), on_commit=on_commit)
     lane.start()
     try:
         yield lane

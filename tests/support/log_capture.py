@@ -30,7 +30,7 @@ class CapturedLog:
 
     def has_entry(self, event: str) -> bool:
         """Whether the log has an entry of this name."""
-        return f'"event": "{event}"' in self.text
+        return f'"event":"{event}"' in self.text
 
 
 def find_leaks(text: str, named: dict[str, str]) -> list[str]:

@@ -236,6 +236,6 @@ def test_a_worker_process_with_a_dead_job_logs_it_and_exits_with_1(database: str
         timeout=60,
     )
     assert done.returncode == 1
-    assert '"job": "reaper"' in done.stderr
-    assert '"event": "job_died"' in done.stderr
+    assert '"job":"reaper"' in done.stderr
+    assert '"event":"job_died"' in done.stderr
     assert "Traceback" not in done.stderr

@@ -30,14 +30,16 @@ from holdfast.api.openapi import openapi_document
 from holdfast.api.operations import OPERATIONS
 from holdfast.api.problems import HTTP_STATUS, problem
 from holdfast.api.process_metrics import follow_process
+from holdfast.api.request_id_header import add_request_id
 from holdfast.api.responses import Problem
 from holdfast.api.too_long_page import accepts_html, too_long_page
 from holdfast.core.commands import PlaceHold
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused, RefusedError
-from holdfast.engine.batch import ignore_commit
+from holdfast.engine.batch import notify_all
 from holdfast.engine.command_metrics import record_hold
 from holdfast.engine.engine import Engine
+from holdfast.engine.engine_logs import EngineLogs
 from holdfast.live.live_event import LiveEventCache
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.registry import make_providers
@@ -46,9 +48,11 @@ from holdfast.runtime.exporter import Exporter
 from holdfast.runtime.instruments import stop_recording
 from holdfast.runtime.loop_lag import LoopLag
 from holdfast.runtime.process_lifetime import end_with_parent
+from holdfast.runtime.request_ids import choose_request_id, set_request_id
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.storage import open_storage
 from holdfast.runtime.supervision import TaskHealth, keep_running
+from holdfast.runtime.tracing import close_tracing
 
 if TYPE_CHECKING:
     # Its package is optional.
@@ -89,6 +93,8 @@ class App:
         """Look an operation up by its path, with the part that may be an id taken out. Anything else is for Starlette's
         router, which is too slow for holds."""
         if scope["type"] != "lifespan":
+            request_id = choose_request_id(scope["headers"])
+            set_request_id(request_id)
             path: str = scope["path"]
             parts = path.split("/")
             value = ""
@@ -104,7 +110,7 @@ class App:
             if scope["type"] == "http" and not await self._admit_page(scope, send):
                 return
             if scope["type"] == "http" and self._limits is not None:
-                send = PacedSend(self._limits.body_sender, receive, _count_page(send))
+                send = PacedSend(self._limits.body_sender, receive, _count_page(add_request_id(send, request_id)))
         await self._router(scope, receive, send)
 
     async def _admit_page(self, scope: Scope, send: Send) -> bool:
@@ -138,7 +144,9 @@ class App:
         report_pool = await db.create_pool(self._url, REPORT_CONNECTIONS)
         task_health = TaskHealth()
         redis = open_redis(self._settings, db.Database(pool))
-        on_commit = redis.writer.add_batch if redis is not None else ignore_commit
+        logs = EngineLogs(self._settings, db.Database(pool))
+        await logs.start()
+        on_commit = notify_all(redis.writer.add_batch if redis is not None else None, logs.on_commit)
         engine = Engine(self._url, self._settings.lanes, task_health, on_commit)
         engine.start()
         services = make_services(self._settings, pool, engine, task_health, report_pool, redis)
@@ -178,12 +186,14 @@ class App:
             await live.close()
             await services.inbox.close()
             await engine.close()
+            await logs.close()
             if redis is not None:
                 await redis.close()
             for provider in services.providers.values():
                 await provider.aclose()
             await db.close_pool(pool)
             await db.close_pool(report_pool)
+            await close_tracing()
 
 
 # Makes the routes of the pages, which come before the API's own document.

@@ -26,6 +26,7 @@ from holdfast.core.layout import BookedItem
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.request_types import invalid_field
 from holdfast.core.states import Verb
+from holdfast.engine.attempt_log import attempt_log
 from holdfast.runtime import ids
 
 # These give seats back.
@@ -75,6 +76,7 @@ async def place_hold(call: Call, body: HoldNew) -> ApiResponse[BookingView]:
         request_key=request_key(call),
         client=await _client(call, event) if call.caller.user is not None else None,
     )
+    attempt_log.add_attempt(command)
     outcome = await call.services.submit_hold(command)
     is_reentrant = isinstance(outcome, Accepted) and outcome.is_reentrant
     return await booking_response(call, outcome, 200 if is_reentrant else 201)

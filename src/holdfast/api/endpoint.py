@@ -24,6 +24,8 @@ from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.core.request_types import RequestModel, details_too_large
 from holdfast.runtime import metrics
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
+from holdfast.runtime.request_ids import HEADER as REQUEST_ID
+from holdfast.runtime.request_ids import current_request_id
 
 log = structlog.get_logger()
 
@@ -250,6 +252,9 @@ async def send_start(
     all_headers = [(b"content-type", response.content_type), *headers, *response.headers]
     if length is not None:
         all_headers.append((b"content-length", str(length).encode()))
+    request_id = current_request_id()
+    if request_id is not None:
+        all_headers.append((REQUEST_ID, request_id.encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": all_headers})
 
 

@@ -347,7 +347,7 @@ async def _sweep(call: Call, event: bytes, batches_max: int) -> None:
             if not await call.services.engine.sweep(event):
                 return
     except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
-        log.warning("sweep_left_to_worker", subject=ids.format_event_id(event), error=type(error).__name__)
+        log.warning("sweep_left_to_worker", event_id=ids.format_event_id(event), error=type(error).__name__)
 
 
 async def _view(call: Call, event: bytes) -> EventView:

@@ -206,7 +206,7 @@ class LiveFeed:
             return await self._send_new(row)
         except Exception:
             # The next tick notices that changes are missing, and sends a snapshot instead.
-            log.exception("live_event_not_sent", subject=ids.format_event_id(row.id))
+            log.exception("live_event_not_sent", event_id=ids.format_event_id(row.id))
             return 0
 
     async def _send_new(self, row: WatchedVersionRow) -> int:
@@ -281,7 +281,7 @@ class _Refreshes:
                 is_expected = isinstance(error, (*LOST_ERRORS, *BLOCKED_ERRORS))
                 log.warning(
                     "live_event_not_refreshed",
-                    subject=ids.format_event_id(event),
+                    event_id=ids.format_event_id(event),
                     error=type(error).__name__,
                     exc_info=None if is_expected else error,
                 )

@@ -21,9 +21,10 @@ from holdfast.bot.people import Person, load_person
 from holdfast.bot.telegram_bot import TelegramBot
 from holdfast.bot.turn import ANSWER_MAX, AlreadyHandledError, Dialogue, Turn
 from holdfast.i18n.languages import language_of
-from holdfast.runtime import metrics
+from holdfast.runtime import metrics, tracing
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
+from holdfast.runtime.request_ids import set_request_id
 
 log = structlog.get_logger()
 
@@ -132,6 +133,7 @@ class Inbox:
         self._on_handled()
 
     async def _handle(self, bot: TelegramBot, claimed: ClaimedUpdate) -> None:
+        set_request_id(f"telegram_{bot.bot_id}_{claimed.number}")
         try:
             if claimed.attempts > ATTEMPTS_MAX:
                 # Whatever it was that handling this update did to the process, it does not happen again.
@@ -139,7 +141,8 @@ class Inbox:
                 return
             turn = await self._begin(bot, claimed)
             if turn is not None:
-                await self._dispatcher.feed_update(self._client, turn.update, turn=turn)
+                with tracing.span("telegram update"):
+                    await self._dispatcher.feed_update(self._client, turn.update, turn=turn)
                 await turn.save()
                 metrics.TELEGRAM_UPDATES.add("handled")
                 await self._answer(turn)

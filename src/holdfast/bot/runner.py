@@ -19,13 +19,15 @@ from holdfast.bot.handlers import make_dispatcher
 from holdfast.bot.leadership import Leadership
 from holdfast.bot.org_api import OrgApi
 from holdfast.bot.telegram_bot import TelegramBot
-from holdfast.engine.batch import ignore_commit
+from holdfast.engine.batch import notify_all
 from holdfast.engine.engine import Engine
+from holdfast.engine.engine_logs import EngineLogs
 from holdfast.runtime import db, metrics
 from holdfast.runtime.metrics_server import MetricsAddress, open_exporter
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.supervision import TaskHealth, keep_running
+from holdfast.runtime.tracing import close_tracing
 
 log = structlog.get_logger()
 
@@ -49,6 +51,7 @@ async def run_bots(
     if child:
         end_with_parent()
     async with AsyncExitStack() as resources:
+        resources.push_async_callback(close_tracing)
         exporter = open_exporter("bot", settings, metrics_address, resources)
         health = TaskHealth()
         bots = await _open_bots(settings, health, resources)
@@ -71,7 +74,11 @@ async def _open_bots(settings: Settings, health: TaskHealth, resources: AsyncExi
     resources.push_async_callback(db.close_pool, pool)
     database = db.Database(pool)
     redis = open_redis(settings, database)
-    engine = Engine(url, LANES, health, redis.writer.add_batch if redis is not None else ignore_commit)
+    logs = EngineLogs(settings, database)
+    await logs.start()
+    resources.push_async_callback(logs.close)
+    on_commit = notify_all(redis.writer.add_batch if redis is not None else None, logs.on_commit)
+    engine = Engine(url, LANES, health, on_commit)
     engine.start()
     metrics.LANE_QUEUE_DEPTH.follow(lambda: engine.waiting)
     metrics.follow_pool("bot", pool.get_size, pool.get_idle_size)

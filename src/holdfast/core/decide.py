@@ -36,8 +36,10 @@ def decide(state: EventState, commands: Sequence[Command], lines_max: int | None
     expire_due(state)
     first_line = state.line_count
     outcomes = []
+    state.decided.append(len(state.entries))
     for command in commands:
         outcomes.append(_decide_one(state, command))
+        state.decided.append(len(state.entries))
         if lines_max is not None and state.line_count - first_line >= lines_max:
             break
     return outcomes

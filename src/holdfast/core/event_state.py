@@ -104,6 +104,8 @@ class EventState:
         self.new_receipts: list[tuple[bytes, Receipt]] = []
         self.counter_shifts: dict[int, CounterShift] = {}
         self.entries: list[JournalEntry] = []
+        # How many entries there were before the first command, and after each command.
+        self.decided: list[int] = []
         # How many lines the bookings in these entries have: the cost of saving and reporting them.
         self.line_count = 0
         self._choosers: dict[int, SeatChooser] = {}

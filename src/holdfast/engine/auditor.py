@@ -37,7 +37,7 @@ async def run_once(database: Database) -> list[Finding]:
     for finding in findings:
         log.error(
             "audit_finding",
-            finding_event=finding.event,
+            event_id=finding.event,
             what=finding.what,
             subject=finding.subject,
             detail=finding.detail,
@@ -50,7 +50,7 @@ async def _audit_and_save(database: Database, event: bytes) -> list[Finding]:
     try:
         findings, version = await audit_event(database, event)
     except Exception as error:
-        log.error("audit_failed", finding_event=ids.format_event_id(event), error=type(error).__name__)
+        log.error("audit_failed", event_id=ids.format_event_id(event), error=type(error).__name__)
         await database.event(event).execute(sql.worker.postpone_audit, event)
         return []
     await database.event(event).execute(sql.worker.save_audit, event, version, document(findings))

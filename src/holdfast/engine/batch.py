@@ -16,6 +16,7 @@ from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
 from holdfast.engine.save import save
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Connection
+from holdfast.runtime.tracing import span
 
 # How many bookings one sweep expires, and how many it ends.
 SWEEP_MAX: Final = 500
@@ -31,6 +32,21 @@ CommitListener = Callable[[LoadedBatch], None]
 
 def ignore_commit(_: LoadedBatch) -> None:
     pass
+
+
+def notify_all(*listeners: CommitListener | None) -> CommitListener:
+    """One listener that calls those that are there."""
+    present = [listener for listener in listeners if listener is not None]
+    if not present:
+        return ignore_commit
+    if len(present) == 1:
+        return present[0]
+
+    def notify(loaded: LoadedBatch) -> None:
+        for listener in present:
+            listener(loaded)
+
+    return notify
 
 
 async def run_batch(
@@ -50,7 +66,8 @@ async def run_batch(
         by_event[command.event].append(command)
     if lock_seconds is None:
         async with _Transaction(connection, on_commit) as transaction:
-            loaded = await load_free_events(connection, layouts, by_event)
+            with span("load"):
+                loaded = await load_free_events(connection, layouts, by_event)
             outcomes = _decide(loaded, by_event)
             await transaction.commit(loaded)
         left_out = loaded.left_out | loaded.unfinished
@@ -77,7 +94,8 @@ async def _run_until_finished(
     give_up_at = time.monotonic() + lock_seconds
     while left and (left is by_event or time.monotonic() < give_up_at):
         async with _Transaction(connection, on_commit, lock_seconds) as transaction:
-            loaded = await load_batch(connection, layouts, left)
+            with span("load"):
+                loaded = await load_batch(connection, layouts, left)
             outcomes |= _decide(loaded, left)
             await transaction.commit(loaded)
         left = {event: by_event[event] for event in loaded.unfinished}
@@ -86,6 +104,11 @@ async def _run_until_finished(
 
 def _decide(loaded: LoadedBatch, by_event: Mapping[bytes, list[Command]]) -> dict[bytes, Iterator[Outcome]]:
     """The outcomes of each event. An unfinished one has none: it only expires what was loaded of its due holds."""
+    with span("decide"):
+        return _decide_events(loaded, by_event)
+
+
+def _decide_events(loaded: LoadedBatch, by_event: Mapping[bytes, list[Command]]) -> dict[bytes, Iterator[Outcome]]:
     outcomes: dict[bytes, Iterator[Outcome]] = {}
     lines_left: float = DECIDED_LINES_MAX
     for event, state in loaded.states.items():
@@ -112,11 +135,14 @@ async def sweep(
     """Expire up to `bookings_max` due holds of the event and, if it is completed or cancelled, end up to as many of its
     bookings. Returns how many bookings it ended."""
     await layouts.reload_large(connection, [event])
-    async with _Transaction(connection, on_commit) as transaction:
-        loaded = await load_batch(connection, layouts, {event: []}, lock, due_max=bookings_max, ending_max=bookings_max)
-        ended = sum(expire_due(state) + end_bookings(state) for state in loaded.states.values())
-        await transaction.commit(loaded)
-    return ended
+    with span("sweep"):
+        async with _Transaction(connection, on_commit) as transaction:
+            loaded = await load_batch(
+                connection, layouts, {event: []}, lock, due_max=bookings_max, ending_max=bookings_max
+            )
+            ended = sum(expire_due(state) + end_bookings(state) for state in loaded.states.values())
+            await transaction.commit(loaded)
+        return ended
 
 
 class _Transaction:
@@ -135,9 +161,11 @@ class _Transaction:
 
     async def commit(self, loaded: LoadedBatch) -> None:
         if any(state.has_changes for state in loaded.states.values()):
-            await save(self._connection, loaded)
+            with span("save"):
+                await save(self._connection, loaded)
         began_at = time.monotonic()
-        await self._connection.execute("COMMIT")
+        with span("commit"):
+            await self._connection.execute("COMMIT")
         metrics.COMMIT_SECONDS.observe(time.monotonic() - began_at)
         record_commit(loaded)
         self._on_commit(loaded)

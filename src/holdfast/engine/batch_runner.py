@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import asyncpg
 import structlog
 
-from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.batch import CommitListener, ignore_commit, run_batch
 from holdfast.engine.command_queue import Waiting
 from holdfast.engine.layout_cache import LayoutCache
-from holdfast.runtime import metrics
+from holdfast.engine.load import LoadedBatch
+from holdfast.runtime import metrics, tracing
 from holdfast.runtime.db import BLOCKED_ERRORS, EXHAUSTED_ERRORS, LOST_ERRORS, Connect, Connection
 
 log = structlog.get_logger()
@@ -83,22 +84,25 @@ class BatchRunner:
         """The outcomes, or the error. This returns the error, because a raised one would become part of the errors of
         later attempts."""
         try:
-            return await self._run([waiting.command for waiting in batch], lock_seconds)
+            return await self._run(batch, lock_seconds)
         except UnreachableError:
             raise
         except Exception as error:
             return error
 
-    async def _run(self, commands: Sequence[Command], lock_seconds: float | None) -> Sequence[Outcome | None]:
+    async def _run(self, batch: Sequence[Waiting], lock_seconds: float | None) -> Sequence[Outcome | None]:
         """Run the batch, and run it again if the outcome of a commit is unknown. The ids and keys in the commands make
         the second run find the work of the first."""
+        commands = [waiting.command for waiting in batch]
+        on_commit = partial(self._report_commit, batch)
         clock = asyncio.get_running_loop().time
         give_up_at = clock() + RECONNECT_SECONDS
         while True:
             try:
                 if self._connection is None:
                     self._connection = await self._connect()
-                return await run_batch(self._connection, self._layouts, commands, lock_seconds, self._on_commit)
+                with tracing.batch_span(waiting.span for waiting in batch):
+                    return await run_batch(self._connection, self._layouts, commands, lock_seconds, on_commit)
             except _CONFLICT_ERRORS:
                 log.warning("batch_conflicted", commands=len(commands))
                 metrics.BATCH_FAILURES.add("conflict")
@@ -109,6 +113,10 @@ class BatchRunner:
             if clock() > give_up_at:
                 raise UnreachableError
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _report_commit(self, batch: Sequence[Waiting], loaded: LoadedBatch) -> None:
+        loaded.waiting = batch
+        self._on_commit(loaded)
 
     def _handle_blocked(self, batch: Sequence[Waiting], lock_seconds: float | None, error: Exception) -> list[Waiting]:
         """After a timeout, the lane serves the batch again event by event. An event on its own keeps waiting for its

@@ -1,6 +1,5 @@
 """Records what happens to commands and batches."""
 
-import time
 from datetime import timedelta
 from typing import Final
 
@@ -53,10 +52,10 @@ def record_hold(outcome: Outcome, path: str) -> Outcome:
     return outcome
 
 
-def record_outcome(command: Command, since: float, outcome: Outcome) -> None:
-    """`since` is when the command arrived."""
+def record_outcome(command: Command, seconds: float, outcome: Outcome) -> None:
+    """`seconds` is how long the command took."""
     name = command_name(command)
-    metrics.COMMAND_SECONDS.observe(time.monotonic() - since, name)
+    metrics.COMMAND_SECONDS.observe(seconds, name)
     if name in _EXTENDING:
         metrics.HOLD_EXTENSIONS.add(_extension_outcome(outcome))
 

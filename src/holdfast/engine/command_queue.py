@@ -5,22 +5,31 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from holdfast.core.commands import Command, PlaceHold
 from holdfast.core.decide import Outcome
+from holdfast.core.refusals import Refused
+from holdfast.engine.attempt_log import attempt_log
 from holdfast.engine.command_metrics import record_outcome
+
+if TYPE_CHECKING:
+    # Its package is optional.
+    from opentelemetry.trace import SpanContext
 
 
 class Waiting(Struct, frozen=True):
     """A command and the future of its outcome. Until `deadline`, in event-loop time, it may wait for a locked event.
-    `since` is when it arrived, by the more precise monotonic clock."""
+    `submitted_at` is in monotonic time."""
 
     command: Command
     answer: "asyncio.Future[Outcome]"
     deadline: float
-    since: float = field(default_factory=time.monotonic)
+    submitted_at: float = 0.0
+    request_id: str | None = None
+    span: "SpanContext | None" = None
 
     @property
     def line_count(self) -> int:
@@ -31,9 +40,13 @@ class Waiting(Struct, frozen=True):
         return command.best_available.quantity if command.best_available else len(command.items)
 
     def resolve(self, outcome: Outcome) -> None:
-        if not self.answer.done():
-            self.answer.set_result(outcome)
-            record_outcome(self.command, self.since, outcome)
+        if self.answer.done():
+            return
+        self.answer.set_result(outcome)
+        seconds = time.monotonic() - self.submitted_at
+        record_outcome(self.command, seconds, outcome)
+        if isinstance(outcome, Refused):
+            attempt_log.add_refusal(self.command, outcome, self.request_id, seconds)
 
 
 def first_commands(commands: Iterable[Waiting], count: int, lines_max: int) -> list[Waiting]:

@@ -48,6 +48,7 @@ from holdfast.engine.stock_editor import (
     pool_states,
     prepare_stock,
 )
+from holdfast.engine.transition_log import EVENT_CREATED, log_event_change
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.ids import format_event_id, new_id, parse_series_id
 
@@ -130,6 +131,7 @@ async def create_event(
         await insert_stock(scope, event, stock)
         if any(pool.starts_at is not None for pool in pools):
             await scope.execute(sql.events.set_last_slot, event)
+    log_event_change(EVENT_CREATED, org, event, actor)
     return event
 
 
@@ -177,6 +179,7 @@ async def change_event(
         data = EntryData(seats, pools, change=_describe_change(change))
         changes_seats = bool(seats) or any(pool.seats is not UNSET for pool in change.pools)
         await _insert_revision(scope, event, EVENT_CHANGED, actor, data, changes_seats=changes_seats)
+    log_event_change(EVENT_CHANGED, org, event, actor)
 
 
 async def set_status(database: Database, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
@@ -191,6 +194,7 @@ async def set_status(database: Database, org: bytes, event: bytes, status: Event
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
         await scope.execute(sql.events.set_status, event, status)
         await _insert_revision(scope, event, ENTRY_KINDS[status], actor, NO_CHANGE)
+    log_event_change(ENTRY_KINDS[status], org, event, actor)
 
 
 async def _insert_revision(

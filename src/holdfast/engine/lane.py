@@ -20,7 +20,9 @@ from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.slow_event import SlowEvent, SpareConnections
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Connect
+from holdfast.runtime.request_ids import current_request_id
 from holdfast.runtime.supervision import TaskHealth, keep_running
+from holdfast.runtime.tracing import current_span
 
 log = structlog.get_logger()
 
@@ -73,7 +75,14 @@ class Lane:
 
     def submit(self, command: Command) -> "asyncio.Future[Outcome]":
         loop = asyncio.get_running_loop()
-        waiting = Waiting(command, loop.create_future(), loop.time() + LOCKED_SECONDS)
+        waiting = Waiting(
+            command,
+            loop.create_future(),
+            loop.time() + LOCKED_SECONDS,
+            time.monotonic(),
+            current_request_id(),
+            current_span(),
+        )
         slow = self._slow.get(command.event) if self._slow else None
         if self._closing or not self._has_room(command, slow):
             waiting.resolve(BUSY)
@@ -93,7 +102,7 @@ class Lane:
         while True:
             while self._queue:
                 self._batch = self._queue.take(BATCH_MAX, LINES_MAX)
-                metrics.LANE_WAIT_SECONDS.observe(time.monotonic() - min(waiting.since for waiting in self._batch))
+                metrics.LANE_WAIT_SECONDS.observe(time.monotonic() - min(each.submitted_at for each in self._batch))
                 metrics.BATCH_COMMANDS.observe(len(self._batch))
                 await self._serve(self._batch)
                 self._batch = []

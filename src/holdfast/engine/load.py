@@ -25,6 +25,7 @@ from holdfast.core.layout import Layout
 from holdfast.core.notification_rules import WebhookSubscription
 from holdfast.core.policy import Policy
 from holdfast.core.states import Verb
+from holdfast.engine.command_queue import Waiting
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.own_bookings import OwnBookings, load_own_bookings
 from holdfast.engine.rows import columns
@@ -40,13 +41,15 @@ SEATS_LOADED_MAX: Final = 100_000
 
 class LoadedBatch(Struct):
     """The loaded state of each event. `unfinished`: the events that may have more due holds than one batch expires.
-    `endpoints`: the webhook subscriptions of each org. `left_out`: events that exist and have no state here."""
+    `endpoints`: the webhook subscriptions of each org. `left_out`: events that exist and have no state here. `waiting`:
+    the commands that the batch is for, unless it is a sweep."""
 
     now: datetime
     states: dict[bytes, EventState]
     unfinished: set[bytes]
     endpoints: dict[bytes, list[WebhookSubscription]]
     left_out: set[bytes]
+    waiting: Sequence[Waiting] = ()
 
 
 class _Loaded(Struct):

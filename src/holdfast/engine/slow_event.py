@@ -136,4 +136,4 @@ class SlowEvent:
             overdue += 1
         if overdue:
             metrics.LOCK_TIMEOUTS.add(count=overdue)
-            log.warning("event_blocked", subject=ids.format_event_id(self._event), refused=overdue)
+            log.warning("event_blocked", event_id=ids.format_event_id(self._event), refused=overdue)

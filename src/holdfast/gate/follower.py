@@ -182,11 +182,11 @@ class Follower:
             if await self._builder.build(event):
                 self._wanted.set()
         except UnavailableError as error:
-            log.debug("gate_not_built", subject=ids.format_event_id(event), error=str(error))
+            log.debug("gate_not_built", event_id=ids.format_event_id(event), error=str(error))
         except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
             log.warning("gate_without_database", error=type(error).__name__)
         except TooLargeError:
             self._too_large[event] = time.monotonic() + TOO_LARGE_SECONDS
-            log.warning("event_too_large_for_gate", subject=ids.format_event_id(event))
+            log.warning("event_too_large_for_gate", event_id=ids.format_event_id(event))
         except Exception:
-            log.exception("gate_build_failed", subject=ids.format_event_id(event))
+            log.exception("gate_build_failed", event_id=ids.format_event_id(event))

@@ -7,6 +7,7 @@ from holdfast.core.decide import Outcome
 from holdfast.core.hoarding import is_limited
 from holdfast.core.layout import Layout
 from holdfast.core.refusals import Refused
+from holdfast.engine.attempt_log import attempt_log
 from holdfast.engine.command_metrics import record_hold
 from holdfast.engine.engine import Engine
 from holdfast.gate.acquire_queue import ASKED, UNASKED, AcquireQueue, Ask, TakenSeats, TooFewLeft, Verdict
@@ -19,6 +20,7 @@ from holdfast.gate.user_hash import UserHasher, hash_user
 from holdfast.runtime import ids, metrics
 from holdfast.runtime.database_clock import DatabaseClock
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
+from holdfast.runtime.request_ids import current_request_id
 
 log = structlog.get_logger()
 
@@ -52,6 +54,7 @@ class SeatGate:
             path = metrics.FALLBACK if verdict is UNASKED else metrics.REDIS
         refused = self._refuse(command, layout, verdict) if layout is not None else None
         if refused is not None:
+            attempt_log.add_refusal(command, refused, current_request_id())
             return record_hold(refused, path)
         outcome = record_hold(await self._engine.submit(command), path)
         if layout is None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.notification_rules import WEBHOOK
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
-from holdfast.runtime import ids, metrics
+from holdfast.runtime import ids, metrics, tracing
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
 from holdfast.runtime.fair_queue import RoundRobin
@@ -149,8 +149,9 @@ class Relay:
         if channel is None:
             raise UndeliveredError("this channel is not set up", is_permanent=True)
         try:
-            async with asyncio.timeout(self._send_seconds):
-                await channel.send(delivery)
+            with tracing.span(f"deliver {delivery.channel}"):
+                async with asyncio.timeout(self._send_seconds):
+                    await channel.send(delivery)
         except UndeliveredError:
             raise
         except Exception as error:
@@ -203,7 +204,7 @@ class Relay:
 def _log_delivery(write: Callable[..., object], message: str, delivery: Delivery) -> None:
     write(
         message,
-        subject=ids.format_event_id(delivery.event),
+        event_id=ids.format_event_id(delivery.event),
         number=delivery.number,
         kind=delivery.kind,
         channel=delivery.channel,

@@ -34,6 +34,7 @@ from holdfast.runtime.cli_top import top
 from holdfast.runtime.logs import configure_logs
 from holdfast.runtime.server import is_port_free
 from holdfast.runtime.server import serve as serve_forever
+from holdfast.runtime.tracing import check_tracing, configure_tracing
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(orgs, name="orgs")
@@ -100,9 +101,10 @@ def worker(
     # The worker's modules take as long to import as everything else together.
     from holdfast.worker.runner import run_worker
 
-    configure_logs()
+    configure_logs(read_settings())
     open_database(data, to_sell=True)
     _check_settings()
+    configure_tracing(read_settings(), "worker")
     with report_unusable_address():
         uvloop.run(run_worker(read_settings(), parse_metrics_address(metrics), child=child))
 
@@ -189,6 +191,7 @@ def _check_settings() -> None:
 
     settings = read_settings()
     checks: dict[str, Callable[[], object]] = {
+        "HOLDFAST_TRACING": lambda: check_tracing(settings),
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
         "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
         "HOLDFAST_RECEIPTS_URL": lambda: (

@@ -17,6 +17,7 @@ from holdfast.runtime.cli_orgs import find_org
 from holdfast.runtime.db import Database
 from holdfast.runtime.extras import MissingExtraError, optional_import
 from holdfast.runtime.logs import configure_logs
+from holdfast.runtime.tracing import configure_tracing
 
 if TYPE_CHECKING:
     from holdfast.bot.telegram_bot import BotDefaults
@@ -58,11 +59,15 @@ def run(
     _require_extra()
     from holdfast.bot.runner import run_bots
 
-    configure_logs()
+    configure_logs(read_settings())
     open_database(data, to_sell=True)
     settings = read_settings()
     if settings.telegram_token is not None:
         _connect_from_settings(org, settings.telegram_token, data)
+    try:
+        configure_tracing(settings, "bot")
+    except MissingExtraError as error:
+        fail(str(error))
     with report_unusable_address():
         uvloop.run(run_bots(read_settings(), host, port, parse_metrics_address(metrics), child=child))
 

@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line on standard error, without personal data of buyers.
+"""Logs on standard error, without personal data of buyers: JSON lines for programs, or text for people in a terminal.
 
 Logging never raises and never waits. A thread writes the lines, so a full disk or a log collector that has stopped
 reading costs log lines, not sales.
@@ -7,19 +7,28 @@ reading costs log lines, not sales.
 import atexit
 import logging
 import os
-import queue
 import re
+import sys
 import threading
 import time
+from collections import deque
 from typing import Any, Final
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
+from structlog.typing import Processor
+
+from holdfast.runtime.log_lines import log_lines
+from holdfast.runtime.request_ids import current_request_id
+from holdfast.runtime.settings import LogFormat, Settings
 
 STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
-LINES_MAX: Final = 10_000
+# How much may wait to be written.
+BYTES_MAX: Final = 8 * 1024 * 1024
 FLUSH_SECONDS: Final = 1.0
+# How long the thread collects lines before it writes them. Every time it wakes up, it interrupts the event loop.
+COLLECT_SECONDS: Final = 0.02
 
 # PostgreSQL and asyncpg quote the row or the value that caused an error.
 _QUOTED_VALUES: Final = re.compile(r"(\n(DETAIL|CONTEXT):|(?<=query argument \$)\d+:).*", re.DOTALL)
@@ -29,49 +38,84 @@ def _remove_quoted_values(_logger: object, _method: str, event: Any) -> Any:
     """Drop values from error messages, because they may be about a buyer."""
     if isinstance(event.get("detail"), str):
         event["detail"] = _QUOTED_VALUES.sub("", event["detail"])
-    for error in event.get("exception", ()):
-        error["exc_value"] = _QUOTED_VALUES.sub("", error["exc_value"])
+    exception = event.get("exception", ())
+    if isinstance(exception, str):
+        event["exception"] = _QUOTED_VALUES.sub("", exception)
+    else:
+        for error in exception:
+            error["exc_value"] = _QUOTED_VALUES.sub("", error["exc_value"])
+    return event
+
+
+def _add_request_id(_logger: object, _method: str, event: Any) -> Any:
+    request_id = current_request_id()
+    if request_id is not None:
+        event.setdefault("request_id", request_id)
     return event
 
 
 class BackgroundStream:
-    """A text stream that a thread writes. It drops lines that it cannot write, and later says how many."""
+    """A stream that a thread writes. It drops lines that it cannot write, and later says how many."""
 
-    def __init__(self, descriptor: int, lines_max: int = LINES_MAX) -> None:
+    def __init__(self, descriptor: int, bytes_max: int = BYTES_MAX) -> None:
         self._descriptor = descriptor
-        self._lines: queue.Queue[str] = queue.Queue(lines_max)
+        self._bytes_max = bytes_max
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._is_writing = False
         self._dropped = 0
+        # Guards the counts. Nobody holds it while writing.
+        self._lock = threading.Lock()
+        self._arrived = threading.Event()
+        self._is_urgent = threading.Event()
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
     def write(self, text: str) -> None:
-        try:
-            self._lines.put_nowait(text)
-        except queue.Full:
-            self._dropped += 1
+        self.write_lines(text.encode(errors="backslashreplace"))
+
+    def write_lines(self, data: bytes) -> None:
+        """Write one or more whole lines."""
+        with self._lock:
+            if self._waiting_bytes + len(data) > self._bytes_max:
+                self._dropped += data.count(b"\n")
+                return
+            self._waiting_bytes += len(data)
+            self._waiting.append(data)
+        if not self._arrived.is_set():
+            self._arrived.set()
 
     def flush(self) -> None:
-        """Nothing to do: the thread does not buffer."""
+        """Nothing to do: the thread writes everything soon."""
 
     def drain(self, seconds: float = FLUSH_SECONDS) -> None:
         """Wait until all lines are written, up to a limit."""
         give_up_at = time.monotonic() + seconds
-        while self._lines.unfinished_tasks and time.monotonic() < give_up_at:
+        self._is_urgent.set()
+        while (self._waiting or self._is_writing) and time.monotonic() < give_up_at:
             time.sleep(0.001)
 
     def _write_lines(self) -> None:
         while True:
-            text = self._lines.get()
-            dropped = self._dropped
-            if dropped:
-                text = f'{{"event": "log_lines_dropped", "level": "warning", "lines": {dropped}}}\n{text}'
-            try:
-                self._write(text.encode(errors="backslashreplace"))
-                self._dropped -= dropped
-            except OSError:
-                self._dropped += 1
-            finally:
-                self._lines.task_done()
+            self._arrived.wait()
+            self._is_urgent.wait(COLLECT_SECONDS)
+            self._is_writing = True
+            self._arrived.clear()
+            self._write_waiting()
+            self._is_writing = False
+
+    def _write_waiting(self) -> None:
+        with self._lock:
+            pieces, self._waiting = self._waiting, deque()
+            dropped, self._waiting_bytes = self._dropped, 0
+        data = b"".join(pieces)
+        report = b'{"event":"log_lines_dropped","level":"warning","lines":%d}\n' % dropped if dropped else b""
+        try:
+            self._write(report + data)
+        except OSError:
+            dropped = -data.count(b"\n")
+        with self._lock:
+            self._dropped -= dropped
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -88,7 +132,7 @@ class SafeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: 
             return None
         except Exception as error:
             try:
-                self._logger.msg(f'{{"event": "log_line_failed", "level": "error", "error": "{type(error).__name__}"}}')
+                self._logger.msg(f'{{"event":"log_line_failed","level":"error","error":"{type(error).__name__}"}}')
             except Exception:
                 return None
 
@@ -100,18 +144,40 @@ def server_log_handler() -> logging.Handler:
     return logging.StreamHandler(stream)
 
 
-def configure_logs() -> None:
+def is_for_people(settings: Settings) -> bool:
+    """Whether the log is text. Without a setting, it is if a terminal shows it."""
+    if settings.log_format is None:
+        return sys.stderr is not None and sys.stderr.isatty()
+    return settings.log_format is LogFormat.CONSOLE
+
+
+def configure_logs(settings: Settings) -> None:
     stream = BackgroundStream(STANDARD_ERROR)
     atexit.register(stream.drain)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            _remove_quoted_values,
-            structlog.processors.JSONRenderer(),
+            _add_request_id,
+            *_renderers(settings),
         ],
         wrapper_class=SafeLogger,
         logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+    log_lines.set_json_stream(None if is_for_people(settings) else stream.write_lines)
+
+
+def _renderers(settings: Settings) -> list[Processor]:
+    if is_for_people(settings):
+        has_colors = sys.stderr is not None and sys.stderr.isatty()
+        return [
+            structlog.processors.format_exc_info,
+            _remove_quoted_values,
+            structlog.dev.ConsoleRenderer(colors=has_colors),
+        ]
+    return [
+        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+        _remove_quoted_values,
+        structlog.processors.JSONRenderer(separators=(",", ":")),
+    ]

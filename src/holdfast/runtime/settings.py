@@ -8,12 +8,18 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, ValidationError, convert
 
 from holdfast.core.quotas import Quotas
+from holdfast.core.states import FastStrEnum
 
 PREFIX: Final = "HOLDFAST_"
 
 
 class SettingError(ValueError):
     """A setting has an invalid value. The message names the setting."""
+
+
+class LogFormat(FastStrEnum):
+    JSON = "json"
+    CONSOLE = "console"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -50,6 +56,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhooks_to_private_addresses: bool = False
     metrics: bool = True
     metrics_token: str | None = None
+    log_format: LogFormat | None = None
+    log_transitions: bool = True
+    log_attempts: Annotated[int, Meta(ge=0)] = 100
+    tracing: bool = False
     demo: bool = False
 
     @property

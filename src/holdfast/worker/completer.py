@@ -42,9 +42,9 @@ class Completer:
         try:
             await set_status(self._database, event.org_id, event.id, EventStatus.COMPLETED, ACTOR)
         except RefusedError:
-            log.info("event_ended_already", subject=ids.format_event_id(event.id))
+            log.info("event_ended_already", event_id=ids.format_event_id(event.id))
         except Exception as error:
-            log.error("completion_failed", subject=ids.format_event_id(event.id), error=type(error).__name__)
+            log.error("completion_failed", event_id=ids.format_event_id(event.id), error=type(error).__name__)
             self._failures.record_failure(event.id)
             return False
         self._failures.record_success(event.id)

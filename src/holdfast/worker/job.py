@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from msgspec import Struct, to_builtins
 
-from holdfast.runtime import metrics
+from holdfast.runtime import metrics, tracing
 from holdfast.runtime.backoff import Backoff
 
 log = structlog.get_logger()
@@ -110,9 +110,12 @@ class JobLoop:
     async def _run_once(self, job: Job) -> float:
         """Returns how many seconds to wait before the next run."""
         stats = self.stats[job.name]
+        started_at = time.time() if tracing.active is not None else 0.0
         try:
             items = await job.run()
         except Exception as error:
+            if tracing.active is not None:
+                tracing.active.record_job(job.name, started_at, 0, error)
             stats.record_failure()
             metrics.JOB_RUNS.add(job.name, "failed")
             seconds = job.seconds_until_next_run(0, stats.consecutive_failures)
@@ -124,6 +127,8 @@ class JobLoop:
                 next_run_seconds=round(seconds, 3),
             )
             return seconds
+        if tracing.active is not None:
+            tracing.active.record_job(job.name, started_at, items, None)
         stats.record_success(items)
         metrics.JOB_RUNS.add(job.name, "succeeded")
         metrics.JOB_ITEMS.add(job.name, count=items)

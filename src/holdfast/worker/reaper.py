@@ -63,7 +63,9 @@ class Reaper:
         except NotConnectedError:
             raise
         except Exception as error:
-            log.error("sweep_failed", subject=ids.format_event_id(event), error=type(error).__name__, detail=str(error))
+            log.error(
+                "sweep_failed", event_id=ids.format_event_id(event), error=type(error).__name__, detail=str(error)
+            )
             self._failures.record_failure(event)
             return 0
         self._failures.record_success(event)

@@ -9,8 +9,9 @@ from typing import Final
 
 from holdfast.core.notification_rules import EMAIL, WEBHOOK
 from holdfast.engine import auditor
-from holdfast.engine.batch import CommitListener, ignore_commit
+from holdfast.engine.batch import CommitListener, notify_all
 from holdfast.engine.engine import Engine
+from holdfast.engine.engine_logs import EngineLogs
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
 from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expired
@@ -30,6 +31,7 @@ from holdfast.runtime.loop_lag import LoopLag
 from holdfast.runtime.metrics_server import MetricsAddress, open_exporter
 from holdfast.runtime.process_lifetime import end_with_parent
 from holdfast.runtime.settings import Settings
+from holdfast.runtime.tracing import close_tracing
 from holdfast.worker.completer import Completer
 from holdfast.worker.figures import Figures
 from holdfast.worker.job import Job, JobDiedError, JobLoop
@@ -62,6 +64,7 @@ async def run_worker(settings: Settings, metrics_address: MetricsAddress | None 
     if child:
         end_with_parent()
     async with AsyncExitStack() as resources:
+        resources.push_async_callback(close_tracing)
         loop_lag = LoopLag()
         loop_lag.start()
         resources.callback(loop_lag.stop)
@@ -79,7 +82,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     pool = await db.create_pool(url, CONNECTIONS)
     resources.push_async_callback(db.close_pool, pool)
     database = db.Database(pool)
-    on_commit = _listen_to_commits(settings, database, resources)
+    on_commit = await _listen_to_commits(settings, database, resources)
     engine = Engine(url, LANES, on_commit=on_commit)
     engine.start()
     resources.push_async_callback(engine.close)
@@ -115,17 +118,20 @@ def _make_metrics_job(exporter: Exporter) -> Job:
     return Job(name="metrics", run=flush, interval_seconds=FLUSH_SECONDS)
 
 
-def _listen_to_commits(settings: Settings, database: db.Database, resources: AsyncExitStack) -> CommitListener:
-    """Tells Redis, if there is one, what the worker changes."""
+async def _listen_to_commits(settings: Settings, database: db.Database, resources: AsyncExitStack) -> CommitListener:
+    """Logs what the worker changes, and tells Redis, if there is one."""
+    logs = EngineLogs(settings, database)
+    await logs.start()
+    resources.push_async_callback(logs.close)
     if settings.redis_url is None:
-        return ignore_commit
+        return notify_all(logs.on_commit)
     # Its package is optional.
     from holdfast.gate.redis_layer import RedisLayer
 
     redis = RedisLayer(settings.redis_url, database)
     redis.start_writer()
     resources.push_async_callback(redis.close)
-    return redis.writer.add_batch
+    return notify_all(redis.writer.add_batch, logs.on_commit)
 
 
 def _make_channels(

@@ -1,0 +1,54 @@
+"""The log names people by keyed hashes."""
+
+import pytest
+
+from holdfast.runtime.pseudonyms import Pseudonyms
+
+ORG, OTHER_ORG = bytes(16), bytes([1]) * 16
+
+
+@pytest.mark.parametrize("actor", ["system", "completer", "key:hf_sk_1a2b3c", "provider:stripe"])
+def test_actors_that_are_no_people_keep_their_names(actor: str) -> None:
+    names = Pseudonyms()
+    assert names.find(ORG, actor) == actor
+    names.set_key(b"secret")
+    assert names.find(ORG, actor) == actor
+
+
+@pytest.mark.parametrize("actor", ["user:ana@example.org", "telegram:123456", "something-new:ana", "user:a:b"])
+def test_people_have_a_hash(actor: str) -> None:
+    names = Pseudonyms()
+    names.set_key(b"secret")
+    found = names.find(ORG, actor)
+    kind, _, name = actor.partition(":")
+    assert found.startswith(f"{kind}:")
+    assert name not in found
+    assert names.find(ORG, actor) == found
+
+
+def test_people_have_no_hash_until_the_key_is_known() -> None:
+    names = Pseudonyms()
+    assert names.find(ORG, "user:ana") == "user"
+    names.set_key(b"secret")
+    assert names.find(ORG, "user:ana") != "user"
+
+
+def test_hashes_depend_on_the_person_the_org_and_the_key() -> None:
+    names, others = Pseudonyms(), Pseudonyms()
+    names.set_key(b"secret")
+    others.set_key(b"another")
+    found = {
+        names.find(ORG, "user:ana"),
+        names.find(ORG, "user:bob"),
+        names.find(OTHER_ORG, "user:ana"),
+        others.find(ORG, "user:ana"),
+    }
+    assert len(found) == 4
+
+
+def test_a_new_key_changes_the_hashes() -> None:
+    names = Pseudonyms()
+    names.set_key(b"secret")
+    before = names.find(ORG, "user:ana")
+    names.set_key(b"rotated")
+    assert names.find(ORG, "user:ana") != before
