@@ -25,6 +25,7 @@ from holdfast.runtime.cli_database import (
 )
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
+from holdfast.runtime.cli_migrate import migrate
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
@@ -101,11 +102,7 @@ def worker(data: DataFolder = None, child: Annotated[bool, typer.Option(hidden=T
     uvloop.run(run_worker(read_settings(), child=child))
 
 
-@app.command()
-def migrate(data: DataFolder = None) -> None:
-    """Migrate the database to the schema of this version."""
-    open_database(data)
-    typer.echo("The schema is up to date.", err=True)
+app.command()(migrate)
 
 
 @app.command()

@@ -258,18 +258,58 @@ async def _refuse_unsafe_server(connection: Connection) -> None:
 
 async def _run_missing_steps(connection: Connection) -> int:
     await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
-    done = {row["number"] for row in await connection.fetch("SELECT number FROM schema_version")}
+    missing = (await _read_schema_status(connection)).missing
+    if missing:
+        await connection.execute(
+            "ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS rolling boolean NOT NULL DEFAULT false"
+        )
+    for step in missing:
+        # Each step commits, so that its locks do not last until the end of the last one.
+        async with connection.transaction():
+            await connection.execute(step.text)
+            await connection.execute(
+                "INSERT INTO schema_version (number, rolling) VALUES ($1, $2)", step.number, step.is_rolling
+            )
+    return len(missing)
+
+
+class SchemaStatus(Struct, frozen=True):
+    """The newest step that a database has, 0 if it is empty, and the steps that it lacks."""
+
+    version: int
+    missing: tuple[sql.Migration, ...]
+
+    @property
+    def can_roll(self) -> bool:
+        """Whether processes of the old version can go on running while this version migrates and starts."""
+        return not self.version or all(step.is_rolling for step in self.missing)
+
+
+async def read_schema_status(url: str) -> SchemaStatus:
+    """Compare the schema with this version of Holdfast, and change nothing."""
+    connection = await connect(url)
+    try:
+        await _refuse_old_server(connection)
+        if await connection.fetchval("SELECT to_regclass('schema_version')") is None:
+            return SchemaStatus(0, tuple(sql.migrations()))
+        return await _read_schema_status(connection)
+    finally:
+        await connection.close()
+
+
+async def _read_schema_status(connection: Connection) -> SchemaStatus:
+    """A newer version of Holdfast may have added steps, if each of them lets older processes go on. The database keeps
+    that with each step, because an older version does not have the step's file."""
+    rows = await connection.fetch(
+        # The column is missing until the first migration by a version that knows it.
+        "SELECT number, coalesce((to_jsonb(step) ->> 'rolling')::boolean, false) AS rolling FROM schema_version AS step"
+    )
+    done = {row["number"]: row["rolling"] for row in rows}
     steps = sql.migrations()
-    newest = max(number for number, _ in steps)
-    if done and max(done) > newest:
+    newest = steps[-1].number
+    if any(number > newest and not is_rolling for number, is_rolling in done.items()):
         raise SchemaError(
             f"The database has schema version {max(done)}, but this version of Holdfast supports only up to {newest}. "
             "Install a newer Holdfast."
         )
-    missing = [(number, text) for number, text in steps if number not in done]
-    for number, text in missing:
-        # Each step commits, so that its locks do not last until the end of the last one.
-        async with connection.transaction():
-            await connection.execute(text)
-            await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
-    return len(missing)
+    return SchemaStatus(max(done, default=0), tuple(step for step in steps if step.number not in done))
