@@ -21,6 +21,8 @@ DataFolder = Annotated[
 ]
 
 _ACCESS_ERRORS: Final = (
+    # A pooler that does not know one of our settings.
+    asyncpg.ProtocolViolationError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -39,6 +41,8 @@ def open_database(data: Path | None, *, to_sell: bool = False) -> str:
     url = settings.database_url or _start_embedded(data or settings.data_dir)
     with _explained_errors(settings):
         asyncio.run(db.migrate(url, allow_unsafe=settings.allow_unsafe_database or not to_sell))
+        if to_sell:
+            asyncio.run(db.check_sessions(url))
     os.environ["HOLDFAST_DATABASE_URL"] = url
     if data is not None:
         os.environ["HOLDFAST_DATA_DIR"] = str(data)

@@ -6,7 +6,7 @@ over several servers, `Database` decides where a statement goes, as `Engine.subm
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
@@ -185,19 +185,81 @@ class SchemaError(RuntimeError):
     """The database cannot be used by this version of Holdfast."""
 
 
+class DroppedSettingError(SchemaError):
+    """A connection lacks a setting that Holdfast asked for. Some poolers drop settings without an error."""
+
+
 async def connect_lane(url: str) -> Connection:
     connection = await asyncpg.connect(
         url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_LANE_SETTINGS
     )
-    await register_uuid_codec(connection)
+    try:
+        await _require_settings(connection, {**_PROMISES, **_TIMEOUTS})
+        # Behind a pooler that drops them, the others may be set later: they only make batches fast.
+        await connection.execute(
+            "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting (name, value)"
+            " WHERE current_setting(name) <> value",
+            list(_LANE_SETTINGS),
+            list(_LANE_SETTINGS.values()),
+        )
+        await register_uuid_codec(connection)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
+
+
+async def check_sessions(url: str) -> None:
+    """Refuse a pooler that gives two connections the same session, before anything is sold through it. Each would
+    change the other's settings and hold the other's locks, and two processes would lead the same bot."""
+    first = await connect_lane(url)
+    try:
+        second = await connect_lane(url)
+        try:
+            await _require_own_session(first, second)
+        finally:
+            await second.close()
+    finally:
+        await first.close()
+
+
+async def _require_own_session(first: Connection, second: Connection) -> None:
+    """A pooler that shares sessions gives the one of an idle connection to the next one that begins a transaction."""
+    own = await first.fetchval("SELECT pg_backend_pid()")
+    async with second.transaction():
+        is_shared = await second.fetchval("SELECT pg_backend_pid()") == own
+        if is_shared or await first.fetchval("SELECT pg_backend_pid()") != own:
+            raise DroppedSettingError(
+                "Two connections share one session of PostgreSQL. Does a pooler such as PgBouncer run in transaction "
+                "mode? Connect to PostgreSQL itself, or use session mode (docs/deployment.md)."
+            )
+
+
+async def _require_settings(connection: Connection, settings: Mapping[str, str]) -> None:
+    rows = await connection.fetch(
+        "SELECT name, value FROM unnest($1::text[], $2::text[]) AS setting (name, value)"
+        " WHERE current_setting(name) <> value",
+        list(settings),
+        list(settings.values()),
+    )
+    if rows:
+        dropped = ", ".join(f"{row['name']} = {row['value']}" for row in rows)
+        raise DroppedSettingError(
+            f"The connection does not have {dropped}. Does a pooler such as PgBouncer ignore startup parameters? "
+            "Connect to PostgreSQL itself, or set them as defaults of the user (docs/deployment.md)."
+        )
 
 
 async def connect(url: str) -> Connection:
     connection = await asyncpg.connect(
         url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast", **_PROMISES}
     )
-    await register_uuid_codec(connection)
+    try:
+        await _require_settings(connection, _PROMISES)
+        await register_uuid_codec(connection)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 
@@ -208,9 +270,14 @@ async def create_pool(url: str, size: int, *, command_seconds: float = _POOL_COM
         max_size=size,
         timeout=_CONNECT_SECONDS,
         command_timeout=command_seconds,
-        init=register_uuid_codec,
+        init=_init_pooled,
         server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_TIMEOUTS, **_PROMISES},
     )
+
+
+async def _init_pooled(connection: Connection) -> None:
+    await _require_settings(connection, {**_PROMISES, **_TIMEOUTS})
+    await register_uuid_codec(connection)
 
 
 async def close_pool(pool: Pool) -> None:
