@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.bot.leadership import Leadership
 from holdfast.runtime import db
-from tests.support.command_line import call_holdfast, run_audit, with_free_port
+from tests.support.command_line import call_holdfast, run_audit, run_holdfast, with_free_port
 from tests.support.harness import (
     Org,
     connection_to,
@@ -89,7 +89,7 @@ def test_one_process_leads_a_bot_in_session_mode(pooled: str) -> None:
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_a_dropped_promise_is_refused(database: str, command: str) -> None:
     with running_pgbouncer(database, "bare") as url:
-        done = call_holdfast(url, *with_free_port(command))
+        done = run_holdfast(*with_free_port(command), database_url=url)
     assert done.returncode == 2
     assert done.stderr.startswith("The connection does not have synchronous_commit = on.")
 
@@ -105,7 +105,7 @@ def test_a_pooler_that_refuses_settings_is_reported_in_one_sentence(database: st
 @pytest.mark.parametrize("size", ["1", "5"])
 def test_transaction_mode_is_refused(database: str, size: str) -> None:
     with running_pgbouncer(database, "holdfast", pool_mode="transaction", default_pool_size=size) as url:
-        done = call_holdfast(url, *with_free_port("serve"))
+        done = run_holdfast(*with_free_port("serve"), database_url=url)
     assert done.returncode == 2
     # Older versions of PgBouncer mix prepared statements up, too, which may fail first.
     assert "Two connections share one session of PostgreSQL." in done.stderr
