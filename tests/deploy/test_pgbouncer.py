@@ -107,8 +107,15 @@ def test_transaction_mode_is_refused(database: str, size: str) -> None:
     with running_pgbouncer(database, "holdfast", pool_mode="transaction", default_pool_size=size) as url:
         done = run_holdfast(*with_free_port("serve"), database_url=url)
     assert done.returncode == 2
-    # Older versions of PgBouncer mix prepared statements up, too, which may fail first.
     assert "Two connections share one session of PostgreSQL." in done.stderr
+
+
+def test_statement_mode_is_refused(database: str) -> None:
+    with running_pgbouncer(database, "holdfast", pool_mode="statement") as url:
+        done = run_holdfast(*with_free_port("serve"), database_url=url)
+    assert done.returncode == 2
+    assert "transaction" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_transaction_mode_would_elect_two_leaders(database: str) -> None:
