@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import ensure_installed
 from tests.support.harness import IS_LONG
+from tests.support.programs import ensure_installed
 
 SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
 SHORT = {"no_op", "pool", "for_update"}
@@ -18,7 +18,7 @@ REDIS_SHORT = {"taken"}
 
 
 def test_the_cost_of_telemetry_is_a_ratio_for_each_pair_of_runs() -> None:
-    if ensure_installed("wrk") is None:
+    if ensure_installed("wrk", "wrk") is None:
         pytest.skip("the load comes from wrk")
     command = [sys.executable, "-m", "bench.telemetry", "--pairs", "1", "--seconds", "1", "--connections", "16"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -30,7 +30,7 @@ def test_the_cost_of_telemetry_is_a_ratio_for_each_pair_of_runs() -> None:
 
 
 def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
-    if ensure_installed("wrk") is None:
+    if ensure_installed("wrk", "wrk") is None:
         pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"
     names, redis_names = (SCENARIOS, REDIS_SCENARIOS) if IS_LONG else (SHORT, REDIS_SHORT)

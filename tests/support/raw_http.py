@@ -34,7 +34,7 @@ def read_response(connection: socket.socket) -> httpx.Response | None:
         received += more
     lines, _, body = received.partition(b"\r\n\r\n")
     first, *rest = lines.decode("latin-1").split("\r\n")
-    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in rest)]
+    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
     length = int(dict(headers).get("content-length", "0"))
     while len(body) < length and (more := _receive(connection)):
         body += more

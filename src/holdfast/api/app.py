@@ -21,6 +21,7 @@ from holdfast.api.body_sender import PacedSend
 from holdfast.api.call import ApiResponse, Operation, Services
 from holdfast.api.client_hash import ClientHasher
 from holdfast.api.connection_guard import ConnectionGuard
+from holdfast.api.drain import Drain
 from holdfast.api.endpoint import CLOSE, NO_STORE, QUERY_BYTES_MAX, Endpoint, Limits, close_unread, send_response
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.live_socket import WATCH, LiveFeed
@@ -87,6 +88,7 @@ class App:
         self._live_routes: dict[str, PathRoute] = {}
         self.loop_lag = LoopLag()
         self._limits: Limits | None = None
+        self._drain = Drain(has_proxies=settings.proxies > 0)
         self._router = Router(lifespan=self._lifespan, default=self._not_found, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,6 +97,8 @@ class App:
         if scope["type"] != "lifespan":
             request_id = choose_request_id(scope["headers"])
             set_request_id(request_id)
+            if self._drain.has_begun:
+                send = self._drain.closing(scope, send)
             path: str = scope["path"]
             parts = path.split("/")
             value = ""
@@ -139,10 +143,10 @@ class App:
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         end_with_parent()
-        interrupt = _Interrupt()
+        task_health = TaskHealth()
+        interrupt = _Interrupt(self._drain, task_health)
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
         report_pool = await db.create_pool(self._url, REPORT_CONNECTIONS)
-        task_health = TaskHealth()
         redis = open_redis(self._settings, db.Database(pool))
         logs = EngineLogs(self._settings, db.Database(pool))
         await logs.start()
@@ -209,10 +213,12 @@ class PathRoute:
 
 
 class _Interrupt:
-    """Handles SIGINT from the start: tell live sockets to reconnect, then terminate the process. Granian would cut them
-    off without a word."""
+    """Handles SIGINT from the start: tell live sockets to reconnect, let proxies move on, then terminate the process.
+    Granian would cut them off without a word."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain: Drain, task_health: TaskHealth) -> None:
+        self._drain = drain
+        self._task_health = task_health
         self._loop = asyncio.get_running_loop()
         self._live: asyncio.Future[LiveFeed] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
@@ -228,7 +234,8 @@ class _Interrupt:
     async def _terminate(self) -> None:
         live = await self._live
         await asyncio.sleep(SERVER_START_SECONDS)
-        await live.close()
+        self._task_health.is_stopping = True
+        await asyncio.gather(live.close(), self._drain.run())
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -10,27 +10,30 @@ import asyncio
 import fcntl
 import os
 import socket
-import stat
 import struct
 import termios
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
 from msgspec import Struct
 
 from holdfast.api.client_address import normalize
+from holdfast.api.client_connections import (
+    OPEN_FILES,
+    ClientConnection,
+    client_connection,
+    listening_ports,
+    open_sockets,
+    socket_of,
+)
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.supervision import TaskHealth, keep_running
 
 log = structlog.get_logger()
 
-OPEN_FILES: Final = Path("/proc/self/fd")
-INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
 SWEEP_SECONDS: Final = 1.0
 # With more connections the guard looks less often, so that it never takes more than a few percent of a core.
 SWEEP_SECONDS_PER_SOCKET: Final = 0.001
@@ -49,15 +52,6 @@ class Watchers(Protocol):
 
     @property
     def clients(self) -> frozenset[tuple[str, int]]: ...
-
-
-class ClientConnection(Struct, frozen=True):
-    """`inode` shows whether the file number still belongs to the same connection."""
-
-    number: int
-    inode: int
-    address: str
-    port: int
 
 
 class Traffic(Struct, frozen=True):
@@ -111,12 +105,12 @@ class ConnectionGuard:
         _close(self._not_reading(traffic), "the client does not read")
 
     def _find_sockets(self) -> None:
-        numbers = dict(_open_sockets())
-        self._listening_ports = self._listening_ports or _listening_ports(numbers.values())
+        numbers = dict(open_sockets())
+        self._listening_ports = self._listening_ports or listening_ports(numbers.values())
         known = {inode: connection for inode, connection in self._sockets.items() if inode in numbers}
         for inode, number in numbers.items():
             if inode not in known:
-                known[inode] = _client_connection(number, inode, self._listening_ports)
+                known[inode] = client_connection(number, inode, self._listening_ports)
         self._sockets = known
 
     def _not_reading(self, traffic: dict[ClientConnection, Traffic]) -> list[ClientConnection]:
@@ -143,45 +137,8 @@ class ConnectionGuard:
         return above
 
 
-def _open_sockets() -> Iterator[tuple[int, int]]:
-    """The inode and the file number of each."""
-    for name in os.listdir(OPEN_FILES):
-        # Another thread may close a file at any moment.
-        with suppress(OSError):
-            status = os.fstat(int(name))
-            if stat.S_ISSOCK(status.st_mode):
-                yield status.st_ino, int(name)
-
-
-@contextmanager
-def _socket_of(number: int) -> Iterator[socket.socket]:
-    """Our own socket for an open file. The server cannot close it while we use it."""
-    own = socket.socket(fileno=os.dup(number))
-    try:
-        yield own
-    finally:
-        own.close()
-
-
-def _listening_ports(numbers: Iterable[int]) -> frozenset[int]:
-    ports = set()
-    for number in numbers:
-        with suppress(OSError), _socket_of(number) as own:
-            if own.family in INTERNET and own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                ports.add(own.getsockname()[1])
-    return frozenset(ports)
-
-
-def _client_connection(number: int, inode: int, ports: frozenset[int]) -> ClientConnection | None:
-    with suppress(OSError), _socket_of(number) as own:
-        if own.family in INTERNET and own.getsockname()[1] in ports:
-            address, port, *_ = own.getpeername()
-            return ClientConnection(number, inode, address, port)
-    return None
-
-
 def _traffic(connection: ClientConnection) -> Traffic | None:
-    with suppress(OSError), _socket_of(connection.number) as own:
+    with suppress(OSError), socket_of(connection.number) as own:
         info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
         acknowledged, received = TCP_COUNTERS.unpack_from(info, TCP_COUNTERS_AT)
         (unsent,) = struct.unpack("=i", fcntl.ioctl(own, termios.TIOCOUTQ, bytes(4)))
@@ -197,7 +154,7 @@ def _close(connections: list[ClientConnection], reason: str) -> None:
 
 def _shut_down(connection: ClientConnection) -> bool:
     """End the connection, unless its file number now belongs to another one. The server then closes the file."""
-    with suppress(OSError), _socket_of(connection.number) as own:
+    with suppress(OSError), socket_of(connection.number) as own:
         if os.fstat(own.fileno()).st_ino == connection.inode:
             own.shutdown(socket.SHUT_RDWR)
             return True

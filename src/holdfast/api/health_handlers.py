@@ -13,9 +13,12 @@ async def healthz(call: Call) -> ApiResponse[Health]:
 
 
 async def readyz(call: Call) -> ApiResponse[Readiness]:
-    """Ready if the database responds and every task runs. A task that has failed restarts after a moment. Findings
-    of the auditor are serious, but do not make the process unready, nor does Redis, without which it sells as well."""
+    """Ready if the database responds, every task runs and the process is not about to stop. A task that has failed
+    restarts after a moment. Findings of the auditor are serious, but do not make the process unready, nor does Redis,
+    without which it sells as well."""
     health = call.services.task_health
+    if health.is_stopping:
+        raise RefusedError(Refusal.BUSY, "This process is stopping. Send requests to another one.")
     if not health.is_good:
         failed = ", ".join(report.name for report in health.reports if not report.is_running)
         raise RefusedError(Refusal.BUSY, f"Restarting after a failure: {failed}.")

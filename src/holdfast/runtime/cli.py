@@ -27,6 +27,7 @@ from holdfast.runtime.cli_doctor import doctor
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
+from holdfast.runtime.cli_migrate import migrate
 from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
@@ -109,11 +110,7 @@ def worker(
         uvloop.run(run_worker(read_settings(), parse_metrics_address(metrics), child=child))
 
 
-@app.command()
-def migrate(data: DataFolder = None) -> None:
-    """Migrate the database to the schema of this version."""
-    open_database(data)
-    typer.echo("The schema is up to date.", err=True)
+app.command()(migrate)
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, TypeVar
 
@@ -20,6 +21,8 @@ DataFolder = Annotated[
 ]
 
 _ACCESS_ERRORS: Final = (
+    # A pooler that does not know one of our settings.
+    asyncpg.ProtocolViolationError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -36,8 +39,28 @@ def open_database(data: Path | None, *, to_sell: bool = False) -> str:
     `to_sell` refuses a server that may lose what it acknowledges."""
     settings = read_settings()
     url = settings.database_url or _start_embedded(data or settings.data_dir)
-    try:
+    with _explained_errors(settings):
         asyncio.run(db.migrate(url, allow_unsafe=settings.allow_unsafe_database or not to_sell))
+        if to_sell:
+            asyncio.run(db.check_sessions(url))
+    os.environ["HOLDFAST_DATABASE_URL"] = url
+    if data is not None:
+        os.environ["HOLDFAST_DATA_DIR"] = str(data)
+    return url
+
+
+def read_schema_status(data: Path | None) -> db.SchemaStatus:
+    """What `open_database` would migrate."""
+    settings = read_settings()
+    url = settings.database_url or _start_embedded(data or settings.data_dir)
+    with _explained_errors(settings):
+        return asyncio.run(db.read_schema_status(url))
+
+
+@contextmanager
+def _explained_errors(settings: Settings) -> Iterator[None]:
+    try:
+        yield
     except db.SchemaError as error:
         fail(str(error))
     except db.LOST_ERRORS as error:
@@ -45,10 +68,6 @@ def open_database(data: Path | None, *, to_sell: bool = False) -> str:
         fail(f"Cannot reach the database: {str(error).rstrip('.') or 'it does not answer'}.{hint}")
     except _ACCESS_ERRORS as error:
         fail(f"PostgreSQL denies access: {error}. Check HOLDFAST_DATABASE_URL and the permissions of its user.")
-    os.environ["HOLDFAST_DATABASE_URL"] = url
-    if data is not None:
-        os.environ["HOLDFAST_DATA_DIR"] = str(data)
-    return url
 
 
 def require_database(data: Path | None) -> None:

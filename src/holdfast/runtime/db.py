@@ -6,7 +6,7 @@ over several servers, `Database` decides where a statement goes, as `Engine.subm
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
@@ -193,11 +193,27 @@ class SchemaError(RuntimeError):
     """The database cannot be used by this version of Holdfast."""
 
 
+class DroppedSettingError(SchemaError):
+    """A connection lacks a setting that Holdfast asked for. Some poolers drop settings without an error."""
+
+
 async def connect_lane(url: str) -> Connection:
     connection = await asyncpg.connect(
         url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_LANE_SETTINGS
     )
-    await register_uuid_codec(connection)
+    try:
+        await _require_settings(connection, {**_PROMISES, **_TIMEOUTS})
+        # Behind a pooler that drops them, the others may be set later: they only make batches fast.
+        await connection.execute(
+            "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting (name, value)"
+            " WHERE current_setting(name) <> value",
+            list(_LANE_SETTINGS),
+            list(_LANE_SETTINGS.values()),
+        )
+        await register_uuid_codec(connection)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 
@@ -210,11 +226,57 @@ async def connect_watcher(url: str) -> Connection:
     return connection
 
 
+async def check_sessions(url: str) -> None:
+    """Refuse a pooler that gives two connections the same session, before anything is sold through it. Each would
+    change the other's settings and hold the other's locks, and two processes would lead the same bot."""
+    first = await connect_lane(url)
+    try:
+        second = await connect_lane(url)
+        try:
+            await _require_own_session(first, second)
+        finally:
+            await second.close()
+    finally:
+        await first.close()
+
+
+async def _require_own_session(first: Connection, second: Connection) -> None:
+    """A pooler that shares sessions gives the one of an idle connection to the next one that begins a transaction."""
+    own = await first.fetchval("SELECT pg_backend_pid()")
+    async with second.transaction():
+        is_shared = await second.fetchval("SELECT pg_backend_pid()") == own
+        if is_shared or await first.fetchval("SELECT pg_backend_pid()") != own:
+            raise DroppedSettingError(
+                "Two connections share one session of PostgreSQL. Does a pooler such as PgBouncer run in transaction "
+                "mode? Connect to PostgreSQL itself, or use session mode (docs/deployment.md)."
+            )
+
+
+async def _require_settings(connection: Connection, settings: Mapping[str, str]) -> None:
+    rows = await connection.fetch(
+        "SELECT name, value FROM unnest($1::text[], $2::text[]) AS setting (name, value)"
+        " WHERE current_setting(name) <> value",
+        list(settings),
+        list(settings.values()),
+    )
+    if rows:
+        dropped = ", ".join(f"{row['name']} = {row['value']}" for row in rows)
+        raise DroppedSettingError(
+            f"The connection does not have {dropped}. Does a pooler such as PgBouncer ignore startup parameters? "
+            "Connect to PostgreSQL itself, or set them as defaults of the user (docs/deployment.md)."
+        )
+
+
 async def connect(url: str) -> Connection:
     connection = await asyncpg.connect(
         url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast", **_PROMISES}
     )
-    await register_uuid_codec(connection)
+    try:
+        await _require_settings(connection, _PROMISES)
+        await register_uuid_codec(connection)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 
@@ -225,9 +287,14 @@ async def create_pool(url: str, size: int, *, command_seconds: float = _POOL_COM
         max_size=size,
         timeout=_CONNECT_SECONDS,
         command_timeout=command_seconds,
-        init=register_uuid_codec,
+        init=_init_pooled,
         server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_TIMEOUTS, **_PROMISES},
     )
+
+
+async def _init_pooled(connection: Connection) -> None:
+    await _require_settings(connection, {**_PROMISES, **_TIMEOUTS})
+    await register_uuid_codec(connection)
 
 
 async def close_pool(pool: Pool) -> None:
@@ -275,18 +342,58 @@ async def _refuse_unsafe_server(connection: Connection) -> None:
 
 async def _run_missing_steps(connection: Connection) -> int:
     await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
-    done = {row["number"] for row in await connection.fetch("SELECT number FROM schema_version")}
+    missing = (await _read_schema_status(connection)).missing
+    if missing:
+        await connection.execute(
+            "ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS rolling boolean NOT NULL DEFAULT false"
+        )
+    for step in missing:
+        # Each step commits, so that its locks do not last until the end of the last one.
+        async with connection.transaction():
+            await connection.execute(step.text)
+            await connection.execute(
+                "INSERT INTO schema_version (number, rolling) VALUES ($1, $2)", step.number, step.is_rolling
+            )
+    return len(missing)
+
+
+class SchemaStatus(Struct, frozen=True):
+    """The newest step that a database has, 0 if it is empty, and the steps that it lacks."""
+
+    version: int
+    missing: tuple[sql.Migration, ...]
+
+    @property
+    def can_roll(self) -> bool:
+        """Whether processes of the old version can go on running while this version migrates and starts."""
+        return not self.version or all(step.is_rolling for step in self.missing)
+
+
+async def read_schema_status(url: str) -> SchemaStatus:
+    """Compare the schema with this version of Holdfast, and change nothing."""
+    connection = await connect(url)
+    try:
+        await _refuse_old_server(connection)
+        if await connection.fetchval("SELECT to_regclass('schema_version')") is None:
+            return SchemaStatus(0, tuple(sql.migrations()))
+        return await _read_schema_status(connection)
+    finally:
+        await connection.close()
+
+
+async def _read_schema_status(connection: Connection) -> SchemaStatus:
+    """A newer version of Holdfast may have added steps, if each of them lets older processes go on. The database keeps
+    that with each step, because an older version does not have the step's file."""
+    rows = await connection.fetch(
+        # The column is missing until the first migration by a version that knows it.
+        "SELECT number, coalesce((to_jsonb(step) ->> 'rolling')::boolean, false) AS rolling FROM schema_version AS step"
+    )
+    done = {row["number"]: row["rolling"] for row in rows}
     steps = sql.migrations()
-    newest = max(number for number, _ in steps)
-    if done and max(done) > newest:
+    newest = steps[-1].number
+    if any(number > newest and not is_rolling for number, is_rolling in done.items()):
         raise SchemaError(
             f"The database has schema version {max(done)}, but this version of Holdfast supports only up to {newest}. "
             "Install a newer Holdfast."
         )
-    missing = [(number, text) for number, text in steps if number not in done]
-    for number, text in missing:
-        # Each step commits, so that its locks do not last until the end of the last one.
-        async with connection.transaction():
-            await connection.execute(text)
-            await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
-    return len(missing)
+    return SchemaStatus(max(done, default=0), tuple(step for step in steps if step.number not in done))

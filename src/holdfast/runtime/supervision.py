@@ -30,6 +30,8 @@ class TaskHealth:
 
     def __init__(self) -> None:
         self._reports: dict[str, TaskReport] = {}
+        # The process has been asked to stop, and takes no more work than it must.
+        self.is_stopping = False
 
     @property
     def reports(self) -> list[TaskReport]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from importlib import resources
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
 
@@ -120,7 +120,20 @@ doctor: Final = _load("doctor.sql")
 top: Final = _load("top.sql")
 
 
-def migrations() -> list[tuple[int, str]]:
+class Migration(NamedTuple):
+    """A numbered step of the schema."""
+
+    number: int
+    text: str
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether a process that does not know this step can go on running beside it."""
+        return self.text.startswith("-- rolling: yes\n")
+
+
+def migrations() -> list[Migration]:
     """The numbered steps of the schema, in order."""
     folder = resources.files(__package__).joinpath("migrations")
-    return sorted((int(file.name[:4]), file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql"))
+    files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Holdfast keeps all of its state in PostgreSQL.
 --
 -- An org sells events. An event has pools of units; a pool is either a plain number (standing room, places in a shift, a

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Payments, tickets and notifications.
 --
 -- A payment belongs to a booking, and exists before the buyer goes to the provider. Holdfast stores a provider's webhook

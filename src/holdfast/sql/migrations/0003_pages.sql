@@ -1,3 +1,4 @@
+-- rolling: no
 -- The pages that buyers see.
 --
 -- An org has a name, a logo and a colour, and lists the sites that may show its pages in a frame.

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Bookings and payments travel between PostgreSQL and the engine as JSON, with ids and hashes as base64. These functions
 -- convert ids; being plain SQL, they are inlined into the statements that call them.
 CREATE FUNCTION holdfast_base64(id uuid) RETURNS text

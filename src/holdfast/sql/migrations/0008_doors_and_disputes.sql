@@ -1,3 +1,4 @@
+-- rolling: no
 -- A door key can be bound to events, whose tickets alone it reads and checks in. Null: every event of the org.
 ALTER TABLE api_key
     ADD COLUMN events uuid[],

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Sign-ins and secrets that can be replaced, and a limit on stored files that parallel uploads cannot pass.
 
 -- Customer tokens that have signed a browser in, by the hash of what they sign. No token does so twice.

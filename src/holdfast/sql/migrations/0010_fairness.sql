@@ -1,3 +1,4 @@
+-- rolling: no
 -- Work for one org must not wait for the work of another, and nobody can use Holdfast to flood a mailbox.
 
 -- Workers take due payments org by org.

@@ -1,3 +1,4 @@
+-- rolling: no
 -- An org can have only so many events and seats at a time. Both limits leave out events that have ended.
 --
 -- The number of seats is stored with the event, because counting the seats of a large org would read millions of rows.

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Limits against hoarding.
 --
 -- A booking remembers the address it was placed from, as a keyed hash: of an IPv4 address, or of the /64 network of an

@@ -1,3 +1,4 @@
+-- rolling: no
 -- The free bookings of a client in the last hour, in all events or in one. By time instead of by event, because a client
 -- may have any number of older ones in other events.
 DROP INDEX booking_free_of_client;

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Rules that some businesses need: slots with their own time, sales that open and close, contact details and questions,
 -- and one live booking per user as a constraint.
 

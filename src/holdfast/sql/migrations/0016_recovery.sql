@@ -1,3 +1,4 @@
+-- rolling: no
 -- Guests recover their bookings with a link that Holdfast emails them.
 --
 -- A request waits here until a worker has looked up the bookings and sent the email. The page that stores it reads no

@@ -1,3 +1,4 @@
+-- rolling: no
 -- What is left of every pool, for operators with psql and for reports. See docs/operating.md.
 --
 -- Holdfast itself never reads this view: batches read the counters under the event's lock, and the API answers from

@@ -1,3 +1,4 @@
+-- rolling: no
 -- A series groups events: the showings of a film, a shift every weekday, a tour every day. Lists of events are sorted by
 -- start.
 

@@ -1,3 +1,4 @@
+-- rolling: no
 -- Telegram bots. The bot keeps nothing in memory: a process that dies loses no update, no answer and no dialogue.
 --
 -- Updates come in through `telegram_update`, which has a row for each, so that the bot handles an update once however

@@ -1,0 +1,209 @@
+"""Two servers behind nginx, with the configuration that Holdfast ships."""
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from msgspec import json as msgspec_json
+from websockets.sync.client import connect
+
+from holdfast.api.problems import problem
+from holdfast.api.receipt_handlers import UPLOAD_BYTES_MAX
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.runtime.settings import Settings
+from tests.support.command_line import run_audit
+from tests.support.harness import (
+    IS_LONG,
+    Org,
+    Server,
+    example_event,
+    free_port,
+    fresh_database,
+    post_hold,
+    publish_event,
+    running_server_on,
+)
+from tests.support.nginx_process import CONFIGURATION, Nginx, running_nginx
+from tests.support.raw_http import read_response, request_head
+from tests.support.sample_files import jpeg_of_size
+from tests.support.shoppers import Shoppers
+
+ROUNDS = 10 if IS_LONG else 1
+POOLS = [
+    {"code": "stalls", "tariffs": [{"code": "full", "price": 3000}], "seats": {"rows": ["A"], "numbers": 20}},
+    {"code": "places", "capacity": 1_000_000, "tariffs": [{"code": "full", "price": 100}]},
+]
+MIB = 1024 * 1024
+# A request counts as one, and a browser behind this address may send twenty before it has to wait.
+RATE_PER_ADDRESS = "10"
+
+
+class Site:
+    """Two servers and the nginx in front of them. Each server has its own stack, so that it can restart alone."""
+
+    def __init__(self, database: str, stack: ExitStack) -> None:
+        self.database = database
+        self._ports = [free_port(), free_port()]
+        self._stacks = [stack.enter_context(ExitStack()) for _ in self._ports]
+        self.servers = [self._start(number) for number in range(len(self._ports))]
+        self.nginx: Nginx = stack.enter_context(running_nginx(self._ports))
+
+    def stop(self, number: int) -> None:
+        self._stacks[number].close()
+
+    def restart(self, number: int) -> None:
+        self.servers[number] = self._start(number)
+
+    def _start(self, number: int) -> Server:
+        settings = {"HOLDFAST_PROXIES": "1", "HOLDFAST_RATE_PER_ADDRESS": RATE_PER_ADDRESS}
+        return self._stacks[number].enter_context(
+            running_server_on(self._ports[number], self.database, 1, False, settings)
+        )
+
+
+@pytest.fixture(scope="module")
+def site(postgres: str) -> Iterator[Site]:
+    with fresh_database(postgres) as database, ExitStack() as stack:
+        yield Site(database, stack)
+
+
+@pytest.fixture(scope="module")
+def org(site: Site) -> Org:
+    return Org(site.database)
+
+
+@pytest.fixture(scope="module")
+def admin(site: Site, org: Org) -> Iterator[httpx.Client]:
+    with site.nginx.client(org.headers()) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def event(admin: httpx.Client) -> str:
+    return publish_event(admin, example_event(pools=POOLS, policy={"review": "manual"}))
+
+
+def test_the_live_feed_passes(site: Site, admin: httpx.Client, event: str) -> None:
+    url = f"wss://127.0.0.1:{site.nginx.port}/v1/events/{event}/live"
+    with connect(url, ssl=site.nginx.tls) as feed:
+        assert json.loads(feed.recv(30))["type"] == "snapshot"
+        assert post_hold(admin, event, items=[{"seat": "A-1"}]).status_code == 201
+        change = json.loads(feed.recv(30))
+        assert (change["type"], change["seats"]) == ("change", {"A-1": "held"})
+
+
+def test_a_refused_live_feed_is_explained(site: Site) -> None:
+    with site.nginx.client() as client:
+        answer = client.get(
+            f"/v1/events/ev_{'0' * 32}/live",
+            headers={
+                "Connection": "Upgrade",
+                "Upgrade": "websocket",
+                "Sec-WebSocket-Version": "13",
+                "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            },
+        )
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_a_client_cannot_choose_its_address(site: Site) -> None:
+    """The limit per address stops a client that sends a new X-Forwarded-For with each request."""
+
+    def send(address: str, count: int) -> list[int]:
+        transport = httpx.HTTPTransport(verify=site.nginx.tls, local_address=address)
+        with httpx.Client(base_url=site.nginx.url, transport=transport, timeout=60) as client:
+            headers = [{"X-Forwarded-For": f"203.0.113.{number}"} for number in range(count)]
+            return [client.get("/openapi.json", headers=each).status_code for each in headers]
+
+    # Twice the burst of both servers together.
+    limit = 4 * int(RATE_PER_ADDRESS)
+    assert 429 in send("127.0.0.9", 4 * limit)
+    assert send("127.0.0.10", 1) == [200], "another client has a limit of its own"
+
+
+def test_a_body_above_1_mib_gets_the_problem_of_holdfast(admin: httpx.Client, event: str) -> None:
+    own = problem(Refused(Refusal.PAYLOAD_TOO_LARGE)).body
+    assert isinstance(own, bytes)
+    for size in (MIB + 1, 30 * MIB):
+        answer = admin.post(f"/v1/events/{event}/holds", content=b"x" * size, headers={"Idempotency-Key": "large"})
+        assert answer.status_code == 413
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json() == msgspec_json.decode(own)
+
+
+def test_a_body_of_1_mib_reaches_holdfast(admin: httpx.Client, event: str) -> None:
+    answer = admin.post(f"/v1/events/{event}/holds", content=b" " * MIB, headers={"Idempotency-Key": "full"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
+def test_a_receipt_of_10_mib_passes_and_a_larger_one_is_explained(admin: httpx.Client, event: str) -> None:
+    booking = post_hold(admin, event, items=[{"seat": "A-3"}]).json()["id"]
+    largest = jpeg_of_size(10 * MIB)
+
+    def upload(file: bytes) -> httpx.Response:
+        return admin.post(f"/v1/bookings/{booking}/receipt", files={"file": ("receipt.jpg", file, "image/jpeg")})
+
+    for file in (largest + b"x", b"x" * (11 * MIB)):
+        refused = upload(file)
+        assert (refused.status_code, refused.json()["code"]) == (413, "payload_too_large")
+    accepted = upload(largest)
+    assert accepted.status_code in (200, 201), accepted.text
+
+
+def test_the_limit_of_nginx_is_the_limit_of_holdfast() -> None:
+    assert f"client_max_body_size {UPLOAD_BYTES_MAX // 1024}k;" in CONFIGURATION.read_text()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "//metrics", "/%6detrics", "/x/../metrics", "/metrics?x=1"])
+def test_metrics_are_not_public(site: Site, path: str) -> None:
+    """Send the path as it is: a client would tidy it up."""
+    with socket.create_connection(("127.0.0.1", site.nginx.port), 30) as plain:
+        with site.nginx.tls.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            connection.sendall(request_head("GET", path.encode(), [b"Connection: close"]))
+            answer = read_response(connection)
+    assert answer is not None
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    # Holdfast sends this header with every response.
+    assert "cache-control" not in answer.headers, "nginx must answer, not Holdfast"
+
+
+def test_http_leads_to_https(site: Site) -> None:
+    answer = httpx.get(f"http://127.0.0.1:{site.nginx.plain_port}/e/x?y=1")
+    assert (answer.status_code, answer.headers["location"]) == (308, "https://127.0.0.1/e/x?y=1")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_nginx_speaks_every_current_version_of_tls(site: Site, version: ssl.TLSVersion) -> None:
+    client = ssl.create_default_context(cadata=site.nginx.certificate)
+    client.minimum_version = client.maximum_version = version
+    answer = httpx.get(f"{site.nginx.url}/healthz", verify=client)
+    assert (answer.status_code, answer.headers["strict-transport-security"]) == (200, "max-age=31536000")
+
+
+def test_nginx_closes_idle_connections_before_holdfast_does() -> None:
+    upstream = CONFIGURATION.read_text().partition("keepalive_timeout ")[2].partition("s;")[0]
+    assert int(upstream) < Settings().idle_seconds
+
+
+def test_a_rolling_restart_fails_no_request_and_misses_no_change(
+    site: Site, org: Org, admin: httpx.Client, event: str
+) -> None:
+    shoppers = Shoppers(site.nginx, org.keys["sales"], event)
+    with shoppers.shopping():
+        for _ in range(ROUNDS):
+            for number in range(len(site.servers)):
+                shoppers.wait_for_more(60)
+                site.stop(number)
+                shoppers.wait_for_more(60)
+                site.restart(number)
+        shoppers.wait_for_more(60)
+    assert not shoppers.failures, site.nginx.errors.read_text()
+    assert shoppers.gaps() == []
+    assert shoppers.reconnects >= ROUNDS, "the watcher must have lost its server"
+    for booking in shoppers.bookings:
+        assert admin.get(f"/v1/bookings/{booking}").json()["status"] == "held"
+    assert run_audit(database_url=site.database)["ok"]

@@ -1,0 +1,262 @@
+"""Every command, option, variable, port and path in the deployment files exists in the product."""
+
+import configparser
+import itertools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from holdfast.runtime import db, server
+from holdfast.runtime.cli import app
+from holdfast.runtime.settings import Settings
+from tests.support.programs import require_program
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = [name for name, service in SERVICES.items() if service["image"].startswith("holdfast:")]
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+PROGRAM = "/opt/holdfast/bin/holdfast"
+# PgBouncer passes these on, so it need not drop them.
+TRACKED_BY_PGBOUNCER = {"application_name", "TimeZone"}
+# A secret and a certificate: operators create them.
+OPERATORS_FILES = {"deploy/secrets/metrics_token"}
+
+# DELETE WHEN MERGING: names that other branches add. A test fails as soon as one of them exists here.
+NOT_YET_OPTIONS = {("worker", "--metrics"), ("bot", "--metrics")}
+NOT_YET_SETTINGS = {"HOLDFAST_METRICS_TOKEN", "HOLDFAST_MIGRATION_DATABASE_URL", "HOLDFAST_LOG_FORMAT"}
+NOT_YET_FILES = {"deploy/prometheus/alerts.yaml", "deploy/grafana/dashboards/holdfast.json"}
+
+
+def _commands() -> dict[str, list[str]]:
+    """The arguments of every `holdfast` in these files."""
+    commands = {f"compose.yaml {name}": SERVICES[name]["command"] for name in OURS}
+    for unit in UNITS:
+        program, *arguments = shlex.split(_unit(unit)["Service"]["ExecStart"])
+        assert program == PROGRAM
+        commands[unit.name] = arguments
+    dockerfile = re.search(r"^CMD (\[.*\])$", _dockerfile(), re.MULTILINE)
+    assert dockerfile is not None
+    commands["Dockerfile"] = yaml.safe_load(dockerfile.group(1))
+    return commands
+
+
+def _unit(path: Path) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(path)
+    return unit
+
+
+def _dockerfile() -> str:
+    return (ROOT / "Dockerfile").read_text()
+
+
+def _texts() -> dict[str, str]:
+    paths = [ROOT / "Dockerfile", ROOT / "compose.yaml", ROOT / "docs" / "deployment.md", *DEPLOY.rglob("*")]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths if path.is_file()}
+
+
+@pytest.mark.parametrize("arguments", _commands().values(), ids=_commands().keys())
+def test_every_command_is_one_that_holdfast_accepts(arguments: list[str]) -> None:
+    group: Any = typer.main.get_command(app)
+    name, *options = arguments
+    command = group.commands[name]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for owner, option in NOT_YET_OPTIONS:
+        if owner == name and option in options and option not in known:
+            at = options.index(option)
+            del options[at : at + 2]
+    # Parsing raises an error for an option that does not exist, and for a value of the wrong kind.
+    context = command.make_context(name, options)
+    assert not context.args
+
+
+@pytest.mark.parametrize(("owner", "option"), sorted(NOT_YET_OPTIONS))
+def test_an_option_that_exists_is_no_longer_on_the_list(owner: str, option: str) -> None:
+    group: Any = typer.main.get_command(app)
+    known = [opt for parameter in group.commands[owner].params for opt in parameter.opts]
+    assert option not in known, "delete it from NOT_YET_OPTIONS"
+
+
+def test_every_variable_is_a_setting() -> None:
+    settings = {f"HOLDFAST_{name.upper()}" for name in Settings.__struct_fields__}
+    assert not settings & NOT_YET_SETTINGS, "delete these from NOT_YET_SETTINGS"
+    for path, text in _texts().items():
+        unknown = set(re.findall(r"HOLDFAST_[A-Z_]+[A-Z]", text)) - settings - NOT_YET_SETTINGS
+        assert not unknown, f"{path} uses {unknown}"
+
+
+def test_every_mounted_file_exists() -> None:
+    assert not [path for path in NOT_YET_FILES if (ROOT / path).exists()], "delete these from NOT_YET_FILES"
+    mounts = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())]
+    named = [mount for mount in mounts if not mount.startswith(".")]
+    assert set(named) == set(COMPOSE["volumes"])
+    files = [mount for mount in mounts if mount.startswith(".")]
+    assert files
+    for file in files:
+        assert (ROOT / file).exists(), file
+    secrets = {secret["file"].removeprefix("./") for secret in COMPOSE["secrets"].values()}
+    assert secrets == OPERATORS_FILES
+    rules = _prometheus()["rule_files"]
+    for rule in rules:
+        assert (DEPLOY / "prometheus" / rule).exists() or f"deploy/prometheus/{rule}" in NOT_YET_FILES
+
+
+def _prometheus() -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    return read
+
+
+def _listens_on(service: str) -> set[str]:
+    command = SERVICES[service]["command"]
+    values = dict(itertools.pairwise(command))
+    return {value.rpartition(":")[2] for option, value in values.items() if option in ("--port", "--metrics")}
+
+
+def test_every_scrape_target_is_a_service_that_listens_on_that_port() -> None:
+    jobs = _prometheus()["scrape_configs"]
+    targets = [target for job in jobs for static in job["static_configs"] for target in static["targets"]]
+    assert {target.split(":")[0] for target in targets} == set(OURS) - {"migrate"}
+    for target in targets:
+        service, port = target.split(":")
+        assert port in _listens_on(service), target
+    credentials = {job["authorization"]["credentials_file"] for job in jobs}
+    assert credentials == {f"/run/secrets/{name}" for name in COMPOSE["secrets"]}
+    assert SERVICES["prometheus"]["secrets"] == list(COMPOSE["secrets"])
+
+
+def test_prometheus_accepts_its_configuration() -> None:
+    program = require_program("promtool", "prometheus")
+    subprocess.run(
+        [program, "check", "config", "--syntax-only", str(DEPLOY / "prometheus" / "prometheus.yml")],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def test_every_server_of_nginx_is_a_service_that_listens_on_that_port() -> None:
+    text = (DEPLOY / "nginx" / "holdfast.conf").read_text()
+    servers = re.findall(r"^\s+server (\w+):(\d+) ", text, re.MULTILINE)
+    assert len(servers) == 2
+    for service, port in servers:
+        assert port in _listens_on(service)
+        assert "ipv4_address" in SERVICES[service]["networks"]["holdfast"], "nginx looks it up only once"
+        assert SERVICES[service]["environment"]["HOLDFAST_PROXIES"] == "1"
+
+
+def test_grafana_finds_the_dashboards_and_prometheus() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    provider = yaml.safe_load((provisioning / "dashboards" / "holdfast.yaml").read_text())["providers"][0]
+    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
+    source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"][0]
+    assert re.fullmatch(r"http://(\w+):9090", source["url"]).group(1) in SERVICES  # type: ignore[union-attr]
+
+
+def test_images_are_pinned_to_a_version() -> None:
+    images = [service["image"] for name, service in SERVICES.items() if name not in OURS]
+    images += re.findall(r"^FROM (\S+)", _dockerfile(), re.MULTILINE)
+    assert len(images) >= 7
+    for image in images:
+        assert re.search(r":v?\d+\.\d+", image), image
+
+
+def test_processes_get_the_time_that_they_need_to_stop() -> None:
+    needed = 2 * server.DRAIN_SECONDS + server.KILL_SECONDS
+    for name in set(OURS):
+        assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > needed
+    for unit in UNITS:
+        assert int(_unit(unit)["Service"]["TimeoutStopSec"]) > needed
+
+
+def test_the_container_runs_with_a_read_only_root_and_without_privileges() -> None:
+    last_stage = _dockerfile().rpartition("\nFROM ")[2]
+    assert re.search(r"^USER 10001:10001$", last_stage, re.MULTILINE)
+    for name in OURS:
+        assert (SERVICES[name]["read_only"], SERVICES[name]["cap_drop"], SERVICES[name]["tmpfs"]) == (
+            True,
+            ["ALL"],
+            ["/tmp"],
+        )
+
+
+def test_the_health_check_asks_the_port_on_which_the_image_listens() -> None:
+    arguments = _commands()["Dockerfile"]
+    port = arguments[arguments.index("--port") + 1]
+    assert f"EXPOSE {port}\n" in _dockerfile()
+    assert f"http://127.0.0.1:{port}/healthz" in _dockerfile()
+    for name in ("api1", "api2"):
+        assert _listens_on(name) == {port}
+
+
+def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", _dockerfile(), re.MULTILINE)
+    sent = (ROOT / ".dockerignore").read_text().splitlines()
+    for path in " ".join(copied).split():
+        assert (ROOT / path).exists()
+        assert f"!{path}" in sent
+    extras = re.search(r"\.\[([\w,]+)\]", _dockerfile())
+    assert extras is not None
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.group(1).split(",")) <= set(declared)
+
+
+def test_hadolint_has_no_complaint() -> None:
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("needs hadolint, which has no package for this machine")
+    done = subprocess.run([program, str(ROOT / "Dockerfile")], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    program = require_program("docker-compose", "docker-compose")
+    names = re.findall(r"\$\{(\w+)", (ROOT / "compose.yaml").read_text())
+    done = subprocess.run(
+        [program, "--file", str(ROOT / "compose.yaml"), "config", "--quiet"],
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **dict.fromkeys(names, "https://example.com")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_accepts_every_unit(unit: Path, tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("needs systemd-analyze")
+    local = tmp_path / unit.name
+    local.write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+    done = subprocess.run([program, "verify", str(local)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_unit_reads_the_shipped_settings() -> None:
+    for unit in UNITS:
+        assert _unit(unit)["Service"]["EnvironmentFile"] == "/etc/holdfast/holdfast.env"
+    lines = (DEPLOY / "systemd" / "holdfast.env").read_text().splitlines()
+    values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert Settings.from_environment(values).proxies == 1
+
+
+def test_pgbouncer_may_drop_exactly_what_holdfast_asks_for() -> None:
+    text = (DEPLOY / "pgbouncer" / "pgbouncer.ini").read_text()
+    allowed = re.search(r"^ignore_startup_parameters = (.*)$", text, re.MULTILINE)
+    assert allowed is not None
+    assert set(allowed.group(1).split(", ")) == set(db._LANE_SETTINGS) - TRACKED_BY_PGBOUNCER

@@ -1,0 +1,63 @@
+"""The documented URL encrypts the connection to PostgreSQL, and refuses a server that is not ours."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.certificates import write_certificate
+from tests.support.command_line import call_holdfast
+from tests.support.harness import free_port, query, temporary_folder
+from tests.support.postgres_cluster import Cluster
+
+SETTINGS = """
+ssl = on
+ssl_cert_file = '{folder}/fullchain.pem'
+ssl_key_file = '{folder}/privkey.pem'
+listen_addresses = '127.0.0.1'
+port = {port}
+"""
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[str]:
+    """The URL of a PostgreSQL that accepts only encrypted connections, up to its parameters."""
+    port = free_port()
+    with temporary_folder() as folder:
+        cluster = Cluster(folder)
+        cluster.create()
+        write_certificate(folder, "127.0.0.1")
+        # PostgreSQL reads no key that belongs to another user.
+        owner = folder.stat()
+        for name in ("fullchain.pem", "privkey.pem"):
+            os.chown(folder / name, owner.st_uid, owner.st_gid)
+        with (cluster.data / "postgresql.conf").open("a") as file:
+            file.write(SETTINGS.format(folder=folder, port=port))
+        (cluster.data / "pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 trust\n")
+        cluster.start()
+        try:
+            yield f"postgresql://postgres@127.0.0.1:{port}/postgres?sslrootcert={folder}/fullchain.pem&sslmode="
+        finally:
+            cluster.stop(cluster.data)
+
+
+def test_a_verified_connection_is_encrypted(encrypted: str) -> None:
+    url = f"{encrypted}verify-full"
+    assert call_holdfast(url, "migrate").returncode == 0
+    assert query(url, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")[0][0]
+
+
+def test_a_connection_without_encryption_is_refused(encrypted: str) -> None:
+    done = call_holdfast(f"{encrypted}disable", "migrate")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_with_another_certificate_is_refused(encrypted: str) -> None:
+    with temporary_folder() as folder:
+        write_certificate(folder, "127.0.0.1")
+        address = encrypted.partition("?")[0]
+        done = call_holdfast(f"{address}?sslmode=verify-full&sslrootcert={folder}/fullchain.pem", "migrate")
+    assert done.returncode == 2
+    assert "certificate verify failed" in done.stderr
+    assert "Traceback" not in done.stderr
