@@ -15,6 +15,7 @@ import asyncpg
 from msgspec import Struct, convert, inspect, json, structs
 
 from holdfast import sql
+from holdfast.runtime.database_roles import RoleError, grant_to_application
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -226,9 +227,10 @@ async def register_uuid_codec(connection: Connection) -> None:
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary")
 
 
-async def migrate(url: str, *, allow_unsafe: bool = True) -> int:
+async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str | None = None) -> int:
     """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run. Unless
-    `allow_unsafe`, the server must keep what it acknowledges."""
+    `allow_unsafe`, the server must keep what it acknowledges. `application_url` is that of the role that may use the
+    tables, if `url` is that of their owner."""
     connection = await connect(url)
     try:
         await _refuse_old_server(connection)
@@ -236,9 +238,27 @@ async def migrate(url: str, *, allow_unsafe: bool = True) -> int:
             await _refuse_unsafe_server(connection)
         # The end of the connection releases the lock.
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
-        return await _run_missing_steps(connection)
+        steps = await _run_missing_steps(connection)
+        if application_url is not None:
+            await _restrict_application(connection, application_url)
+        return steps
     finally:
         await connection.close()
+
+
+async def _restrict_application(owner: Connection, url: str) -> None:
+    application = await connect(url)
+    try:
+        role = await application.fetchval("SELECT current_user")
+        if role == await owner.fetchval("SELECT current_user"):
+            return
+        await grant_to_application(owner, role)
+        if await _steps_done(application) != await _steps_done(owner):
+            raise SchemaError("HOLDFAST_DATABASE_URL and HOLDFAST_MIGRATION_DATABASE_URL name different databases.")
+    except RoleError as error:
+        raise SchemaError(str(error)) from None
+    finally:
+        await application.close()
 
 
 async def _refuse_old_server(connection: Connection) -> None:
@@ -257,8 +277,7 @@ async def _refuse_unsafe_server(connection: Connection) -> None:
 
 
 async def _run_missing_steps(connection: Connection) -> int:
-    await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
-    done = {row["number"] for row in await connection.fetch("SELECT number FROM schema_version")}
+    done = await _steps_done(connection)
     steps = sql.migrations()
     newest = max(number for number, _ in steps)
     if done and max(done) > newest:
@@ -267,9 +286,23 @@ async def _run_missing_steps(connection: Connection) -> int:
             "Install a newer Holdfast."
         )
     missing = [(number, text) for number, text in steps if number not in done]
-    for number, text in missing:
-        # Each step commits, so that its locks do not last until the end of the last one.
-        async with connection.transaction():
-            await connection.execute(text)
-            await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
+    try:
+        if missing:
+            await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
+        for number, text in missing:
+            # Each step commits, so that its locks do not last until the end of the last one.
+            async with connection.transaction():
+                await connection.execute(text)
+                await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaError(
+            f"The schema must be migrated to version {newest}, and the role of HOLDFAST_DATABASE_URL may not do so: "
+            f"{error}. Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL set to the owner of the tables."
+        ) from None
     return len(missing)
+
+
+async def _steps_done(connection: Connection) -> set[int]:
+    if await connection.fetchval("SELECT to_regclass('schema_version') IS NULL"):
+        return set()
+    return {row["number"] for row in await connection.fetch("SELECT number FROM schema_version")}
