@@ -5,7 +5,7 @@
 -- `user:` or `telegram:` and their id; now it has a pseudonym in place of the id. This step computes pseudonyms and
 -- hashes as `core/actors.py` and `core/journal_chain.py` do.
 --
--- The step copies the journal, which is faster than updating it and leaves no dead rows: about 20 seconds for a million
+-- The step copies the journal, which is faster than updating it and leaves no dead rows: about 45 seconds for a million
 -- entries on our test machine. The free space on the disk must be as large as the journal.
 
 ALTER TABLE event
