@@ -38,7 +38,8 @@ _INSERT_LINE = """
     VALUES ($1, $2, 0, 0, 0, NULL, 1, $3, true)
 """
 _INSERT_JOURNAL_ENTRY = """
-    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data) VALUES ($1, $2, $3, 'held', $4, $5, '{}')
+    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+    VALUES ($1, $2, $3, 'held', $4, $5, '{}', '')
 """
 _GUARDED_HOLD = """
     WITH pool AS (
@@ -56,8 +57,8 @@ _GUARDED_HOLD = """
         INSERT INTO line (event_id, booking_id, number, pool, tariff, seat, quantity, unit_price, live)
         SELECT $1, $2, 0, 0, 0, NULL, 1, $5, true FROM event
     ), journal_entry AS (
-        INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-        SELECT $1, version, now(), 'held', $2, $7, '{}' FROM event
+        INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+        SELECT $1, version, now(), 'held', $2, $7, '{}', '' FROM event
     )
     SELECT * FROM booking
 """

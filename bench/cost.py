@@ -33,8 +33,9 @@ _FILL_LINES = """
     SELECT $1, md5('b' || n)::uuid, 0, 0, 0, 1, 100, true FROM generate_series(1, $2::integer) AS n
 """
 _FILL_JOURNAL = """
-    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-    SELECT $1, n + 2, now(), 'confirmed', md5('b' || n)::uuid, 'bench', '{}' FROM generate_series(1, $2::integer) AS n
+    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+    SELECT $1, n + 2, now(), 'confirmed', md5('b' || n)::uuid, 'bench', '{}', ''
+    FROM generate_series(1, $2::integer) AS n
 """
 
 _INSERT_BOOKING = """
@@ -47,8 +48,8 @@ _INSERT_LINE = """
     VALUES ($1, $2, 0, 0, 0, 1, 100, true)
 """
 _INSERT_JOURNAL_ENTRY = """
-    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-    VALUES ($1, $2, now(), 'held', $3, 'bench', '{}')
+    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+    VALUES ($1, $2, now(), 'held', $3, 'bench', '{}', '')
 """
 
 

@@ -15,8 +15,9 @@ LANES = [
     f"engine/{name}.py"
     for name in ("batch", "layout_cache", "load", "own_bookings", "save", "save_notifications", "save_payments")
 ]
-# The last one talks to Redis.
-OTHERS = (*LANES, "runtime/db.py", "gate/redis_client.py")
+# Migrations and roles are about the whole server. The last one talks to Redis.
+SERVER = ("runtime/db.py", "runtime/database_roles.py", "runtime/embedded.py")
+OTHERS = (*LANES, *SERVER, "gate/redis_client.py")
 MODULES = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).as_posix() not in OTHERS]
 SCOPE = re.compile(
     r"(?:.*\.)?_?scope|.*(?:database(?:\(\w+\))?|services\.reports)\.(?:shared|all_events|event\(.*\)|org\(.*\))",

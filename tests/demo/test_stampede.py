@@ -34,7 +34,7 @@ from holdfast.demo.stampede.report import (
     percentile_ms,
 )
 from holdfast.demo.stampede.verdict import ClaimedItem, PoolCount, Recount, reach_verdict
-from holdfast.engine.auditor import Finding
+from holdfast.engine.findings import Finding
 from holdfast.runtime import db, ids
 from holdfast.runtime.settings import Settings
 from tests.support.builders import seat_grid, seated_layout
@@ -162,7 +162,7 @@ def test_the_verdict_finds_an_acknowledged_seat_that_is_not_booked(server: Serve
     assert report["verdict"]["lost"] == 1
     found = "\n".join(report["verdict"]["findings"])
     assert "does not have it" in found
-    assert "Auditor: pool_counts" in found
+    assert "Auditor: held_counter" in found
 
 
 def test_a_killed_load_generator_fails_the_stampede(server: Server, admin: httpx.Client) -> None:
@@ -459,8 +459,8 @@ def test_the_verdict_finds_more_taken_units_than_the_capacity() -> None:
 
 
 def test_the_verdict_includes_the_findings_of_the_auditor() -> None:
-    verdict = reach_verdict([], recount(), [Finding("ev_1", "pool_counts", "stalls", "held 2")])
-    assert verdict.findings == ("Auditor: pool_counts of stalls: held 2.",)
+    verdict = reach_verdict([], recount(), [Finding("ev_1", "held_counter", "stalls", "It has too many.")])
+    assert verdict.findings == ("Auditor: held_counter of stalls: It has too many.",)
     assert not verdict.ok
 
 

@@ -528,7 +528,7 @@ class EventLifecycle(RuleBasedStateMachine):
     async def _end(self) -> None:
         await self.engine.close()
         await self.proxy.close()
-        findings, _ = await audit_event(db.Database(self.observer), self.event)
+        findings = (await audit_event(db.Database(self.observer), self.event)).findings
         await self.observer.close()
         await self.locker.close()
         assert findings == []

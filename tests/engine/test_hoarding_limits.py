@@ -280,7 +280,7 @@ async def test_a_guest_cools_down_after_holds_that_ran_out_in_a_row(database: st
         assert await hold_one(connection, guest_hold(event, "ann")) == "held"
         await shift_clock(connection, 122 + 601 + 61)
         assert await hold_one(connection, guest_hold(event, "ann")) == "too_many_expired_holds"
-        assert (await audit_event(db.Database(connection), event.id))[0] == []
+        assert (await audit_event(db.Database(connection), event.id)).findings == []
 
 
 @async_test

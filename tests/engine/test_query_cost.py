@@ -79,10 +79,10 @@ INSERT INTO payment (event_id, id, org_id, booking_id, provider, provider_ref, s
            CASE status WHEN 'confirmed' THEN 'fulfilled' END, 100, 'EUR', decode(md5(n::text), 'hex'), '', now(),
            CASE status WHEN 'confirmed' THEN now() END, CASE status WHEN 'held' THEN now() + interval '1 h' END
     FROM made;
-INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-    SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}' FROM made;
-INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
-    SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}'
+INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+    SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}', '' FROM made;
+INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+    SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}', ''
     FROM made WHERE status <> 'held';
 UPDATE pool SET held = (SELECT count(*) FROM made WHERE status = 'held'),
                 sold = (SELECT count(*) FROM made WHERE status = 'confirmed')

@@ -509,7 +509,7 @@ async def test_money_that_arrives_after_a_refund_by_hand_raises_an_alarm(databas
         assert harness.gateway.refunds == {}
         kinds = await harness.journal_kinds(booking)
         assert kinds[-4:] == ["payment.review", "payment.refunded", "payment.review", "payment.refunded"]
-        assert (await audit_event(db.Database(harness.pool), harness.event.id))[0] == []
+        assert (await audit_event(db.Database(harness.pool), harness.event.id)).findings == []
 
 
 @async_test
@@ -563,7 +563,7 @@ async def test_a_notice_about_a_charge_is_matched_by_asking_the_provider(databas
         assert await harness.payment_state(payment) == ("review", "review")
         assert (await harness.row(payment))["provider_ref"] == payment.provider_ref
         assert await harness.status(booking) == "confirmed"
-        assert (await audit_event(db.Database(harness.pool), harness.event.id))[0] == []
+        assert (await audit_event(db.Database(harness.pool), harness.event.id)).findings == []
 
 
 @async_test

@@ -1,4 +1,4 @@
-"""Upgrading from the schema without business rules, while an older version goes on selling."""
+"""Upgrading from the schema without business rules while an older version goes on selling, and to a chained journal."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,9 +11,10 @@ from msgspec import json
 from holdfast.api.booking_schemas import HoldNew, hold_command
 from holdfast.runtime import db
 from tests.support.command_line import run_audit
-from tests.support.old_schema import database_at_step
+from tests.support.old_schema import database_at_step, run_steps
 
 LAST_WITHOUT_RULES = 14
+LAST_WITHOUT_CHAIN = 19
 SELLERS = 3
 POLICY = '{{"hold_seconds": 600, "one_booking_per_user": {one}, "max_hold_seconds": 1800}}'
 
@@ -87,7 +88,7 @@ async def _sell_while_migrating(url: str) -> tuple[dict[UUID, UUID], int, UUID]:
     sellers = [asyncio.create_task(sell(connection)) for connection in connections]
     while len(sold) < 50:
         await asyncio.sleep(0.01)
-    assert await asyncio.to_thread(lambda: asyncio.run(db.migrate(url))) > 0
+    await asyncio.to_thread(run_steps, url, LAST_WITHOUT_RULES + 1, LAST_WITHOUT_CHAIN)
     migrated.set()
     await asyncio.gather(*sellers)
     for connection in connections:
@@ -107,6 +108,23 @@ def test_an_older_version_goes_on_selling_while_and_after_the_schema_changes(old
         assert len(guarded) >= 20
         assert {row["event_id"] for row in guarded} == {limited}
         assert not [row for row in guarded if row["user_id"] == "bought twice before the rule"]
+        await connection.close()
+
+    asyncio.run(check())
+    # This migrates the rest, and gives the journal its chain.
+    assert run_audit(database_url=old_database)["ok"]
+
+
+def test_an_older_version_cannot_add_to_a_chained_journal(old_database: str) -> None:
+    """It would break the chain. Its transaction fails as a whole."""
+
+    async def check() -> None:
+        connection = await asyncpg.connect(old_database)
+        event = await _create_event(connection, one=False)
+        await asyncio.to_thread(lambda: asyncio.run(db.migrate(old_database)))
+        with pytest.raises(asyncpg.NotNullViolationError, match="previous"):
+            await connection.execute(SELL, event, uuid4(), "late")
+        assert await connection.fetchval("SELECT count(*) FROM booking") == 0
         await connection.close()
 
     asyncio.run(check())

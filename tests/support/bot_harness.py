@@ -19,7 +19,15 @@ from holdfast.core.states import EventStatus, Verb
 from holdfast.engine import event_editor
 from holdfast.runtime import db, ids
 from tests.support.engine_harness import lane_connection, run_commands
-from tests.support.harness import Org, free_port, query, run_with_connection, shared_data_folder, wait_until
+from tests.support.harness import (
+    Org,
+    application_url,
+    free_port,
+    query,
+    run_with_connection,
+    shared_data_folder,
+    wait_until,
+)
 from tests.support.sample_files import image_file
 from tests.support.telegram_server import Call, CallbackQuery, Message, TelegramServer, User, running_telegram_server
 
@@ -329,7 +337,7 @@ def no_update_ends(database_url: str) -> Iterator[None]:
 def environment_of(server: TelegramServer, database_url: str) -> dict[str, str]:
     return {
         **os.environ,
-        "HOLDFAST_DATABASE_URL": database_url,
+        "HOLDFAST_DATABASE_URL": application_url(database_url),
         "HOLDFAST_DATA_DIR": str(shared_data_folder()),
         "HOLDFAST_TELEGRAM_API": server.url,
     }

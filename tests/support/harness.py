@@ -109,7 +109,9 @@ def make_template(server_url: str) -> None:
         connection = await asyncpg.connect(server_url)
         await connection.execute(f"CREATE DATABASE {TEMPLATE}")
         await connection.close()
-        await db.migrate(with_database(server_url, TEMPLATE))
+        url = with_database(server_url, TEMPLATE)
+        await embedded.create_application_role(url)
+        await db.migrate(url, application_url=embedded.application_url(url))
 
     asyncio.run(make())
 
@@ -201,10 +203,16 @@ def running_server_on(
         server.stop()
 
 
+def application_url(database_url: str) -> str:
+    """The database as the application connects to it. Tests connect as its owner, and plant what they need."""
+    return embedded.application_url(database_url)
+
+
 def _environment(database_url: str) -> dict[str, str]:
     """Settings that let every part run on one machine."""
     return {
-        "HOLDFAST_DATABASE_URL": database_url,
+        "HOLDFAST_DATABASE_URL": application_url(database_url),
+        "HOLDFAST_MIGRATION_DATABASE_URL": database_url,
         "HOLDFAST_DATA_DIR": str(shared_data_folder()),
         "HOLDFAST_SANDBOX_WEBHOOK_SECRET": SANDBOX_SECRET,
         "HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true",

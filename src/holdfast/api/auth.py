@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.journal import CUSTOMER_ACTOR
+from holdfast.core.actors import CUSTOMER_ACTOR
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.runtime.credentials import KEY_PREFIX, InvalidTokenError, Role, hash_key, read_customer_token
 from holdfast.runtime.db import Database

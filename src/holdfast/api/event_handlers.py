@@ -32,6 +32,7 @@ from holdfast.api.responses import (
     SeatMap,
     TariffView,
 )
+from holdfast.core.actors import reveal_customer
 from holdfast.core.buyer_form import ContactRules, Question
 from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.journal import EntryData
@@ -120,6 +121,13 @@ class EntryRow(Struct, frozen=True):
     data: EntryData
     # How many entries the page would have if they were small.
     found: int
+
+
+class HoldersRow(Struct, frozen=True):
+    """`user_by_booking` has the ids of bookings in hexadecimal."""
+
+    actor_key: bytes
+    user_by_booking: dict[str, str]
 
 
 class OwnerRow(Struct, frozen=True):
@@ -270,20 +278,29 @@ async def list_changes(call: Call, query: JournalQuery) -> ApiResponse[ChangeLis
 async def list_journal(call: Call, query: JournalQuery) -> ApiResponse[JournalList]:
     event = await require_event(call)
     entries = await _read_entries(call, event, query)
-    items = [_journal_entry_view(event, row) for row in entries]
+    holders = await _read_holders(call, event, entries)
+    items = [_journal_entry_view(event, row, holders) for row in entries]
     has_more = bool(entries) and (len(entries) < entries[0].found or len(entries) == query.limit)
     return ApiResponse(JournalList(items=items, next=items[-1].seq if has_more else None))
 
 
-def _journal_entry_view(event: bytes, row: EntryRow) -> JournalEntryView:
+async def _read_holders(call: Call, event: bytes, entries: list[EntryRow]) -> HoldersRow:
+    bookings = list({row.booking_id for row in entries if row.booking_id is not None})
+    holders = await call.services.reports.event(event).row(HoldersRow, sql.reads.holders, event, bookings)
+    assert holders is not None
+    return holders
+
+
+def _journal_entry_view(event: bytes, row: EntryRow, holders: HoldersRow) -> JournalEntryView:
     data = row.data
+    user = holders.user_by_booking.get(row.booking_id.hex()) if row.booking_id is not None else None
     return JournalEntryView(
         seq=row.number,
         at=row.at,
         kind=row.kind,
         booking=ids.format_booking_id(event, row.booking_id) if row.booking_id else None,
         payment=ids.format_payment_id(event, bytes.fromhex(data.payment)) if data.payment else None,
-        actor=row.actor,
+        actor=reveal_customer(holders.actor_key, row.actor, user),
         reason=data.reason,
         change=data.change,
         seats=data.seats,

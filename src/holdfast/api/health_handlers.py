@@ -22,7 +22,7 @@ async def readyz(call: Call) -> ApiResponse[Readiness]:
     if not health.is_good:
         failed = ", ".join(report.name for report in health.reports if not report.is_running)
         raise RefusedError(Refusal.BUSY, f"Restarting after a failure: {failed}.")
-    audit = await call.services.database.all_events.row(AuditSummary, sql.worker.audit_summary)
+    audit = await call.services.database.all_events.row(AuditSummary, sql.audit.summary)
     assert audit is not None
     redis = call.services.redis
     tasks = health.reports + (redis.tasks if redis is not None else [])

@@ -21,7 +21,8 @@ from holdfast.bot.people import Person, load_people
 from holdfast.bot.roster import load_attendees
 from holdfast.bot.shift_texts import shift_html, title_html
 from holdfast.bot.telegram_bot import TelegramBot
-from holdfast.core.journal import CUSTOMER_ACTOR, EVENT_CHANGED
+from holdfast.core.actors import CUSTOMER_ACTOR
+from holdfast.core.journal import EVENT_CHANGED
 from holdfast.core.reasons import Reason
 from holdfast.core.states import EventStatus, Status
 from holdfast.i18n.reason_texts import reason_text

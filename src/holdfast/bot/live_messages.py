@@ -29,9 +29,9 @@ from holdfast.bot.markup import (
     say,
     shorten_name,
 )
-from holdfast.bot.org_api import OrgApi, booking_ids_of, event_id_of, person_of, staff_member_of
+from holdfast.bot.org_api import OrgApi, booking_ids_of, event_id_of, person_of
 from holdfast.bot.outbox import MessageKind, NewMessage, write_messages
-from holdfast.bot.people import load_person
+from holdfast.bot.people import find_decider, load_person
 from holdfast.bot.roster import load_attendees
 from holdfast.bot.roster_export import roster_csv
 from holdfast.bot.shift_texts import (
@@ -215,9 +215,7 @@ class Renderer:
             return say(bot.language, key, minutes=waiting_minutes)
         # Nobody decides again when the shift is over.
         decided = Status.CONFIRMED if shown.status is Status.COMPLETED else shown.status
-        actor = await self._database.event(event).fetchval(sql.telegram.decision, event, booking, decided)
-        member = staff_member_of(actor or "")
-        person = await load_person(self._database, bot.org_id, member) if member is not None else None
+        person = await find_decider(self._database, event, booking, decided)
         name = shorten_name(person.name) if person is not None else label(bot.language, "review.elsewhere")
         outcome = bold(say(bot.language, f"review.{shown.status}"))
         reason = shorten(reason_text(bot.language, shown.reason), SHORT_FACT_MAX) if shown.reason else None

@@ -12,6 +12,7 @@ from holdfast.api.booking_schemas import BookingView
 from holdfast.api.call import ApiResponse, Handler
 from holdfast.api.in_process import InProcessApi
 from holdfast.api.responses import EventView
+from holdfast.core.actors import BOT_ACTOR, STAFF_ACTOR
 from holdfast.core.refusals import Refusal, RefusedError
 from holdfast.core.request_types import RequestModel
 from holdfast.runtime import ids
@@ -19,9 +20,8 @@ from holdfast.runtime.credentials import Role
 
 Content = TypeVar("Content")
 
-# The users of the org who are workers in Telegram, and the actors who are its staff there.
+# The users of the org who are workers in Telegram.
 USER_PREFIX: Final = "telegram:"
-STAFF_ACTOR: Final = "telegram:"
 
 
 class BusyError(Exception):
@@ -34,16 +34,7 @@ def user_of(person: int) -> str:
 
 def person_of(user: str) -> int | None:
     """The Telegram id of a user, if the user is a worker in Telegram."""
-    return _read_id(user, USER_PREFIX)
-
-
-def staff_member_of(actor: str) -> int | None:
-    """The Telegram id of the member of staff who did something, if it was done in Telegram."""
-    return _read_id(actor, STAFF_ACTOR)
-
-
-def _read_id(text: str, prefix: str) -> int | None:
-    found = re.fullmatch(rf"{prefix}(\d{{1,18}})", text, re.ASCII)
+    found = re.fullmatch(rf"{USER_PREFIX}(\d{{1,18}})", user, re.ASCII)
     return int(found[1]) if found is not None else None
 
 
@@ -143,7 +134,7 @@ class OrgApi:
         return json.decode(content, type=Places)
 
     def _staff(self, person: int | None) -> Caller:
-        return Caller(self._org, Role.ADMIN, f"{STAFF_ACTOR}{'bot' if person is None else person}")
+        return Caller(self._org, Role.ADMIN, BOT_ACTOR if person is None else f"{STAFF_ACTOR}{person}")
 
     async def _call(
         self,

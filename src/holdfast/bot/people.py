@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.core.actors import STAFF_ACTOR
+from holdfast.core.states import Status
 from holdfast.runtime.db import Database, DatabaseScope
 
 
@@ -29,6 +31,13 @@ async def load_people(database: Database, org: bytes, people: Iterable[int | Non
     known = [person for person in people if person is not None]
     rows = await database.org(org).rows(Person, sql.telegram.people, org, known)
     return {person.person_id: person for person in rows}
+
+
+async def find_decider(database: Database, event: bytes, booking: bytes, status: Status) -> Person | None:
+    """The member of staff who gave the booking this status, if that was in Telegram."""
+    return await database.event(event).row(
+        Person, *sql.telegram.decision(event=event, booking=booking, kind=status, staff=STAFF_ACTOR)
+    )
 
 
 async def save_person(scope: DatabaseScope, org: bytes, person: Person) -> None:

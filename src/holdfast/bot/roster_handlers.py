@@ -7,11 +7,12 @@ from holdfast import sql
 from holdfast.bot.buttons import AttendeeButton, ShiftButton
 from holdfast.bot.filters import is_staff
 from holdfast.bot.markup import Button, escape, pack_id, paragraphs, unpack_id
-from holdfast.bot.org_api import STAFF_ACTOR, person_of
+from holdfast.bot.org_api import person_of
 from holdfast.bot.outbox import MessageKind, NewMessage
 from holdfast.bot.people import load_person
 from holdfast.bot.roster import COMING, LISTED_MAX, Attendee, attendee_lines, load_attendee, load_attendees
 from holdfast.bot.turn import Turn
+from holdfast.core.actors import STAFF_ACTOR
 from holdfast.core.states import SOLD
 from holdfast.runtime import ids
 

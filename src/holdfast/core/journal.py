@@ -1,4 +1,5 @@
-"""Entries of an event's journal. Their seats and pools are public; their actors are not."""
+"""Entries of an event's journal. Their seats and pools are public; their actors are not, and the database has
+them under the names that `core.actors` gives them."""
 
 from typing import Any, Final, Literal
 
@@ -48,8 +49,6 @@ class JournalEntry(Struct, frozen=True):
     was: Status | None = None
 
 
-# A customer's actor is this prefix, followed by the user.
-CUSTOMER_ACTOR: Final = "user:"
 EVENT_PUBLISHED: Final = "event_published"
 EVENT_CHANGED: Final = "event_changed"
 EVENT_COMPLETED: Final = "event_completed"

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from holdfast.core.actors import CUSTOMER_ACTOR
 from holdfast.core.journal import (
-    CUSTOMER_ACTOR,
     EVENT_CANCELLED,
     EVENT_CHANGED,
     EVENT_COMPLETED,

@@ -1,7 +1,8 @@
-"""Recounts the stock from first principles. A finding means a bug.
+"""Recounts the stock from first principles, and verifies the journal. A finding means that Holdfast has a bug, or that
+somebody has written to the tables.
 
-The auditor shares only the table of states with the engine. It derives in SQL what counters, seats and bookings should
-be, from live lines and from the journal.
+The auditor shares only the table of states with the engine. It derives in SQL what counters, seats, bookings and
+payments should be, from live lines and from the journal.
 """
 
 from typing import Final
@@ -10,29 +11,34 @@ import structlog
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.states import edges
+from holdfast.engine.audit_chain import VerifiedChain, verify_chain
+from holdfast.engine.audit_history import check_history
+from holdfast.engine.audit_payments import check_payments
+from holdfast.engine.audit_stock import check_stock
+from holdfast.engine.findings import EventFindings, Finding
 from holdfast.engine.rows import document
 from holdfast.runtime import ids
-from holdfast.runtime.db import Database, Record
+from holdfast.runtime.db import Database
 
 log = structlog.get_logger()
 
 EVENTS_MAX: Final = 200
 
 
-class Finding(Struct, frozen=True):
-    """An inconsistency. `what` names the check that found it."""
+class Audit(Struct, frozen=True):
+    """The findings in one snapshot of an event, and its version in that snapshot. `chain` is the end of its journal, if
+    that is intact."""
 
-    event: str
-    what: str
-    subject: str
-    detail: str
+    findings: list[Finding]
+    version: int
+    chain: VerifiedChain | None
 
 
 async def run_once(database: Database) -> list[Finding]:
-    """Audit up to `EVENTS_MAX` events whose journal has grown since their last audit, and store the findings."""
+    """Audit up to `EVENTS_MAX` events whose journal has grown since their last audit, and store the findings. Of their
+    chains, verify what is new."""
     findings: list[Finding] = []
-    for row in await database.all_events.fetch(sql.worker.events_to_audit, EVENTS_MAX):
+    for row in await database.all_events.fetch(sql.audit.events_to_audit, EVENTS_MAX):
         findings += await _audit_and_save(database, row["id"])
     for finding in findings:
         log.error(
@@ -48,52 +54,40 @@ async def run_once(database: Database) -> list[Finding]:
 async def _audit_and_save(database: Database, event: bytes) -> list[Finding]:
     """If the audit of one event fails, the others go on, and the event waits behind them for its next audit."""
     try:
-        findings, version = await audit_event(database, event)
+        since = await database.event(event).row(VerifiedChain, sql.audit.verified_chain, event)
+        audit = await audit_event(database, event, since=since)
     except Exception as error:
         log.error("audit_failed", event_id=ids.format_event_id(event), error=type(error).__name__)
-        await database.event(event).execute(sql.worker.postpone_audit, event)
+        await database.event(event).execute(sql.audit.postpone, event)
         return []
-    await database.event(event).execute(sql.worker.save_audit, event, version, document(findings))
-    return findings
+    await database.event(event).execute(
+        *sql.audit.save(
+            event=event,
+            version=audit.version,
+            findings=document(audit.findings),
+            chain_version=audit.chain.version if audit.chain else None,
+            chain_head=audit.chain.head if audit.chain else None,
+        )
+    )
+    return audit.findings
 
 
 async def audit_all(database: Database) -> tuple[int, list[Finding]]:
     """The number of events, and all findings."""
-    events = [row["id"] for row in await database.all_events.fetch(sql.worker.all_events)]
+    events = [row["id"] for row in await database.all_events.fetch(sql.audit.all_events)]
     findings: list[Finding] = []
     for event in events:
-        findings += (await audit_event(database, event))[0]
+        findings += (await audit_event(database, event)).findings
     return len(events), findings
 
 
-async def audit_event(database: Database, event: bytes) -> tuple[list[Finding], int]:
-    """The findings in one snapshot of the event, and its version in that snapshot."""
-    allowed = edges()
-    sources = ["" if source is None else source.value for source, _, _ in allowed]
-    targets = [target.value for _, target, _ in allowed]
+async def audit_event(database: Database, event: bytes, *, since: VerifiedChain | None = None) -> Audit:
+    """Check everything about the event. Its chain is known to be intact up to `since`."""
+    findings = EventFindings(event)
     async with database.event(event).transaction("repeatable_read", readonly=True) as scope:
-        version: int = await scope.fetchval(sql.worker.audit_version, event)
-        pools = await scope.fetch(sql.worker.audit_pools, event)
-        seats = await scope.fetch(sql.worker.audit_seats, event)
-        lines = await scope.fetch(sql.worker.audit_lines, event)
-        users = await scope.fetch(sql.worker.audit_users, event)
-        strays = await scope.fetch(sql.worker.audit_strays, event)
-        money = await scope.fetch(sql.worker.audit_money, event)
-        journal = await scope.fetch(sql.worker.audit_journal, event)
-        transitions = await scope.fetch(sql.worker.audit_transitions, event, sources, targets)
-    findings = [
-        *(_finding(event, "pool_counts", row["code"], row) for row in pools),
-        *(_finding(event, "seat_lines", row["label"], row) for row in seats),
-        *(_finding(event, "booking_lines", ids.format_booking_id(event, row["id"]), row) for row in lines),
-        *(_finding(event, "one_per_user", ids.format_booking_id(event, row["id"]), row) for row in users),
-        *(_finding(event, "stray", ids.format_booking_id(event, row["id"]), row) for row in strays),
-        *(_finding(event, "money", ids.format_payment_id(event, row["id"]), row) for row in money),
-        *(_finding(event, "journal_gap", str(row["version"]), row) for row in journal),
-        *(_finding(event, "transition", ids.format_booking_id(event, row["id"]), row) for row in transitions),
-    ]
-    return findings, version
-
-
-def _finding(event: bytes, what: str, subject: str, row: Record) -> Finding:
-    detail = ", ".join(f"{name} {value}" for name, value in row.items() if not isinstance(value, bytes))
-    return Finding(ids.format_event_id(event), what, subject, detail)
+        version: int = await scope.fetchval(sql.audit.version, event)
+        await check_stock(scope, event, findings)
+        await check_history(scope, event, findings)
+        await check_payments(scope, event, findings)
+        chain = await verify_chain(scope, event, findings, since=since)
+    return Audit(findings.found, version, chain)

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from secrets import token_bytes
 from typing import Any, Final
 
 from asyncpg import UniqueViolationError
 from msgspec import UNSET, Struct, to_builtins
 
 from holdfast import sql
+from holdfast.core.actors import KEY_BYTES, journal_actor
 from holdfast.core.buyer_form import ContactRules, Question
 from holdfast.core.event_schemas import (
     EventChange,
@@ -37,7 +39,7 @@ from holdfast.core.sales_window import merge_schedule, schedule_of
 from holdfast.core.shift import Shift
 from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.core.stock_schemas import count_seats
-from holdfast.engine.rows import document
+from holdfast.engine.rows import LostUpdateError, document
 from holdfast.engine.stock_editor import (
     PoolCounts,
     change_pools,
@@ -78,6 +80,7 @@ class _LockedEvent(Struct, frozen=True):
     providers: list[str] | None
     shift: Shift | None
     series_id: bytes | None
+    actor_key: bytes
 
 
 async def create_event(
@@ -98,6 +101,7 @@ async def create_event(
     series = await _find_series(database, org, new.series) if new.series is not None else None
     stock = await asyncio.to_thread(prepare_stock, pools)
     event = event or new_id()
+    actor_key = token_bytes(KEY_BYTES)
     async with refuse_used_order_number(), database.event(event).transaction() as scope:
         inserted = await scope.execute(
             *sql.events.insert_event(
@@ -123,11 +127,12 @@ async def create_event(
                 order_number=_order_number(new.shift),
                 series=series,
                 one_per_user=policy.one_booking_per_user,
+                actor_key=actor_key,
             )
         )
         if inserted == "INSERT 0 0":
             return event
-        await scope.execute(sql.events.insert_first_entry, event, actor)
+        await scope.execute(*sql.events.insert_first_entry(event=event, actor=journal_actor(actor_key, actor)))
         await insert_stock(scope, event, stock)
         if any(pool.starts_at is not None for pool in pools):
             await scope.execute(sql.events.set_last_slot, event)
@@ -178,7 +183,7 @@ async def change_event(
         pools = await pool_states(scope, event) if change.pools or seats else {}
         data = EntryData(seats, pools, change=_describe_change(change))
         changes_seats = bool(seats) or any(pool.seats is not UNSET for pool in change.pools)
-        await _insert_revision(scope, event, EVENT_CHANGED, actor, data, changes_seats=changes_seats)
+        await _insert_revision(scope, event, locked, EVENT_CHANGED, actor, data, changes_seats=changes_seats)
     log_event_change(EVENT_CHANGED, org, event, actor)
 
 
@@ -193,24 +198,33 @@ async def set_status(database: Database, org: bytes, event: bytes, status: Event
         if locked.status is EventStatus.DRAFT and status is EventStatus.COMPLETED:
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
         await scope.execute(sql.events.set_status, event, status)
-        await _insert_revision(scope, event, ENTRY_KINDS[status], actor, NO_CHANGE)
+        await _insert_revision(scope, event, locked, ENTRY_KINDS[status], actor, NO_CHANGE)
     log_event_change(ENTRY_KINDS[status], org, event, actor)
 
 
 async def _insert_revision(
-    scope: DatabaseScope, event: bytes, kind: str, actor: str, data: EntryData, *, changes_seats: bool = False
+    scope: DatabaseScope,
+    event: bytes,
+    locked: _LockedEvent,
+    kind: str,
+    actor: str,
+    data: EntryData,
+    *,
+    changes_seats: bool = False,
 ) -> None:
-    await scope.execute(
+    inserted = await scope.execute(
         *sql.events.insert_revision(
             event=event,
             kind=kind,
             webhook_kind=webhook_kind(kind),
             public_id=format_event_id(event),
-            actor=actor,
+            actor=journal_actor(locked.actor_key, actor),
             data=document(data),
             changes_seats=changes_seats,
         )
     )
+    if inserted != "INSERT 0 1":
+        raise LostUpdateError(f"insert_revision: {inserted}")
 
 
 async def _lock_event(scope: DatabaseScope, org: bytes, event: bytes) -> _LockedEvent:

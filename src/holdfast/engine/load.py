@@ -39,15 +39,23 @@ SWEPT_LINES_MAX: Final = 5_000
 SEATS_LOADED_MAX: Final = 100_000
 
 
+class Chain(Struct, frozen=True, gc=False):
+    """What the next entry of a journal needs: the hash of the last one, and the key of the actors' pseudonyms."""
+
+    head: bytes
+    actor_key: bytes
+
+
 class LoadedBatch(Struct):
     """The loaded state of each event. `unfinished`: the events that may have more due holds than one batch expires.
-    `endpoints`: the webhook subscriptions of each org. `left_out`: events that exist and have no state here. `waiting`:
-    the commands that the batch is for, unless it is a sweep."""
+    `endpoints`: the webhook subscriptions of each org. `chains`: the ends of the locked events' journals. `left_out`:
+    events that exist and have no state here. `waiting`: the commands that the batch is for, unless it is a sweep."""
 
     now: datetime
     states: dict[bytes, EventState]
     unfinished: set[bytes]
     endpoints: dict[bytes, list[WebhookSubscription]]
+    chains: dict[bytes, Chain]
     left_out: set[bytes]
     waiting: Sequence[Waiting] = ()
 
@@ -144,7 +152,8 @@ async def _load_batch(
         {(event, user): bookings for event, user, bookings, _, _ in loaded.users},
         dict(loaded.taken),
     )
-    return _build_batch(loaded, clients, own, checked_in, layouts, versions)
+    chains = {row["id"]: Chain(row["journal_head"], row["actor_key"]) for row in locked}
+    return _build_batch(loaded, clients, own, checked_in, layouts, versions, chains)
 
 
 async def _load_checked_in(connection: Connection, commands: list[Command]) -> frozenset[bytes]:
@@ -226,6 +235,7 @@ def _build_batch(
     checked_in: frozenset[bytes],
     layouts: Mapping[bytes, Layout],
     versions: dict[bytes, int],
+    chains: dict[bytes, Chain],
 ) -> LoadedBatch:
     bookings: dict[bytes, dict[bytes, Booking]] = defaultdict(dict)
     counters: dict[bytes, dict[int, PoolCounter]] = defaultdict(dict)
@@ -271,7 +281,7 @@ def _build_batch(
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
         endpoints[org].append(WebhookSubscription(endpoint, kinds))
-    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, set())
+    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, chains, set())
 
 
 def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
-_encode = json.Encoder().encode
+encode = json.Encoder().encode
 
 
 class LostUpdateError(AssertionError):
@@ -17,7 +17,7 @@ class RowDocument(Struct, gc=False, omit_defaults=True):
 
 
 def document(value: Any) -> str:
-    return _encode(value).decode()
+    return encode(value).decode()
 
 
 def check_counts(statement: str, saved: Any, **expected: int) -> None:

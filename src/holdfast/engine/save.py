@@ -1,11 +1,15 @@
 """Saving the changes of a batch as a few JSON documents. Every statement's row counts are checked."""
 
+from msgspec import Raw
+
 from holdfast import sql
+from holdfast.core.actors import journal_actor
 from holdfast.core.booking import Booking
-from holdfast.core.journal import EntryData
+from holdfast.core.event_state import EventState
+from holdfast.core.journal_chain import encode_time, entry_hash
 from holdfast.core.states import CLAIMING, Status
-from holdfast.engine.load import LoadedBatch
-from holdfast.engine.rows import RowDocument, check_counts, document
+from holdfast.engine.load import Chain, LoadedBatch
+from holdfast.engine.rows import RowDocument, check_counts, document, encode
 from holdfast.engine.save_notifications import save_notifications
 from holdfast.engine.save_payments import save_payments
 from holdfast.runtime.db import Connection
@@ -27,6 +31,7 @@ class EventVersionRow(RowDocument):
     event: bytes
     was: int
     version: int
+    head: bytes
 
 
 class JournalRow(RowDocument):
@@ -35,7 +40,8 @@ class JournalRow(RowDocument):
     kind: str
     booking: bytes
     actor: str
-    data: EntryData
+    data: Raw
+    previous: bytes
 
 
 async def save(connection: Connection, loaded: LoadedBatch) -> None:
@@ -81,12 +87,14 @@ async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
     shifts: list[CounterShiftRow] = []
     events: list[EventVersionRow] = []
     entries: list[JournalRow] = []
+    now = encode_time(loaded.now)
     for event, state in loaded.states.items():
         if state.entries:
             bookings += [state.bookings[id_] for id_ in state.new_bookings]
             shifts += [CounterShiftRow(event, pool, by.held, by.sold) for pool, by in state.counter_shifts.items()]
-            events.append(EventVersionRow(event, state.version - len(state.entries), state.version))
-            entries += [JournalRow(event, e.number, e.kind, e.booking.id, e.actor, e.data) for e in state.entries]
+            chain = loaded.chains[event]
+            head = _append_entries(entries, event, state, chain, now)
+            events.append(EventVersionRow(event, state.version - len(state.entries), state.version, head))
     saved = await connection.fetchrow(
         *sql.engine.insert_bookings(
             bookings=document(bookings),
@@ -105,6 +113,16 @@ async def _insert_bookings(connection: Connection, loaded: LoadedBatch) -> None:
         events=len(events),
         entries=len(entries),
     )
+
+
+def _append_entries(rows: list[JournalRow], event: bytes, state: EventState, chain: Chain, now: bytes) -> bytes:
+    """Add the event's new entries to the rows, each with the hash of the one before it. Returns the last one's hash."""
+    previous = chain.head
+    for entry in state.entries:
+        actor, data = journal_actor(chain.actor_key, entry.actor), encode(entry.data)
+        rows.append(JournalRow(event, entry.number, entry.kind, entry.booking.id, actor, Raw(data), previous))
+        previous = entry_hash(previous, now, entry.booking.id, entry.kind, actor, data)
+    return previous
 
 
 def _count_lines(bookings: list[Booking]) -> int:

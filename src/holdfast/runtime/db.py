@@ -15,6 +15,7 @@ import asyncpg
 from msgspec import Struct, convert, inspect, json, structs
 
 from holdfast import sql
+from holdfast.runtime.database_roles import RoleError, grant_to_application
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -310,9 +311,10 @@ async def register_uuid_codec(connection: Connection) -> None:
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary")
 
 
-async def migrate(url: str, *, allow_unsafe: bool = True) -> int:
+async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str | None = None) -> int:
     """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run. Unless
-    `allow_unsafe`, the server must keep what it acknowledges."""
+    `allow_unsafe`, the server must keep what it acknowledges. `application_url` is that of the role that may use the
+    tables, if `url` is that of their owner."""
     connection = await connect(url)
     try:
         await _refuse_old_server(connection)
@@ -320,9 +322,27 @@ async def migrate(url: str, *, allow_unsafe: bool = True) -> int:
             await _refuse_unsafe_server(connection)
         # The end of the connection releases the lock.
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
-        return await _run_missing_steps(connection)
+        steps = await _run_missing_steps(connection)
+        if application_url is not None:
+            await _restrict_application(connection, application_url)
+        return steps
     finally:
         await connection.close()
+
+
+async def _restrict_application(owner: Connection, url: str) -> None:
+    application = await connect(url)
+    try:
+        role = await application.fetchval("SELECT current_user")
+        if role == await owner.fetchval("SELECT current_user"):
+            return
+        await grant_to_application(owner, role)
+        if await _read_schema_status(application) != await _read_schema_status(owner):
+            raise SchemaError("HOLDFAST_DATABASE_URL and HOLDFAST_MIGRATION_DATABASE_URL name different databases.")
+    except RoleError as error:
+        raise SchemaError(str(error)) from None
+    finally:
+        await application.close()
 
 
 async def _refuse_old_server(connection: Connection) -> None:
@@ -341,19 +361,26 @@ async def _refuse_unsafe_server(connection: Connection) -> None:
 
 
 async def _run_missing_steps(connection: Connection) -> int:
-    await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
     missing = (await _read_schema_status(connection)).missing
-    if missing:
-        await connection.execute(
-            "ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS rolling boolean NOT NULL DEFAULT false"
-        )
-    for step in missing:
-        # Each step commits, so that its locks do not last until the end of the last one.
-        async with connection.transaction():
-            await connection.execute(step.text)
+    try:
+        if missing:
+            await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (number integer PRIMARY KEY)")
             await connection.execute(
-                "INSERT INTO schema_version (number, rolling) VALUES ($1, $2)", step.number, step.is_rolling
+                "ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS rolling boolean NOT NULL DEFAULT false"
             )
+        for step in missing:
+            # Each step commits, so that its locks do not last until the end of the last one.
+            async with connection.transaction():
+                await connection.execute(step.text)
+                await connection.execute(
+                    "INSERT INTO schema_version (number, rolling) VALUES ($1, $2)", step.number, step.is_rolling
+                )
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaError(
+            f"The schema must be migrated to version {missing[-1].number}, and the role of HOLDFAST_DATABASE_URL may "
+            f"not do so: {error}. Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL set to the owner of the "
+            "tables."
+        ) from None
     return len(missing)
 
 
@@ -374,8 +401,6 @@ async def read_schema_status(url: str) -> SchemaStatus:
     connection = await connect(url)
     try:
         await _refuse_old_server(connection)
-        if await connection.fetchval("SELECT to_regclass('schema_version')") is None:
-            return SchemaStatus(0, tuple(sql.migrations()))
         return await _read_schema_status(connection)
     finally:
         await connection.close()
@@ -384,12 +409,14 @@ async def read_schema_status(url: str) -> SchemaStatus:
 async def _read_schema_status(connection: Connection) -> SchemaStatus:
     """A newer version of Holdfast may have added steps, if each of them lets older processes go on. The database keeps
     that with each step, because an older version does not have the step's file."""
+    steps = sql.migrations()
+    if await connection.fetchval("SELECT to_regclass('schema_version') IS NULL"):
+        return SchemaStatus(0, tuple(steps))
     rows = await connection.fetch(
         # The column is missing until the first migration by a version that knows it.
         "SELECT number, coalesce((to_jsonb(step) ->> 'rolling')::boolean, false) AS rolling FROM schema_version AS step"
     )
     done = {row["number"]: row["rolling"] for row in rows}
-    steps = sql.migrations()
     newest = steps[-1].number
     if any(number > newest and not is_rolling for number, is_rolling in done.items()):
         raise SchemaError(

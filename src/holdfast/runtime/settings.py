@@ -26,6 +26,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The field `lanes` is the variable HOLDFAST_LANES, and so on. `docs/settings.md` describes every setting."""
 
     database_url: str | None = None
+    migration_database_url: str | None = None
     redis_url: str | None = None
     allow_unsafe_database: bool = False
     data_dir: Path = Path(".holdfast")

@@ -81,6 +81,8 @@ _INCLUDES: Final = {
     "claiming": _list(CLAIMING),
     # A hold that ended in one of these was paid for, or ran out.
     "outcomes": _list(SOLD | {Status.EXPIRED}),
+    # A booking with a check-in was confirmed once. It can have been cancelled or refunded since.
+    "once_confirmed": _list(SOLD | {Status.CANCELLED, Status.REFUNDED}),
     "payable": _list(PAYABLE),
     # Holds are left out: they end within minutes, and anybody can place them with somebody else's address for free.
     "recoverable": _list(SOLD | {Status.PAYMENT_SUBMITTED, Status.REFUNDED}),
@@ -104,6 +106,7 @@ events: Final = _load("events.sql")
 reads: Final = _load("reads.sql")
 credentials: Final = _load("credentials.sql")
 worker: Final = _load("worker.sql")
+audit: Final = _load("audit.sql")
 notifications: Final = _load("notifications.sql")
 payments: Final = _load("payments.sql")
 tickets: Final = _load("tickets.sql")

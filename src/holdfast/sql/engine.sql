@@ -114,9 +114,22 @@ payment.reason
 payment.event_id AS event, payment.org_id AS org, payment.booking_id AS booking,
 (SELECT to_json(fields) FROM (SELECT {{payment_fields}}) AS fields) AS payment
 
+-- fragment: chain_start
+-- The hash that the first journal entry of the event :event carries, as core.journal_chain.chain_start.
+sha256('holdfast journal'::bytea || uuid_send(:event::uuid))
+
+-- fragment: entry_hash
+-- The hash of the journal entry in the row `entry`, as core.journal_chain.entry_hash.
+sha256(
+    entry.previous || int8send((extract(epoch FROM entry.at) * 1000000)::bigint)
+    || coalesce(uuid_send(entry.booking_id), '\x00000000000000000000000000000000')
+    || convert_to(entry.kind, 'UTF8') || '\x00' || convert_to(entry.actor, 'UTF8') || '\x00'
+    || convert_to(entry.data::text, 'UTF8')
+)
+
 -- name: lock
 -- The only lock. Sorting by id keeps two batches from deadlocking.
-SELECT event.id, event.version, event.revision
+SELECT event.id, event.version, event.revision, event.journal_head, event.actor_key
 FROM event
 WHERE event.id = ANY ($1::uuid[])
 ORDER BY event.id
@@ -124,7 +137,8 @@ FOR UPDATE
 
 -- name: lock_if_free
 -- For batches that wait for nobody.
-SELECT event.id, event.version, event.revision, event.seat_count, event.seats_revision
+SELECT event.id, event.version, event.revision, event.journal_head, event.actor_key, event.seat_count,
+       event.seats_revision
 FROM event
 WHERE event.id = ANY ($1::uuid[])
 ORDER BY event.id
@@ -487,7 +501,7 @@ SELECT (SELECT count(*) FROM reclaimed) AS reclaimed_lines
 
 -- name: insert_bookings
 -- New bookings and their lines, and with them the rest of the batch: shifts of pool counters, event versions, and journal
--- entries. An event's version is the number of its last entry.
+-- entries. An event's version is the number of its last entry, and its head that entry's hash.
 WITH new AS MATERIALIZED (
     SELECT holdfast_uuid(booking.event) AS event_id, holdfast_uuid(booking.id) AS booking_id, booking.*
     FROM json_to_recordset(:bookings::json) AS booking (
@@ -519,16 +533,16 @@ WITH new AS MATERIALIZED (
     WHERE pool.event_id = holdfast_uuid(shift.event) AND pool.number = shift.pool
     RETURNING 1
 ), events AS (
-    UPDATE event SET version = changed.version
-    FROM json_to_recordset(:events::json) AS changed (event text, was bigint, version bigint)
+    UPDATE event SET version = changed.version, journal_head = decode(changed.head, 'base64')
+    FROM json_to_recordset(:events::json) AS changed (event text, was bigint, version bigint, head text)
     WHERE event.id = holdfast_uuid(changed.event) AND event.version = changed.was
     RETURNING 1
 ), entries AS (
-    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data)
+    INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
     SELECT holdfast_uuid(entry.event), entry.number, :now::timestamptz, entry.kind, holdfast_uuid(entry.booking),
-           entry.actor, entry.data
+           entry.actor, entry.data, decode(entry.previous, 'base64')
     FROM json_to_recordset(:entries::json) AS entry (
-        event text, number bigint, kind text, booking text, actor text, data json
+        event text, number bigint, kind text, booking text, actor text, data json, previous text
     )
     RETURNING 1
 )

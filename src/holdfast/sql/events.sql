@@ -3,10 +3,10 @@
 -- name: insert_event
 INSERT INTO event (id, org_id, status, version, title, preset, starts_at, ends_at, timezone, currency, tax_bps,
                    policy, details, seat_count, sales_open_at, sales_close_at, contact, questions, payment_instructions,
-                   providers, shift, order_number, series_id, one_per_user_since)
+                   providers, shift, order_number, series_id, one_per_user_since, actor_key)
 VALUES (:id, :org, 'draft', 1, :title, :preset, :starts_at, :ends_at, :timezone, :currency, :tax_bps, :policy, :details,
         :seat_count, :sales_open_at, :sales_close_at, :contact, :questions, :payment_instructions, :providers, :shift,
-        :order_number, :series, CASE WHEN :one_per_user::boolean THEN holdfast_now() END)
+        :order_number, :series, CASE WHEN :one_per_user::boolean THEN holdfast_now() END, :actor_key)
 ON CONFLICT (id) DO NOTHING
 
 -- name: exists
@@ -41,7 +41,7 @@ SELECT $1, * FROM json_to_recordset($2::json) AS seat (
 
 -- name: lock
 SELECT status, title, starts_at, ends_at, timezone, tax_bps, policy, details, sales_open_at, sales_close_at, contact,
-       questions, payment_instructions, providers, shift, series_id
+       questions, payment_instructions, providers, shift, series_id, actor_key
 FROM event WHERE id = $1 AND org_id = $2 FOR UPDATE
 
 -- name: set_event
@@ -59,11 +59,15 @@ WHERE id = $1
 -- name: insert_revision
 -- Records a change to the event: a new revision, a journal entry, and a delivery to each webhook endpoint that subscribes
 -- to this kind of entry. Webhooks know the event as :public_id and the kind as :webhook_kind.
-WITH changed AS (
-    UPDATE event SET revision = revision + 1, version = version + 1,
-                     seats_revision = CASE WHEN :changes_seats THEN revision + 1 ELSE seats_revision END
-    WHERE id = :event
-    RETURNING id, org_id, version, status, title, holdfast_now() AS at
+WITH entry AS MATERIALIZED (
+    SELECT event.id AS event_id, event.journal_head AS previous, holdfast_now() AS at, NULL::uuid AS booking_id,
+           :kind::text AS kind, :actor::text AS actor, :data::json AS data
+    FROM event WHERE event.id = :event
+), changed AS (
+    UPDATE event SET revision = event.revision + 1, version = event.version + 1, journal_head = {{entry_hash}},
+                     seats_revision = CASE WHEN :changes_seats THEN event.revision + 1 ELSE event.seats_revision END
+    FROM entry WHERE event.id = entry.event_id
+    RETURNING event.id, event.org_id, event.version, event.status, event.title, entry.at
 ), deliveries AS (
     INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
     SELECT changed.id, changed.version, replace(endpoint.id::text, '-', ''), 'webhook', changed.org_id, changed.id,
@@ -74,11 +78,19 @@ WITH changed AS (
     FROM changed JOIN webhook_endpoint AS endpoint ON endpoint.org_id = changed.org_id AND endpoint.enabled
     WHERE endpoint.kinds = '{}' OR :webhook_kind::text = ANY (endpoint.kinds)
 )
-INSERT INTO journal (event_id, number, at, kind, actor, data)
-SELECT id, version, at, :kind, :actor, :data FROM changed
+INSERT INTO journal (event_id, number, at, kind, actor, data, previous)
+SELECT changed.id, changed.version, entry.at, entry.kind, entry.actor, entry.data, entry.previous
+FROM changed CROSS JOIN entry
 
 -- name: insert_first_entry
-INSERT INTO journal (event_id, number, at, kind, actor, data) VALUES ($1, 1, holdfast_now(), 'event_created', $2, '{}')
+WITH entry AS MATERIALIZED (
+    SELECT {{chain_start}} AS previous, holdfast_now() AS at, NULL::uuid AS booking_id, 'event_created' AS kind,
+           :actor::text AS actor, '{}'::json AS data
+), inserted AS (
+    INSERT INTO journal (event_id, number, at, kind, actor, data, previous)
+    SELECT :event, 1, at, kind, actor, data, previous FROM entry
+)
+UPDATE event SET journal_head = {{entry_hash}} FROM entry WHERE event.id = :event
 
 -- name: pools
 SELECT number, code, name, seated, capacity, held, sold, starts_at, ends_at, sales_open_at, sales_close_at

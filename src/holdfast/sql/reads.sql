@@ -319,6 +319,14 @@ FROM (
 WHERE bytes_before < :bytes_max
 ORDER BY number
 
+-- name: holders
+-- The key of the actors' pseudonyms in the journal of an event, and the users of these bookings.
+SELECT event.actor_key, coalesce((
+    SELECT json_object_agg(encode(uuid_send(booking.id), 'hex'), booking.user_id)
+    FROM booking WHERE booking.event_id = event.id AND booking.id = ANY ($2::uuid[])
+), '{}') AS user_by_booking
+FROM event WHERE event.id = $1
+
 -- name: event_owner
 SELECT org_id, published_at FROM event WHERE id = $1
 

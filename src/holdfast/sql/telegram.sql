@@ -306,9 +306,16 @@ ORDER BY max(journal.at)
 LIMIT $2
 
 -- name: decision
--- Who decided about a receipt.
-SELECT actor FROM journal WHERE event_id = $1 AND booking_id = $2 AND kind = $3
-ORDER BY number DESC LIMIT 1
+-- The member of staff who decided about a receipt in Telegram. The journal has a pseudonym, as core.actors.journal_actor.
+WITH decision AS MATERIALIZED (
+    SELECT journal.actor, event.actor_key, event.org_id
+    FROM journal JOIN event ON event.id = journal.event_id
+    WHERE journal.event_id = :event AND journal.booking_id = :booking AND journal.kind = :kind
+    ORDER BY journal.number DESC LIMIT 1
+)
+SELECT {{telegram_person}} FROM decision JOIN telegram_person ON telegram_person.org_id = decision.org_id
+WHERE decision.actor LIKE :staff || '%' AND decision.actor = :staff || encode(
+    substr(sha256(decision.actor_key || convert_to(:staff || person_id::text, 'UTF8')), 1, 16), 'hex')
 
 -- name: save_receipt
 INSERT INTO telegram_receipt (event_id, booking_id, file_unique_id, org_id, file_id)

@@ -228,6 +228,6 @@ class Stampede:
         granted = [hold for generator in self._generators for hold in generator.granted]
         unanswered = {name for generator in self._generators for name in generator.unanswered}
         recounted = await recount(self._database, self._plan.event, self._name_prefix)
-        audit_findings, _ = await audit_event(self._database, self._plan.event)
+        audit = await audit_event(self._database, self._plan.event)
         dead = sum(generator.has_died for generator in self._generators)
-        return reach_verdict(granted, recounted, audit_findings, unanswered, dead)
+        return reach_verdict(granted, recounted, audit.findings, unanswered, dead)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast import sql
 from holdfast.demo.stampede.report import GrantedHold, GrantedItem, Verdict
-from holdfast.engine.auditor import Finding
+from holdfast.engine.findings import Finding
 from holdfast.runtime import ids
 from holdfast.runtime.db import Database
 
@@ -89,7 +89,7 @@ def reach_verdict(
             for p in recounted.pools
             if p.taken > p.capacity
         ),
-        *(f"Auditor: {finding.what} of {finding.subject}: {finding.detail}." for finding in audit_findings),
+        *(f"Auditor: {finding.what} of {finding.subject}: {finding.detail}" for finding in audit_findings),
     ]
     taken, capacity = sum(pool.taken for pool in recounted.pools), sum(pool.capacity for pool in recounted.pools)
     lost_units = sum(item.quantity for _, item in lost)
