@@ -38,7 +38,7 @@ LAYERS = {
 }
 # These start processes, so they import everything.
 ENTRY_POINTS = re.compile(
-    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_bot|cli_database|cli_gate|cli_keys|cli_orgs|cli_reap|server))"
+    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_bot|cli_bus|cli_database|cli_gate|cli_keys|cli_orgs|cli_reap|server))"
 )
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.

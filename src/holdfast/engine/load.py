@@ -40,12 +40,14 @@ SEATS_LOADED_MAX: Final = 100_000
 
 class LoadedBatch(Struct):
     """The loaded state of each event. `unfinished`: the events that may have more due holds than one batch expires.
-    `endpoints`: the webhook subscriptions of each org. `left_out`: events that exist and have no state here."""
+    `endpoints`: the webhook subscriptions of each org. `buses`: the buses that get every entry. `left_out`: events that
+    exist and have no state here."""
 
     now: datetime
     states: dict[bytes, EventState]
     unfinished: set[bytes]
     endpoints: dict[bytes, list[WebhookSubscription]]
+    buses: list[str]
     left_out: set[bytes]
 
 
@@ -57,6 +59,7 @@ class _Loaded(Struct):
     pools: list[tuple[bytes, int, int, int, int]]
     taken: list[tuple[bytes, set[int]]]
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
+    buses: list[str]
 
 
 class _LoadedClients(Struct):
@@ -268,7 +271,7 @@ def _build_batch(
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
         endpoints[org].append(WebhookSubscription(endpoint, kinds))
-    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, set())
+    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, loaded.buses, set())
 
 
 def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:

@@ -115,6 +115,7 @@ recovery: Final = _load("recovery.sql")
 series: Final = _load("series.sql")
 gate: Final = _load("gate.sql")
 telegram: Final = _load("telegram.sql")
+event_bus: Final = _load("event_bus.sql")
 
 
 def migrations() -> list[tuple[int, str]]:
