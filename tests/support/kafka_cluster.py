@@ -52,7 +52,8 @@ class KafkaCluster:
         return set(AdminClient({"bootstrap.servers": self.brokers}).list_topics(timeout=WAIT_SECONDS).topics)
 
     def _command(self, text: str) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(text + "\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "done\n"
@@ -65,12 +66,16 @@ class KafkaReader:
         self._consumer = Consumer(
             {"bootstrap.servers": cluster.brokers, "group.id": "none", "enable.auto.commit": False, "log_level": 0}
         )
-        partitions = []
-        for topic in topics:
-            found = self._consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic]
-            partitions += [TopicPartition(topic, number, 0) for number in found.partitions]
-        self._consumer.assign(partitions)
+        self._consumer.assign([partition for topic in topics for partition in self._wait_for_topic(topic)])
         self.messages: list[Any] = []
+
+    def _wait_for_topic(self, topic: str) -> list[TopicPartition]:
+        """The first message creates it."""
+        give_up_at = time.monotonic() + WAIT_SECONDS
+        while not (found := self._consumer.list_topics(timeout=WAIT_SECONDS).topics.get(topic)):
+            assert time.monotonic() < give_up_at, f"there is no topic {topic}"
+            time.sleep(0.02)
+        return [TopicPartition(topic, number, 0) for number in found.partitions]
 
     def read(self) -> list[Any]:
         """Everything that has arrived so far."""
@@ -98,11 +103,11 @@ def running_kafka() -> Iterator[KafkaCluster]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    try:
-        yield KafkaCluster(process)
-    finally:
-        process.kill()
-        process.wait()
+    with process:
+        try:
+            yield KafkaCluster(process)
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from pathlib import Path
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 
 from tests.support.harness import free_port
 from tests.support.programs import require_program
@@ -35,7 +37,8 @@ class NatsServer:
         self._process = subprocess.Popen([self._program, *place, *self._options], stderr=subprocess.DEVNULL)
         give_up_at = time.monotonic() + WAIT_SECONDS
         while not self._listens():
-            assert self._process.poll() is None and time.monotonic() < give_up_at, "nats-server does not start"
+            assert self._process.poll() is None, "nats-server ended"
+            assert time.monotonic() < give_up_at, "nats-server does not answer"
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -80,7 +83,7 @@ class NatsReader:
         self.messages: list[Msg] = []
 
     async def wait_for(self, count: int) -> list[Msg]:
-        subscription = await self._client.jetstream().subscribe(self._subjects, ordered_consumer=True)
+        subscription = await self._subscribe()
         self.messages = []
         try:
             while len(self.messages) < count:
@@ -92,6 +95,14 @@ class NatsReader:
         finally:
             await subscription.unsubscribe()
         return self.messages
+
+    async def _subscribe(self) -> JetStreamContext.PushSubscription:
+        """The first message creates the stream."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                with suppress(NotFoundError):
+                    return await self._client.jetstream().subscribe(self._subjects, ordered_consumer=True)
+                await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

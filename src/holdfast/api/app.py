@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast.api.asyncapi import asyncapi_document
 from holdfast.api.auth import Authenticator
 from holdfast.api.body_sender import PacedSend
 from holdfast.api.call import ApiResponse, Operation, Services
@@ -141,7 +142,7 @@ class App:
         self._live_routes = {_route_key(WATCH): PathRoute(WATCH.path_parameter, live)}
         in_process = InProcessApi(self._operations, services, limits)
         pages = self._pages(in_process, services) if self._pages is not None else ()
-        self._router.routes.extend([*pages, _document_route(self._operations, self._settings, in_process)])
+        self._router.routes.extend([*pages, *_document_routes(self._operations, self._settings, in_process)])
         _tune_interpreter()
         interrupt.set_live_feed(live)
         self.loop_lag.start()
@@ -261,9 +262,15 @@ def _route_key(operation: Operation) -> str:
     return "/".join(parts)
 
 
-def _document_route(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> Route:
-    document = ApiResponse[object](openapi_document(operations, settings.public_url))
-    return Route("/openapi.json", _Methods({"GET": _Static(document, in_process)}))
+def _document_routes(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> list[Route]:
+    documents = {
+        "/openapi.json": openapi_document(operations, settings.public_url),
+        "/asyncapi.json": asyncapi_document(settings.public_url, settings.bus_prefix),
+    }
+    return [
+        Route(path, _Methods({"GET": _Static(ApiResponse[object](document), in_process)}))
+        for path, document in documents.items()
+    ]
 
 
 class _Methods:

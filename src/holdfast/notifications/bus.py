@@ -18,6 +18,11 @@ class Bus(Protocol):
     async def close(self) -> None: ...
 
 
+def stream_name(prefix: str) -> str:
+    """The JetStream stream of a prefix. Names of streams have no dots."""
+    return prefix.upper().replace(".", "_")
+
+
 def check_prefix(prefix: str) -> str:
     """The prefix, if Kafka and NATS can both use it."""
     if len(prefix) > PREFIX_MAX or not _PREFIX.fullmatch(prefix):

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 from msgspec import Struct
 
-from holdfast.notifications.bus import check_prefix
+from holdfast.notifications.bus import check_prefix, stream_name
 from holdfast.notifications.channel import UndeliveredError
 from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage
 from holdfast.runtime.extras import optional_import
@@ -24,8 +24,8 @@ with optional_import("nats", extra="nats"):
 
 log = structlog.get_logger()
 
-CONNECT_SECONDS: Final = 5
-PUBLISH_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 3.0
+PUBLISH_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 PING_SECONDS: Final = 20
 # The stream drops a message whose id it has seen in this time. A relay that dies leaves its messages to another one
@@ -156,16 +156,17 @@ class NatsBus:
         client = _TlsClient() if self._url.is_encrypted else Client()
         options: dict[str, Any] = {} if self._tls is None else {"tls": self._tls}
         try:
-            await client.connect(
-                server,
-                name="holdfast",
-                allow_reconnect=False,
-                connect_timeout=CONNECT_SECONDS,
-                ping_interval=PING_SECONDS,
-                pending_size=0,
-                error_cb=_log_error,
-                **options,
-            )
+            # The client tries a server that refuses connections again and again.
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.connect(
+                    server,
+                    name="holdfast",
+                    allow_reconnect=False,
+                    ping_interval=PING_SECONDS,
+                    pending_size=0,
+                    error_cb=_log_error,
+                    **options,
+                )
             await self._check_stream(client.jetstream(timeout=PUBLISH_SECONDS))
         except BaseException:
             await _close(client)
@@ -195,11 +196,6 @@ class NatsBus:
             )
             await stream.add_stream(config)
             log.info("nats_stream_created", stream=config.name)
-
-
-def stream_name(prefix: str) -> str:
-    """Streams have no dots in their names."""
-    return prefix.upper().replace(".", "_")
 
 
 class _TlsClient(Client):
