@@ -89,11 +89,8 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
 
 def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     modules = "holdfast.runtime.asgi, holdfast.runtime.cli, holdfast.worker.runner"
-    found = run_python(
-        {},
-        "-c",
-        f"import sys, {modules}; print([m for m in ('stripe', 'obstore', 'confluent_kafka', 'nats') if m in sys.modules])",
-    )
+    packages = ("stripe", "obstore", "confluent_kafka", "nats")
+    found = run_python({}, "-c", f"import sys, {modules}; print([m for m in {packages} if m in sys.modules])")
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
