@@ -317,6 +317,26 @@ async def test_searching_and_finishing_cost_the_same_with_a_large_backlog(databa
     assert costs[1] < 2 * costs[0] + 500
 
 
+@pytest.mark.parametrize(("looks_up", "scans"), [(True, False), (False, True)])
+@async_test
+async def test_a_plan_made_on_an_empty_table_scans_unless_the_connection_only_looks_up(
+    database: str, looks_up: bool, scans: bool
+) -> None:
+    pool = await db.create_pool(database, 1, looks_up=looks_up)
+    try:
+        async with pool.acquire() as connection:
+            await connection.execute("SET plan_cache_mode = force_generic_plan")
+            statement = sql.event_bus.finish
+            types = {"events": "uuid[]", "numbers": "bigint[]", "target": "text"}
+            declared = ", ".join(types[name] for name in statement.parameters)
+            await connection.execute(f"PREPARE finish ({declared}) AS {statement.text}")
+            values = ", ".join("'kafka:'" if types[name] == "text" else "'{}'" for name in statement.parameters)
+            plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE finish ({values})"))
+    finally:
+        await pool.close()
+    assert ("Seq Scan on delivery" in plan) == scans, plan
+
+
 async def _finish(connection: db.Connection, target: str, keys: list[tuple[bytes, int]]) -> None:
     events, numbers = [event for event, _ in keys], [number for _, number in keys]
     await connection.execute(*sql.event_bus.finish(events=events, numbers=numbers, target=target))

@@ -298,7 +298,7 @@ SELECT json_build_object(
         SELECT coalesce(json_agg(json_build_array(holdfast_base64(org_id), holdfast_base64(id), kinds)), '[]')
         FROM endpoints
     ),
-    'buses', (SELECT coalesce(json_agg(name ORDER BY name), '[]') FROM event_bus)
+    'buses', to_json(ARRAY(SELECT name FROM event_bus ORDER BY name))
 )
 FROM clock
 
