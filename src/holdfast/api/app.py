@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.api.asyncapi import asyncapi_document
 from holdfast.api.auth import Authenticator
 from holdfast.api.body_sender import PacedSend
 from holdfast.api.call import ApiResponse, Operation, Services
@@ -169,7 +170,7 @@ class App:
         self._router.routes.extend(
             [
                 *pages,
-                _document_route(self._operations, self._settings, in_process),
+                *_document_routes(self._operations, self._settings, in_process),
                 Route(METRICS_PATH, MetricsPage(exporter, limits, self._settings.metrics_token)),
             ]
         )
@@ -327,12 +328,19 @@ def _count_page(send: Send) -> Send:
     return send_counted
 
 
-def _document_route(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> Route:
+def _document_routes(operations: Sequence[Operation], settings: Settings, in_process: InProcessApi) -> list[Route]:
     @cache
-    def make_document() -> ApiResponse[object]:
+    def make_openapi() -> ApiResponse[object]:
         return ApiResponse[object](openapi_document(operations, settings.public_url))
 
-    return Route("/openapi.json", _Methods({"GET": _Static(make_document, in_process)}))
+    @cache
+    def make_asyncapi() -> ApiResponse[object]:
+        return ApiResponse[object](asyncapi_document(settings.public_url, settings.bus_prefix))
+
+    return [
+        Route("/openapi.json", _Methods({"GET": _Static(make_openapi, in_process)})),
+        Route("/asyncapi.json", _Methods({"GET": _Static(make_asyncapi, in_process)})),
+    ]
 
 
 class _Methods:

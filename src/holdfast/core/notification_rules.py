@@ -1,5 +1,6 @@
 """Which notifications a journal entry causes. They are saved with the entry, and the relay sends them later."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Annotated, Final
@@ -23,6 +24,10 @@ from holdfast.core.states import EventStatus, FastStrEnum, Status
 
 EMAIL: Final = "email"
 WEBHOOK: Final = "webhook"
+KAFKA: Final = "kafka"
+NATS: Final = "nats"
+# The channels of the event bus. They carry every entry of every org.
+BUSES: Final = (KAFKA, NATS)
 
 _REFUND_DUE: Final = PAYMENT_PREFIX + PaymentStatus.REFUND_DUE
 # The entries that we email to buyers who left an address. A new hold is not one: the buyer is looking at it.
@@ -103,7 +108,9 @@ class Notification(Struct, frozen=True):
     kind: str
 
 
-def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscription]) -> list[Notification]:
+def notifications_for(
+    entry: JournalEntry, subscriptions: list[WebhookSubscription], buses: Sequence[str] = ()
+) -> list[Notification]:
     kind = webhook_kind(entry.kind)
     notifications = [
         Notification(subscription.id.hex(), WEBHOOK, kind)
@@ -112,7 +119,19 @@ def notifications_for(entry: JournalEntry, subscriptions: list[WebhookSubscripti
     ]
     if entry.booking.email is not None and _is_emailed(entry):
         notifications.append(Notification(email_target(entry.booking.org), EMAIL, kind))
+    notifications += [Notification(bus_target(bus, entry.booking.org), bus, kind) for bus in buses]
     return notifications
+
+
+def bus_target(bus: str, org: bytes) -> str:
+    """Each org's messages to a bus are a separate target, so one org's backlog does not delay another's."""
+    return f"{bus}:{org.hex()}"
+
+
+def bus_of_target(target: str) -> str | None:
+    """The bus that a target belongs to, or None if it belongs to another channel."""
+    name, _, _ = target.partition(":")
+    return name if name in BUSES else None
 
 
 def email_target(org: bytes) -> str:

@@ -48,13 +48,15 @@ class Chain(Struct, frozen=True, gc=False):
 
 class LoadedBatch(Struct):
     """The loaded state of each event. `unfinished`: the events that may have more due holds than one batch expires.
-    `endpoints`: the webhook subscriptions of each org. `chains`: the ends of the locked events' journals. `left_out`:
-    events that exist and have no state here. `waiting`: the commands that the batch is for, unless it is a sweep."""
+    `endpoints`: the webhook subscriptions of each org. `buses`: the buses that get every entry. `chains`: the ends of
+    the locked events' journals. `left_out`: events that exist and have no state here. `waiting`: the commands that the
+    batch is for, unless it is a sweep."""
 
     now: datetime
     states: dict[bytes, EventState]
     unfinished: set[bytes]
     endpoints: dict[bytes, list[WebhookSubscription]]
+    buses: list[str]
     chains: dict[bytes, Chain]
     left_out: set[bytes]
     waiting: Sequence[Waiting] = ()
@@ -68,6 +70,7 @@ class _Loaded(Struct):
     pools: list[tuple[bytes, int, int, int, int]]
     taken: list[tuple[bytes, set[int]]]
     endpoints: list[tuple[bytes, bytes, frozenset[str]]]
+    buses: list[str]
 
 
 class _LoadedClients(Struct):
@@ -281,7 +284,7 @@ def _build_batch(
     endpoints: dict[bytes, list[WebhookSubscription]] = defaultdict(list)
     for org, endpoint, kinds in loaded.endpoints:
         endpoints[org].append(WebhookSubscription(endpoint, kinds))
-    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, chains, set())
+    return LoadedBatch(loaded.now, states, loaded.unfinished, endpoints, loaded.buses, chains, set())
 
 
 def _users_to_load(layouts: Mapping[bytes, Layout], commands: list[Command]) -> set[tuple[bytes, str]]:

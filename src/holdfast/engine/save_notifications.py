@@ -40,18 +40,18 @@ async def save_notifications(connection: Connection, loaded: LoadedBatch) -> Non
     for state in loaded.states.values():
         endpoints = loaded.endpoints.get(state.layout.org, [])
         for entry in state.entries:
-            if endpoints or entry.booking.email is not None:
-                rows += _delivery_rows(state, entry, endpoints)
+            if endpoints or loaded.buses or entry.booking.email is not None:
+                rows += _delivery_rows(state, entry, endpoints, loaded.buses)
     if rows:
         await connection.execute(sql.engine.insert_deliveries, document(rows), loaded.now)
 
 
 def _delivery_rows(
-    state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription]
+    state: EventState, entry: JournalEntry, endpoints: list[WebhookSubscription], buses: list[str]
 ) -> list[NewDeliveryRow]:
-    notifications = notifications_for(entry, endpoints)
+    notifications = notifications_for(entry, endpoints, buses)
     has_webhooks = any(n.channel != EMAIL for n in notifications)
-    # All endpoints get the same document.
+    # All endpoints and buses get the same document.
     webhook = Raw(json.encode(_webhook_data(state, entry))) if has_webhooks else Raw()
     return [_email_row(entry, n) if n.channel == EMAIL else _new_row(entry, n, webhook) for n in notifications]
 

@@ -3,12 +3,12 @@
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct, field, json
+from msgspec import Meta, Struct, field, json
 
 from holdfast.core.journal import PAYMENT_PREFIX, EntryData, PoolState, SeatState
-from holdfast.live.snapshot import SeatSnapshot
+from holdfast.live.snapshot import PoolAvailability, SeatSnapshot
 
 MESSAGES_MAX: Final = 1_000
 BYTES_MAX: Final = 4 * 1024 * 1024
@@ -33,7 +33,18 @@ class MergedChanges(Struct, frozen=True, tag_field="type", tag="change"):
     kind: str = "several"
 
 
+class SnapshotMessage(Struct, frozen=True, tag_field="type", tag="snapshot"):
+    """Everything at one version. Seats that are not listed are free. `snapshot_message` writes it."""
+
+    server_time: Annotated[datetime, Meta(tz=True)]
+    version: int
+    pools: list[PoolAvailability]
+    seats: dict[str, SeatState]
+
+
 class Heartbeat(Struct, frozen=True, tag_field="type", tag="beat"):
+    """Nothing has changed, and the process can reach the database."""
+
     version: int
     server_time: datetime
 

@@ -12,13 +12,21 @@ import structlog
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import WEBHOOK
+from holdfast.core.notification_rules import WEBHOOK, bus_of_target
+from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
+from holdfast.notifications.claimed_delivery import (
+    DELIVERED,
+    DETAIL_MAX,
+    FAILED,
+    STREAM_WAIT_SECONDS,
+    ClaimedDelivery,
+    claim_queue,
+)
 from holdfast.runtime import ids, metrics, tracing
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.db import Database
 from holdfast.runtime.fair_queue import RoundRobin
-from holdfast.runtime.lease_queue import LeaseQueue
 
 log = structlog.get_logger()
 
@@ -27,8 +35,6 @@ SEND_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 20.0
 # The rows of a claim are sent at the same time, so a lease has to outlast one send and the statement after it.
 SENDS_PER_LEASE: Final = 2
-# How long a row waits if an earlier one of its stream may be on its way right now.
-STREAM_WAIT_SECONDS: Final = 2.0
 
 TARGETS_SCANNED_MAX: Final = 1_000
 TARGETS_MAX: Final = 100
@@ -37,15 +43,11 @@ FAILING_MAX: Final = 75
 FAILING_KNOWN_MAX: Final = 10_000
 CLAIM_MAX: Final = 8
 FAIL_WAITING_MAX: Final = 200
-DETAIL_MAX: Final = 200
 
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
 RETRIES: Final = Backoff((5, 30, 2 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR))
 RETRY_FOR_SECONDS: Final = 72 * HOUR
-
-DELIVERED: Final = "delivered"
-FAILED: Final = "failed"
 
 
 class DueTarget(Struct, frozen=True):
@@ -53,30 +55,23 @@ class DueTarget(Struct, frozen=True):
     due: bool
 
 
-class ClaimedDelivery(Delivery, frozen=True, kw_only=True):
-    """A row that was due. Only the first row of a stream is leased, and no retry follows the last attempt."""
-
-    is_first_in_stream: bool
-    is_last: bool
-
-
 class Relay:
-    """Serves each target in a task of its own, so that a slow target delays no other."""
+    """Serves each target in a task of its own, so that a slow target delays no other. Targets on a bus have their own
+    relay. If this process has none for a bus, its rows wait for a process that has."""
 
     def __init__(
-        self, database: Database, channels: Mapping[str, Channel], *, send_seconds: float = SEND_SECONDS
+        self,
+        database: Database,
+        channels: Mapping[str, Channel],
+        *,
+        buses: Mapping[str, BusRelay] | None = None,
+        send_seconds: float = SEND_SECONDS,
     ) -> None:
         self._database = database
         self._channels = channels
+        self._buses = buses or {}
         self._send_seconds = send_seconds
-        self._queue = LeaseQueue(
-            name="deliveries",
-            row_type=ClaimedDelivery,
-            claim_statement=sql.notifications.claim,
-            claim_max=CLAIM_MAX,
-            lease_seconds=SENDS_PER_LEASE * send_seconds,
-            label=lambda row: f"{row.target}:{ids.format_event_id(row.event)}:{row.number}",
-        )
+        self._queue = claim_queue(CLAIM_MAX, SENDS_PER_LEASE * send_seconds)
         self._round_robin = RoundRobin[str](self._serve, TARGETS_MAX)
         self._failing: set[str] = set()
         self._scan_after = ""
@@ -89,13 +84,16 @@ class Relay:
             DueTarget, sql.notifications.targets, self._scan_after, TARGETS_SCANNED_MAX
         )
         self._scan_after = rows[-1].target if len(rows) == TARGETS_SCANNED_MAX else ""
-        self._round_robin.start((row.target for row in rows if row.due), self._may_start)
+        due = [row.target for row in rows if row.due]
+        self._round_robin.start((target for target in due if bus_of_target(target) is None), self._may_start)
+        for name, bus in self._buses.items():
+            bus.start(target for target in due if bus_of_target(target) == name)
         finished, self._finished = self._finished, 0
-        return finished
+        return finished + sum(bus.take_published() for bus in self._buses.values())
 
     async def close(self) -> None:
         """Wait a while for deliveries in progress. The rest become due again when their leases end."""
-        await self._round_robin.close(CLOSE_SECONDS)
+        await asyncio.gather(self._round_robin.close(CLOSE_SECONDS), *(bus.close() for bus in self._buses.values()))
 
     def _may_start(self, target: str) -> bool:
         return target not in self._failing or len(self._round_robin.tasks.keys() & self._failing) < FAILING_MAX

@@ -15,6 +15,7 @@ from holdfast.demo.data import fill_demo
 from holdfast.runtime import ids
 from holdfast.runtime.cli_audit import audit
 from holdfast.runtime.cli_bot import bot
+from holdfast.runtime.cli_bus import bus, register_configured_buses
 from holdfast.runtime.cli_database import (
     DataFolder,
     fail,
@@ -41,6 +42,7 @@ app.add_typer(orgs, name="orgs")
 app.add_typer(keys, name="keys")
 app.add_typer(bot, name="bot")
 app.add_typer(gate, name="gate")
+app.add_typer(bus, name="bus")
 app.add_typer(secrets, name="secrets")
 
 
@@ -75,6 +77,7 @@ def serve(
         fail(f"Port {port} on {host} is already in use. Stop the other program, or choose another port with --port.")
     open_database(data, to_sell=True)
     _check_settings()
+    register_configured_buses()
     url = f"http://{url_host(host)}:{port}"
     os.environ.setdefault("HOLDFAST_PUBLIC_URL", url)
     # Holdfast sells even if the disk is full or the terminal is closed.
@@ -105,6 +108,7 @@ def worker(
     open_database(data, to_sell=True)
     _check_settings()
     configure_tracing(read_settings(), "worker")
+    register_configured_buses()
     with report_unusable_address():
         uvloop.run(run_worker(read_settings(), parse_metrics_address(metrics), child=child))
 
@@ -173,6 +177,7 @@ def stampede(
 
 def _check_settings() -> None:
     """Report settings that cannot work before anything starts with them."""
+    from holdfast.notifications.bus import check_prefix
     from holdfast.notifications.smtp import Smtp
     from holdfast.payments.registry import make_stripe
     from holdfast.runtime.storage import open_storage
@@ -182,6 +187,9 @@ def _check_settings() -> None:
         "HOLDFAST_TRACING": lambda: check_tracing(settings),
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
         "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
+        "HOLDFAST_KAFKA_URL": lambda: settings.kafka_url and _parse_kafka_url(settings.kafka_url),
+        "HOLDFAST_NATS_URL": lambda: settings.nats_url and _parse_nats_url(settings.nats_url),
+        "HOLDFAST_BUS_PREFIX": lambda: check_prefix(settings.bus_prefix),
         "HOLDFAST_RECEIPTS_URL": lambda: (
             settings.receipts_url and open_storage(settings.receipts_url, settings.data_dir)
         ),
@@ -201,3 +209,15 @@ def _parse_redis_url(url: str) -> object:
     from holdfast.gate.redis_client import RedisUrl
 
     return RedisUrl.parse(url)
+
+
+def _parse_kafka_url(url: str) -> object:
+    from holdfast.notifications.kafka_bus import check_kafka
+
+    return check_kafka(url)
+
+
+def _parse_nats_url(url: str) -> object:
+    from holdfast.notifications.nats_bus import check_nats
+
+    return check_nats(url)

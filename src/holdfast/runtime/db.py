@@ -64,9 +64,7 @@ _PROMISES: Final = {"synchronous_commit": "on", "default_transaction_isolation":
 
 # A batch is made of index lookups by construction. With everything else switched off, a database that was never
 # analysed plans it the same way as one that was, and a plan once made stays good.
-_LANE_SETTINGS: Final = {
-    "application_name": "holdfast-lane",
-    "TimeZone": "UTC",
+_INDEX_LOOKUPS: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -74,6 +72,11 @@ _LANE_SETTINGS: Final = {
     "enable_mergejoin": "off",
     "enable_material": "off",
     "jit": "off",
+}
+_LANE_SETTINGS: Final = {
+    "application_name": "holdfast-lane",
+    "TimeZone": "UTC",
+    **_INDEX_LOOKUPS,
     "statement_timeout": "15s",
     **_TIMEOUTS,
     **_PROMISES,
@@ -281,7 +284,11 @@ async def connect(url: str) -> Connection:
     return connection
 
 
-async def create_pool(url: str, size: int, *, command_seconds: float = _POOL_COMMAND_SECONDS) -> Pool:
+async def create_pool(
+    url: str, size: int, *, command_seconds: float = _POOL_COMMAND_SECONDS, looks_up: bool = False
+) -> Pool:
+    """A pool that `looks_up` plans index lookups only, as lanes do."""
+    plans = _INDEX_LOOKUPS if looks_up else {"jit": "off"}
     return await asyncpg.create_pool(
         url,
         min_size=0,
@@ -289,7 +296,7 @@ async def create_pool(url: str, size: int, *, command_seconds: float = _POOL_COM
         timeout=_CONNECT_SECONDS,
         command_timeout=command_seconds,
         init=_init_pooled,
-        server_settings={"application_name": "holdfast", "jit": "off", "TimeZone": "UTC", **_TIMEOUTS, **_PROMISES},
+        server_settings={"application_name": "holdfast", "TimeZone": "UTC", **plans, **_TIMEOUTS, **_PROMISES},
     )
 
 

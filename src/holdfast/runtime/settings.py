@@ -54,6 +54,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     telegram_webhook_url: str | None = None
     smtp_url: str | None = None
     email_from: str = "tickets@localhost"
+    kafka_url: str | None = None
+    nats_url: str | None = None
+    bus_prefix: str = "holdfast"
     webhooks_to_private_addresses: bool = False
     metrics: bool = True
     metrics_token: str | None = None

@@ -121,6 +121,7 @@ telegram: Final = _load("telegram.sql")
 figures: Final = _load("figures.sql")
 doctor: Final = _load("doctor.sql")
 top: Final = _load("top.sql")
+event_bus: Final = _load("event_bus.sql")
 
 
 class Migration(NamedTuple):

@@ -173,7 +173,8 @@ FROM unnest($1::uuid[], $2::uuid[]) AS given (event_id, id) CROSS JOIN LATERAL (
 -- - users: what the given users, and those whose expired bookings may be revived, have in their live bookings;
 -- - the counters of the given pools and of every pool that these bookings have lines in;
 -- - the taken seats within the given ranges, and those of bookings that may be revived;
--- - the webhook endpoints of the orgs.
+-- - the webhook endpoints of the orgs;
+-- - the buses that get every entry.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at),
 due AS MATERIALIZED (
     SELECT booking.event_id, booking.id, {{lines_before}} < :lines_max AS is_wanted
@@ -310,7 +311,8 @@ SELECT json_build_object(
     'endpoints', (
         SELECT coalesce(json_agg(json_build_array(holdfast_base64(org_id), holdfast_base64(id), kinds)), '[]')
         FROM endpoints
-    )
+    ),
+    'buses', to_json(ARRAY(SELECT name FROM event_bus ORDER BY name))
 )
 FROM clock
 

@@ -57,8 +57,8 @@ UPDATE event SET status = $2, published_at = CASE WHEN $2 = 'active' THEN holdfa
 WHERE id = $1
 
 -- name: insert_revision
--- Records a change to the event: a new revision, a journal entry, and a delivery to each webhook endpoint that subscribes
--- to this kind of entry. Webhooks know the event as :public_id and the kind as :webhook_kind.
+-- Records a change to the event: a new revision, a journal entry, and a delivery to each bus and to each webhook endpoint
+-- that subscribes to this kind of entry. Receivers know the event as :public_id and the kind as :webhook_kind.
 WITH entry AS MATERIALIZED (
     SELECT event.id AS event_id, event.journal_head AS previous, holdfast_now() AS at, NULL::uuid AS booking_id,
            :kind::text AS kind, :actor::text AS actor, :data::json AS data
@@ -70,13 +70,17 @@ WITH entry AS MATERIALIZED (
     RETURNING event.id, event.org_id, event.version, event.status, event.title, entry.at
 ), deliveries AS (
     INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
-    SELECT changed.id, changed.version, replace(endpoint.id::text, '-', ''), 'webhook', changed.org_id, changed.id,
-           :webhook_kind,
+    SELECT changed.id, changed.version, receiver.target, receiver.channel, changed.org_id, changed.id, :webhook_kind,
            json_build_object('event', :public_id::text, 'seq', changed.version,
                              'at', changed.at, 'status', changed.status, 'title', changed.title),
            changed.at, changed.at
-    FROM changed JOIN webhook_endpoint AS endpoint ON endpoint.org_id = changed.org_id AND endpoint.enabled
-    WHERE endpoint.kinds = '{}' OR :webhook_kind::text = ANY (endpoint.kinds)
+    FROM changed CROSS JOIN LATERAL (
+        SELECT replace(endpoint.id::text, '-', '') AS target, 'webhook' AS channel FROM webhook_endpoint AS endpoint
+        WHERE endpoint.org_id = changed.org_id AND endpoint.enabled
+          AND (endpoint.kinds = '{}' OR :webhook_kind::text = ANY (endpoint.kinds))
+        UNION ALL
+        SELECT name || ':' || replace(changed.org_id::text, '-', ''), name FROM event_bus
+    ) AS receiver
 )
 INSERT INTO journal (event_id, number, at, kind, actor, data, previous)
 SELECT changed.id, changed.version, entry.at, entry.kind, entry.actor, entry.data, entry.previous

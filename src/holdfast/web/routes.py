@@ -25,7 +25,7 @@ from holdfast.web.sign_in_pages import sign_in_routes
 from holdfast.web.site import Site
 from holdfast.web.stampede_pages import stampede_routes
 
-API_PATHS: Final = ("/v1/", "/docs", "/openapi.json")
+API_PATHS: Final = ("/v1/", "/docs", "/openapi.json", "/asyncapi.json")
 
 
 def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | None) -> list[Route]:

@@ -7,11 +7,15 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+import structlog
+
 from holdfast.core.notification_rules import EMAIL, WEBHOOK
 from holdfast.engine import auditor
 from holdfast.engine.batch import CommitListener, notify_all
 from holdfast.engine.engine import Engine
 from holdfast.engine.engine_logs import EngineLogs
+from holdfast.notifications.bus_registry import configured_buses, make_buses, registered_buses
+from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
 from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expired
@@ -38,6 +42,8 @@ from holdfast.worker.job import Job, JobDiedError, JobLoop
 from holdfast.worker.reaper import Reaper
 from holdfast.worker.series_jobs import SeriesJobs
 
+log = structlog.get_logger()
+
 REAPER_SECONDS: Final = 1.0
 COMPLETER_SECONDS: Final = 5.0
 AUDITOR_SECONDS: Final = 15.0
@@ -52,6 +58,7 @@ SANDBOX_SECONDS: Final = 0.25
 AUDIT_SECONDS: Final = 600.0
 
 CONNECTIONS: Final = 10
+BUS_CONNECTIONS: Final = 4
 LANES: Final = 4
 
 
@@ -88,7 +95,8 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     resources.push_async_callback(engine.close)
     metrics.LANE_QUEUE_DEPTH.follow(lambda: engine.waiting)
     metrics.follow_pool("worker", pool.get_size, pool.get_idle_size)
-    relay = Relay(database, _make_channels(settings, database, engine, resources))
+    channels = _make_channels(settings, database, engine, resources)
+    relay = Relay(database, channels, buses=await _make_bus_relays(settings, url, database, resources))
     resources.push_async_callback(relay.close)
     return [
         *await _make_event_jobs(settings, url, database, on_commit, resources),
@@ -143,6 +151,23 @@ def _make_channels(
     if settings.smtp_url:
         channels[EMAIL] = EmailChannel(database, engine, Smtp(settings.smtp_url), settings.email_from)
     return channels
+
+
+async def _make_bus_relays(
+    settings: Settings, url: str, database: db.Database, resources: AsyncExitStack
+) -> Mapping[str, BusRelay]:
+    """The relays of the buses that this worker can reach."""
+    missing = set(await registered_buses(database)) - set(configured_buses(settings))
+    for name in sorted(missing):
+        log.warning("bus_not_configured", bus=name)
+    buses = make_buses(settings)
+    if not buses:
+        return {}
+    pool = await db.create_pool(url, BUS_CONNECTIONS, looks_up=True)
+    resources.push_async_callback(db.close_pool, pool)
+    for bus in buses.values():
+        resources.push_async_callback(bus.close)
+    return {name: BusRelay(db.Database(pool), name, bus, settings.public_url) for name, bus in buses.items()}
 
 
 async def _make_event_jobs(
