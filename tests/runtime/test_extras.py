@@ -20,7 +20,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("redis", "stripe", "obstore"):
+        if name.partition(".")[0] in ("redis", "stripe", "obstore", "pywebpush"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -41,7 +41,7 @@ def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.Comp
 
 
 def test_the_environment_without_extras_lacks_the_packages(without_extras: dict[str, str]) -> None:
-    for package in ("redis", "stripe", "obstore"):
+    for package in ("redis", "stripe", "obstore", "pywebpush"):
         assert run_python({}, "-c", f"import {package}").returncode == 0
         assert f"No module named '{package}'" in run_python(without_extras, "-c", f"import {package}").stderr
 
@@ -73,6 +73,7 @@ def _upload(client: httpx.Client, booking: str, file: bytes) -> httpx.Response:
         ("serve", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
         ("worker", "HOLDFAST_REDIS_URL", "redis://127.0.0.1", "redis"),
         ("worker", "HOLDFAST_STRIPE_KEY", "sk_test_1", "stripe"),
+        ("worker", "HOLDFAST_WEB_PUSH", "true", "push"),
     ],
 )
 def test_a_setting_that_needs_a_missing_package_says_what_to_install(
@@ -88,7 +89,7 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
 def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     modules = "holdfast.runtime.asgi, holdfast.runtime.cli, holdfast.worker.runner"
     found = run_python(
-        {}, "-c", f"import sys, {modules}; print([m for m in ('stripe', 'obstore') if m in sys.modules])"
+        {}, "-c", f"import sys, {modules}; print([m for m in ('stripe', 'obstore', 'pywebpush') if m in sys.modules])"
     )
     assert (found.stdout, found.stderr) == ("[]\n", "")
 

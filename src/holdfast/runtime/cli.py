@@ -176,12 +176,15 @@ def stampede(
 def _check_settings() -> None:
     """Report settings that cannot work before anything starts with them."""
     from holdfast.notifications.smtp import Smtp
+    from holdfast.notifications.twilio import Twilio
     from holdfast.payments.registry import make_stripe
     from holdfast.runtime.storage import open_storage
 
     settings = read_settings()
     checks: dict[str, Callable[[], object]] = {
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
+        "HOLDFAST_SMS_URL": lambda: settings.sms_url and Twilio(settings.sms_url),
+        "HOLDFAST_WEB_PUSH": lambda: settings.web_push and _import_push_channel(),
         "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
         "HOLDFAST_RECEIPTS_URL": lambda: (
             settings.receipts_url and open_storage(settings.receipts_url, settings.data_dir)
@@ -196,6 +199,12 @@ def _check_settings() -> None:
             check()
         except (ValueError, EmptyWebhookSecretError) as error:
             fail(f"Cannot use {name}: {error}")
+
+
+def _import_push_channel() -> object:
+    from holdfast.notifications import push_channel
+
+    return push_channel
 
 
 def _parse_redis_url(url: str) -> object:

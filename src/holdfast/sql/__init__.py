@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
 
-FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql", "telegram.sql")
+FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql", "telegram.sql", "push.sql")
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -115,6 +115,9 @@ recovery: Final = _load("recovery.sql")
 series: Final = _load("series.sql")
 gate: Final = _load("gate.sql")
 telegram: Final = _load("telegram.sql")
+reminders: Final = _load("reminders.sql")
+sms: Final = _load("sms.sql")
+push: Final = _load("push.sql")
 
 
 def migrations() -> list[tuple[int, str]]:
