@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from holdfast.notifications.push_subscriptions import PushSubscription
+from holdfast.runtime import ids
 from tests.support.certificates import make_certificate
+from tests.support.harness import Server, fresh_database, query, running_server
 
 TOKEN_SECONDS_MAX = 24 * 3600
 
@@ -148,3 +150,25 @@ def push_service(folder: Path) -> Iterator[PushService]:
         finally:
             http.shutdown()
             thread.join()
+
+
+@contextmanager
+def push_service_and_server(postgres: str, folder: Path) -> Iterator[tuple[PushService, Server]]:
+    """A server with a worker whose pages offer push messages, and the only push service that it trusts."""
+    with push_service(folder) as service, fresh_database(postgres) as url:
+        environment = {
+            "HOLDFAST_WEB_PUSH": "true",
+            "HOLDFAST_EMAIL_FROM": "tickets@example.net",
+            "SSL_CERT_FILE": str(folder / "certificate"),
+        }
+        with running_server(url, workers=1, worker=True, **environment) as server:
+            yield service, server
+
+
+def count_subscriptions(server: Server, booking: str) -> int:
+    """Of the booking with this public id, or at this path."""
+    parsed = ids.parse_booking_id(booking.rpartition("/")[2])
+    assert parsed is not None
+    statement = "SELECT count(*) FROM push_subscription WHERE event_id = $1 AND booking_id = $2"
+    count: int = query(server.database_url, statement, *parsed)[0][0]
+    return count
