@@ -15,6 +15,7 @@ from tests.support.browser_buyer import BrowserBuyer, browser_buyer
 from tests.support.harness import Server, publish_event, query, wait_until
 from tests.support.push_service import PushService, SubscribedBrowser, count_subscriptions, push_service_and_server
 from tests.support.resources import reviewed_event
+from tests.web.test_accessibility import find_violations
 
 WAIT_SECONDS = 30
 ENDING = "Your hold ends in 2 minutes"
@@ -109,6 +110,8 @@ def test_a_buyer_subscribes_on_the_page_and_is_warned_before_the_hold_ends(
         hold_in_browser(buyer, event)
         subscribed = offer_subscription(page, service)
         button = page.get_by_role("button", name="Notify me")
+        expect(button).to_be_visible()
+        assert find_violations(page) == []
         button.click()
         expect(page.get_by_role("status").filter(has_text="Done! We'll notify you on this device.")).to_be_visible()
         expect(button).to_be_hidden()

@@ -8,7 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.booking_schemas import BookingView
-from holdfast.core.states import TIMED
+from holdfast.core.states import Status
+from holdfast.notifications.hold_warnings import WARNING_SECONDS
 from holdfast.notifications.push_subscriptions import list_endpoint_hashes, parse_subscription, subscribe
 from holdfast.notifications.vapid import vapid_key
 from holdfast.runtime import ids
@@ -71,7 +72,7 @@ async def notify(page: PageRequest) -> Response:
 async def push_data(page: PageRequest, booking: BookingView) -> dict[str, Any] | None:
     """What the page's script needs to offer push messages. None: there is nothing to wait for, or nobody to send."""
     parsed = ids.parse_booking_id(booking.id)
-    if not page.site.settings.web_push or booking.status not in TIMED or parsed is None:
+    if not page.site.settings.web_push or not _waits_for_something(booking) or parsed is None:
         return None
     secret = (await page.site.push_secret.keyring()).signing
     return {
@@ -81,3 +82,10 @@ async def push_data(page: PageRequest, booking: BookingView) -> dict[str, Any] |
         "scope": SCOPE,
         "subscribed": await list_endpoint_hashes(page.site.database, *parsed),
     }
+
+
+def _waits_for_something(booking: BookingView) -> bool:
+    """In the last minutes of a hold, a warning would come too late."""
+    if booking.status is Status.PAYMENT_SUBMITTED:
+        return True
+    return booking.status is Status.HELD and (booking.expires_in_seconds or 0) > WARNING_SECONDS
