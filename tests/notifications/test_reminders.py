@@ -24,6 +24,7 @@ from holdfast.notifications.smtp import Smtp
 from holdfast.runtime import db
 from tests.support.buyer_messages import STAFF, BuyerMessages, buyer_messages
 from tests.support.engine_harness import EventHandle, async_test, remove_guard
+from tests.support.harness import connection_to
 from tests.support.mail_server import Mailbox, mail_server
 
 PHONE = "+12125550123"
@@ -296,3 +297,38 @@ async def test_a_reminder_arrives_as_an_email_in_the_language_of_the_buyer(datab
         "Tus entradas para Noche de jazz",
         "Recordatorio: Noche de jazz",
     ]
+
+
+FILL = """
+INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total, currency, created_at, request_key,
+                     fingerprint, version)
+    SELECT $1, gen_random_uuid(), $2, 'u' || n, 'confirmed', 100, 0, 100, 'EUR', now(),
+           decode(md5($3 || ':' || n), 'hex'), '', n + 2
+    FROM generate_series(1, $3::integer) AS n
+"""
+
+
+@async_test
+async def test_a_page_of_bookings_costs_the_same_however_many_there_are(database: str) -> None:
+    """Without statistics, and with a plan that was made while the table was empty."""
+    async with buyer_messages(database) as messages, connection_to(database, db.connect) as reader:
+        for table in ("booking", "line"):
+            await reader.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        await reader.execute("SET plan_cache_mode = force_generic_plan")
+        await reader.execute(f"PREPARE bookings AS {sql.reminders.bookings.text}")
+        event = await messages.new_event()
+        values = {
+            "event": f"'{event.id.hex()}'",
+            "after": f"'{bytes(16).hex()}'",
+            "starts_at": "now()",
+            "seconds": "86400",
+            "scanned_max": "20",
+        }
+        execute = f"EXECUTE bookings ({', '.join(values[name] for name in sql.reminders.bookings.parameters)})"
+        costs = []
+        for count in (0, 200, 20_000):
+            await messages.connection.execute(FILL, event.id, event.org, count)
+            explained = await reader.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}")
+            plan = msgspec.json.decode(explained)[0]["Plan"]
+            costs.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+        assert costs[2] < 3 * costs[1]
