@@ -36,7 +36,7 @@ LAYERS = {
     "worker": {"core", "sql", "runtime", "engine", "gate", *SERVICES},
     "api": {"core", "sql", "runtime", "engine", "live", "gate", "i18n", *SERVICES},
     "bot": {"core", "sql", "runtime", "engine", "i18n", "tickets", "api"},
-    "web": {"core", "sql", "runtime", "live", "i18n", "payments", "tickets", "api", "demo"},
+    "web": {"core", "sql", "runtime", "live", "i18n", "api", "demo", *SERVICES},
 }
 # These start processes, so they import everything.
 ENTRY_POINTS = re.compile(

@@ -33,7 +33,7 @@ from holdfast.core import (
 from holdfast.engine import lane
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
 from holdfast.i18n.texts import translate
-from holdfast.notifications import recovery_mailer
+from holdfast.notifications import recovery_mailer, sms_limits
 from holdfast.runtime import request_ids, server
 from holdfast.runtime.settings import Settings
 from holdfast.tickets import keys, printer
@@ -136,6 +136,20 @@ def test_pages_and_emails_promise_the_time_that_a_link_has() -> None:
     for language, words in {"en": f"after {minutes} minutes", "es": f"a los {minutes} minutos"}.items():
         assert words in translate(language, "page.recover.why")
         assert words in translate(language, "page.recover.dead_text")
+
+
+SMS_NUMBERS = {
+    "about bookings that cost nothing": (sms_limits.FREE_PER_HOUR, sms_limits.FREE_PER_DAY),
+    "of those, caused by one buyer": (sms_limits.BUYER_PER_HOUR,),
+    "about bookings that cost something": (sms_limits.PAID_PER_DAY,),
+    "of one org, in all": (Settings().sms_per_org,),
+}
+
+
+@pytest.mark.parametrize("limit", SMS_NUMBERS)
+def test_the_table_about_sms_has_the_numbers_of_the_code(limit: str) -> None:
+    rows = re.findall(rf"^\| {re.escape(limit)} \| (.+?) \|", (DOCS / "notifications.md").read_text(), re.MULTILINE)
+    assert re.findall(r"[\d,]*\d", rows[-1]) == [f"{number:,}" for number in SMS_NUMBERS[limit]]
 
 
 def test_the_quotas_of_the_settings_are_those_of_the_engine() -> None:

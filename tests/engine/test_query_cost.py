@@ -84,6 +84,10 @@ INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previo
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
     SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}', ''
     FROM made WHERE status <> 'held';
+INSERT INTO push_subscription (event_id, booking_id, slot, org_id, endpoint, p256dh, auth, key_number, language,
+                               created_at, due_at)
+    SELECT '{event}', id, 0, '{org}', '', '', '', 1, 'en', now(), now() + interval '1 h'
+    FROM made WHERE status = 'held';
 UPDATE pool SET held = (SELECT count(*) FROM made WHERE status = 'held'),
                 sold = (SELECT count(*) FROM made WHERE status = 'confirmed')
     WHERE event_id = '{event}' AND code = 'places';
@@ -251,7 +255,9 @@ async def _record_statements(connection: db.Connection, event: EventHandle) -> d
     await run_batch(recording, LayoutCache(), [*commands, unknown])
     await run_batch(recording, LayoutCache(), commands, lock_seconds=3)
     await sweep(recording, LayoutCache(), event.id, sql.engine.lock_if_free)
-    return recorder.statements
+    # A batch that reviews a receipt runs this one too.
+    pushed = ([event.id], [held["id"]], ["booking.confirmed"], datetime.now(UTC))
+    return {**recorder.statements, sql.engine.insert_push_deliveries: pushed}
 
 
 async def _create_filled_event(connection: db.Connection, org: bytes, count: int) -> EventHandle:

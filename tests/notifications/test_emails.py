@@ -250,9 +250,12 @@ def test_the_confirmation_of_a_shift_says_what_the_worker_has_to_know(language: 
     assert "15 € an hour" in bodies(compose(make_email(shift=Shift(salary="15 € an hour")), SENDER))[0]
 
 
-@pytest.mark.parametrize("kind", sorted(set(EmailKind) - {EmailKind.CONFIRMED, EmailKind.TRANSFERRED}))
-def test_an_email_without_tickets_has_no_facts_about_a_shift(kind: EmailKind) -> None:
+@pytest.mark.parametrize(
+    "kind", sorted(set(EmailKind) - {EmailKind.CONFIRMED, EmailKind.TRANSFERRED, EmailKind.REMINDER})
+)
+def test_only_emails_to_those_who_come_have_facts_about_a_shift(kind: EmailKind) -> None:
     assert describe(make_email(kind, shift=SHIFT)).facts == ()
+    assert describe(make_email(EmailKind.REMINDER, shift=SHIFT)).facts != ()
 
 
 def test_an_email_leaves_out_a_missing_tax_place_or_reason() -> None:

@@ -3,27 +3,23 @@
 import asyncio
 import json
 import socket
-import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from holdfast.notifications import webhook_channel
+from holdfast.notifications import checked_http, webhook_channel
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
 from holdfast.notifications.webhook_addresses import NOT_FOUND, NOT_PUBLIC, check_url, is_public
 from holdfast.notifications.webhook_channel import WebhookChannel
 from holdfast.runtime import db, ids
+from tests.support.certificates import make_certificate
 from tests.support.engine_harness import async_test, poll_until
 from tests.support.harness import free_port
 from tests.support.relay_harness import (
@@ -209,7 +205,7 @@ async def test_a_gone_receiver_and_a_missing_endpoint_are_reported_as_gone(
 async def test_the_status_of_an_answer_counts_whatever_its_body(
     database: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_channel, "RESPONSE_SECONDS", 0.1)
+    monkeypatch.setattr(checked_http, "RESPONSE_SECONDS", 0.1)
     async with webhook_harness(database) as harness, running_receiver(always_answer(answer)) as receiver:
         for _ in range(2):
             await harness.send(receiver.url)
@@ -348,38 +344,12 @@ async def test_the_certificate_must_match_the_host_name(
     async with running_receiver(tls=server) as receiver:
         async with webhook_harness(database) as untrusting:
             assert await untrusting.expect_refusal(f"https://hook.test:{receiver.port}/") == "ConnectError"
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "fullchain.pem"))
         async with webhook_harness(database) as harness:
             await harness.send(f"https://hook.test:{receiver.port}/")
             assert await harness.expect_refusal(f"https://other.test:{receiver.port}/") == "ConnectError"
             assert await harness.expect_refusal(f"https://127.0.0.1:{receiver.port}/") == "ConnectError"
         assert [request.headers["host"] for request in receiver.requests] == [f"hook.test:{receiver.port}"]
-
-
-def make_certificate(folder: Path, name: str) -> ssl.SSLContext:
-    """Write a self-signed certificate for this name to the folder, and return a server context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "certificate").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "certificate", folder / "key")
-    return context
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tests.support.log_capture import CapturedLog, redirect_output
 from tests.support.mail_server import Mailbox, mail_server
 from tests.support.resources import list_tickets, post_payment, reviewed_event
 from tests.support.ticket_sales import SENDER, attachments, plain_text
+from tests.support.twilio_server import TwilioServer, twilio_server
 from tests.support.webhook_receiver import WebhookReceiver, running_webhook_receiver
 
 WAIT_SECONDS = 30
@@ -46,11 +47,14 @@ EMAIL_DELIVERIES = "SELECT replace(delivery::text, '{email}', '') AS row FROM de
 class BookingLife:
     """One booking from hold to refund, and everything that others got to see of it, by where they saw it."""
 
-    def __init__(self, server: Server, log: CapturedLog, mailbox: Mailbox, receiver: WebhookReceiver) -> None:
+    def __init__(
+        self, server: Server, log: CapturedLog, mailbox: Mailbox, receiver: WebhookReceiver, twilio: TwilioServer
+    ) -> None:
         self.server = server
         self.log = log
         self.mailbox = mailbox
         self.receiver = receiver
+        self.twilio = twilio
         self.seen: dict[str, str] = {}
 
     def run(self) -> None:
@@ -98,6 +102,7 @@ class BookingLife:
         payment = expect_ok(post_payment(admin, booking), 201)
         assert httpx.post(payment["checkout_url"], data={"action": "pay"}, timeout=30, verify=False).status_code == 303
         wait_until(lambda: expect_ok(admin.get(f"/v1/bookings/{booking}"))["status"] == "confirmed", WAIT_SECONDS)
+        wait_until(lambda: bool(self.twilio.texts_to(CONTACT["phone"])), WAIT_SECONDS)
         new_contact = {"name": "Ben", "email": "ben@example.net"}
         expect_ok(admin.post(f"/v1/bookings/{booking}/transfer", json={"user": "ben", "contact": new_contact}))
         self.seen["tickets"] = json.dumps(list_tickets(admin, booking))
@@ -132,12 +137,17 @@ def life(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bo
     path = tmp_path_factory.mktemp("private") / "log"
     with ExitStack() as stack:
         mailbox, receiver = Mailbox(), stack.enter_context(running_webhook_receiver())
+        twilio = stack.enter_context(twilio_server())
         mail = stack.enter_context(mail_server(mailbox))
         database = stack.enter_context(fresh_database(postgres))
-        environment = {"HOLDFAST_SMTP_URL": f"smtp://{mail}", "HOLDFAST_EMAIL_FROM": SENDER}
+        environment = {
+            "HOLDFAST_SMTP_URL": f"smtp://{mail}",
+            "HOLDFAST_EMAIL_FROM": SENDER,
+            "HOLDFAST_SMS_URL": twilio.url,
+        }
         with redirect_output(path):
             server = stack.enter_context(running_server(database, workers=1, worker=True, **environment))
-        life = BookingLife(server, CapturedLog(Path(path)), mailbox, receiver)
+        life = BookingLife(server, CapturedLog(Path(path)), mailbox, receiver, twilio)
         life.run()
         yield life
 

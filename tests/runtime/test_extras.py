@@ -20,7 +20,8 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("redis", "stripe", "obstore", "opentelemetry", "confluent_kafka", "nats"):
+        blocked = ("redis", "stripe", "obstore", "opentelemetry", "confluent_kafka", "nats", "pywebpush")
+        if name.partition(".")[0] in blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -41,7 +42,7 @@ def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.Comp
 
 
 def test_the_environment_without_extras_lacks_the_packages(without_extras: dict[str, str]) -> None:
-    for package in ("redis", "stripe", "obstore", "opentelemetry.sdk"):
+    for package in ("redis", "stripe", "obstore", "opentelemetry.sdk", "pywebpush"):
         assert run_python({}, "-c", f"import {package}").returncode == 0
         missing = package.partition(".")[0]
         assert f"No module named '{missing}'" in run_python(without_extras, "-c", f"import {package}").stderr
@@ -77,6 +78,7 @@ def _upload(client: httpx.Client, booking: str, file: bytes) -> httpx.Response:
         ("worker", "HOLDFAST_TRACING", "true", "tracing"),
         ("worker", "HOLDFAST_KAFKA_URL", "kafka://127.0.0.1", "kafka"),
         ("worker", "HOLDFAST_NATS_URL", "nats://127.0.0.1", "nats"),
+        ("worker", "HOLDFAST_WEB_PUSH", "true", "push"),
     ],
 )
 def test_a_setting_that_needs_a_missing_package_says_what_to_install(
@@ -91,7 +93,7 @@ def test_a_setting_that_needs_a_missing_package_says_what_to_install(
 
 def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     modules = "holdfast.runtime.asgi, holdfast.runtime.cli, holdfast.worker.runner"
-    packages = ("stripe", "obstore", "confluent_kafka", "nats")
+    packages = ("stripe", "obstore", "confluent_kafka", "nats", "pywebpush")
     found = run_python({}, "-c", f"import sys, {modules}; print([m for m in {packages} if m in sys.modules])")
     assert (found.stdout, found.stderr) == ("[]\n", "")
 

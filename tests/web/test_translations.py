@@ -21,6 +21,8 @@ from holdfast.demo.stampede.report import StampedeProblem
 from holdfast.i18n.languages import LANGUAGES
 from holdfast.i18n.texts import MissingTextError, section, translate
 from holdfast.notifications.emails import EmailKind
+from holdfast.notifications.push_channel import PushKind
+from holdfast.notifications.sms import SmsKind
 from holdfast.payments.registry import make_providers
 from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
@@ -248,6 +250,16 @@ def test_every_kind_of_email_has_its_texts(language: str) -> None:
     texts = section(language, "email")
     assert {key for key in texts if "." in key} == parts
     assert set().union(*(_placeholders(text) for text in texts.values())) <= {"event", "org", "booking"}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_kind_of_sms_and_push_message_has_its_texts(language: str) -> None:
+    assert set(section(language, "sms")) == {*SmsKind, "tickets"}
+    stems = {key.removesuffix(".one").removesuffix(".many") for key in section(language, "push")}
+    assert stems == {f"{kind}.{part}" for kind in PushKind for part in ("title", "body")}
+    texts = {**section(language, "sms"), **section(language, "push")}
+    names = {"event", "org", "booking", "when", "link", "n"}
+    assert set().union(*(_placeholders(text) for text in texts.values())) == names
 
 
 @pytest.mark.parametrize("key", ["page.no_such_text", "no_such_section.title", "page.units.one.one", "page", ""])

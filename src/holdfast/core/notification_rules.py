@@ -23,11 +23,17 @@ from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import EventStatus, FastStrEnum, Status
 
 EMAIL: Final = "email"
+SMS: Final = "sms"
+PUSH: Final = "push"
 WEBHOOK: Final = "webhook"
 KAFKA: Final = "kafka"
 NATS: Final = "nats"
 # The channels of the event bus. They carry every entry of every org.
 BUSES: Final = (KAFKA, NATS)
+
+# These two report no journal entry: time has passed.
+REMINDER: Final = "booking.reminder"
+HOLD_ENDING: Final = "booking.hold_ending"
 
 _REFUND_DUE: Final = PAYMENT_PREFIX + PaymentStatus.REFUND_DUE
 # The entries that we email to buyers who left an address. A new hold is not one: the buyer is looking at it.
@@ -55,6 +61,13 @@ class EmailLimit(FastStrEnum):
     FREE = "free"  # about a booking that costs nothing
 
 
+class SmsLimit(FastStrEnum):
+    """Which limit an SMS has. All of them have one, because an SMS costs the merchant money."""
+
+    FREE = "free"  # about a booking that costs nothing, so anybody can cause it
+    PAID = "paid"
+
+
 class WebhookSubscription(Struct, frozen=True):
     """An org's webhook endpoint and the kinds of entries it subscribes to; an empty set means all of them."""
 
@@ -74,6 +87,23 @@ class EmailBody(Struct, frozen=True):
     status: Status
     reason: str | None
     limit: EmailLimit | None = None
+    # The start that a reminder is about.
+    starts_at: datetime | None = None
+
+
+class SmsBody(Struct, frozen=True):
+    """What an SMS needs to know of the moment it reports. The phone number stays in the booking."""
+
+    language: str | None
+    generation: int
+    limit: SmsLimit
+    starts_at: datetime | None = None
+
+
+class PushBody(Struct, frozen=True):
+    """Which of the booking's subscriptions a push message goes to."""
+
+    slot: int
 
 
 class BookingWebhookData(Struct, frozen=True):
@@ -119,6 +149,8 @@ def notifications_for(
     ]
     if entry.booking.email is not None and _is_emailed(entry):
         notifications.append(Notification(email_target(entry.booking.org), EMAIL, kind))
+    if is_texted(entry):
+        notifications.append(Notification(sms_target(entry.booking.org), SMS, kind))
     notifications += [Notification(bus_target(bus, entry.booking.org), bus, kind) for bus in buses]
     return notifications
 
@@ -137,6 +169,20 @@ def bus_of_target(target: str) -> str | None:
 def email_target(org: bytes) -> str:
     """Each org's emails are a separate target, so many emails of one org do not delay another's."""
     return f"{EMAIL}:{org.hex()}"
+
+
+def sms_target(org: bytes) -> str:
+    return f"{SMS}:{org.hex()}"
+
+
+def is_texted(entry: JournalEntry) -> bool:
+    """Whether the buyer gets an SMS. Other than an email, it costs money, so it is only about what buyers wait for."""
+    return entry.booking.phone is not None and entry.kind == Status.CONFIRMED
+
+
+def is_pushed(entry: JournalEntry) -> bool:
+    """Whether browsers that subscribed to the booking get a message: somebody has reviewed the receipt."""
+    return entry.was is Status.PAYMENT_SUBMITTED and entry.kind in (Status.CONFIRMED, Status.REJECTED)
 
 
 def email_limit(entry: JournalEntry) -> EmailLimit | None:
@@ -163,6 +209,23 @@ def buyer_hash(entry: JournalEntry, limit: EmailLimit) -> bytes | None:
         return None
     buyer = entry.actor if is_by_customer else CUSTOMER_ACTOR + entry.booking.user
     return _hash(b"buyer", entry.booking.org, buyer.encode())
+
+
+def sms_limit(total: int) -> SmsLimit:
+    return SmsLimit.FREE if total == 0 else SmsLimit.PAID
+
+
+def phone_hash(limit: SmsLimit, org: bytes, phone: str) -> bytes:
+    """SMS with the same hash count together. For free bookings, that includes the SMS of all orgs."""
+    scope = b"" if limit is SmsLimit.FREE else org
+    return _hash(b"sms", limit.encode(), scope, phone.encode())
+
+
+def sms_buyer_hash(entry: JournalEntry, limit: SmsLimit) -> bytes | None:
+    """SMS that one buyer causes with free bookings have the same hash, whatever numbers they go to."""
+    if limit is SmsLimit.PAID or not entry.actor.startswith(CUSTOMER_ACTOR):
+        return None
+    return _hash(b"sms buyer", entry.booking.org, entry.actor.encode())
 
 
 def webhook_kind(kind: str) -> str:

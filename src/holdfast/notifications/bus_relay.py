@@ -16,6 +16,7 @@ from holdfast import sql
 from holdfast.notifications.bus import Bus
 from holdfast.notifications.channel import UndeliveredError
 from holdfast.notifications.claimed_delivery import (
+    DELIVERED,
     DETAIL_MAX,
     FAILED,
     STREAM_WAIT_SECONDS,
@@ -23,6 +24,7 @@ from holdfast.notifications.claimed_delivery import (
     claim_queue,
 )
 from holdfast.notifications.cloud_events import bus_message
+from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff, FailureBackoff
 from holdfast.runtime.db import Database
 from holdfast.runtime.fair_queue import RoundRobin
@@ -162,15 +164,18 @@ class BusRelay:
             )
         )
         self._published += len(published)
+        metrics.DELIVERIES.add(self._name, DELIVERED, count=len(published))
 
     async def _handle_failure(self, row: ClaimedDelivery, error: UndeliveredError) -> None:
         key = {"event": row.event, "number": row.number, "target": row.target}
         detail = str(error)[:DETAIL_MAX]
         if error.is_permanent:
             log.error("bus_message_refused", bus=self._name, target=row.target, number=row.number, error=detail)
+            metrics.DELIVERIES.add(self._name, FAILED)
             statement = sql.notifications.finish(**key, status=FAILED, error=detail)
         else:
             log.info("bus_message_postponed", bus=self._name, target=row.target, number=row.number, error=detail)
+            metrics.DELIVERIES.add(self._name, "postponed")
             statement = sql.notifications.postpone(
                 **key,
                 attempts=row.attempts,

@@ -1,4 +1,4 @@
-"""The interface of a channel. To add one, such as SMS, see docs/notifications.md."""
+"""The interface of a channel. To add one, see docs/notifications.md."""
 
 from datetime import datetime
 from typing import Protocol
@@ -22,12 +22,13 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 
 class UndeliveredError(Exception):
-    """The message did not arrive. The relay retries it unless the failure `is_permanent`. The text goes into the
-    delivery log, which staff read, so it never names a buyer."""
+    """The message did not arrive. The relay retries it unless the failure `is_permanent`, and no sooner than the other
+    side asked for. The text goes into the delivery log, which staff read, so it never names a buyer."""
 
-    def __init__(self, detail: str, *, is_permanent: bool = False) -> None:
+    def __init__(self, detail: str, *, is_permanent: bool = False, retry_after_seconds: float = 0) -> None:
         super().__init__(detail)
         self.is_permanent = is_permanent
+        self.retry_after_seconds = retry_after_seconds
 
 
 class TargetGoneError(UndeliveredError):

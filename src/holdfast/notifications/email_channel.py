@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import json
 
 from holdfast.core.journal import PAYMENT_PREFIX, TRANSFERRED
-from holdfast.core.notification_rules import EmailBody, webhook_kind
+from holdfast.core.notification_rules import REMINDER, EmailBody, webhook_kind
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import SOLD, Status
 from holdfast.engine.engine import Engine
@@ -16,6 +16,7 @@ from holdfast.i18n.reason_texts import reason_text
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.email_limits import check_limits
 from holdfast.notifications.emails import WITH_TICKETS, Attachment, Email, EmailItem, EmailKind, compose
+from holdfast.notifications.reminder_check import check_reminder
 from holdfast.notifications.smtp import Smtp
 from holdfast.runtime import ids
 from holdfast.runtime.db import Database
@@ -34,6 +35,7 @@ KINDS: Final = {
     webhook_kind(Status.REFUNDED): EmailKind.REFUNDED,
     webhook_kind(TRANSFERRED): EmailKind.TRANSFERRED,
     PAYMENT_PREFIX + PaymentStatus.REFUND_DUE: EmailKind.LATE_REFUND,
+    REMINDER: EmailKind.REMINDER,
 }
 # The text of these emails already gives the reason.
 WITHOUT_REASON: Final = frozenset({EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
@@ -51,6 +53,8 @@ class EmailChannel:
         body = json.decode(delivery.body, type=EmailBody)
         if body.limit is not None:
             await check_limits(self._database, delivery, body.limit)
+        if body.starts_at is not None:
+            await check_reminder(self._database, delivery, body.generation, body.starts_at)
         async with self._sends:
             await self._compose_and_send(delivery, body)
 

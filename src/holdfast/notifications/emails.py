@@ -47,9 +47,11 @@ class EmailKind(StrEnum):
     EXTRA_REFUND = "extra_refund"
     # Goes to the new holder.
     TRANSFERRED = "transferred"
+    REMINDER = "reminder"
 
 
 WITH_TICKETS: Final = frozenset({EmailKind.CONFIRMED, EmailKind.TRANSFERRED})
+_GOOD_NEWS: Final = WITH_TICKETS | {EmailKind.REMINDER}
 _REFUNDS: Final = frozenset({EmailKind.REFUNDED, EmailKind.LATE_REFUND, EmailKind.EXTRA_REFUND})
 
 templates: Final = Environment(
@@ -210,7 +212,7 @@ def describe(email: Email) -> EmailContent:
     times = {item.slot: _time(item.slot, email.timezone, language) for item in email.items}
     return EmailContent(
         language=language,
-        is_good_news=email.kind in WITH_TICKETS,
+        is_good_news=email.kind in _GOOD_NEWS,
         org=org,
         subject=text(f"{email.kind}.subject"),
         heading=text(f"{email.kind}.heading"),
@@ -219,7 +221,7 @@ def describe(email: Email) -> EmailContent:
         event=event,
         when=tuple(dict.fromkeys(times[slot] for slot in sorted(times, key=lambda slot: slot.starts_at))),
         where=", ".join(_lines(email.address)) or None,
-        facts=_facts(email, language) if email.kind in WITH_TICKETS else (),
+        facts=_facts(email, language) if email.kind in _GOOD_NEWS else (),
         booking=booking,
         reason=_lines(email.reason),
         rows=tuple(_row(email, item, language, times[item.slot] if len(times) > 1 else None) for item in email.items),

@@ -165,7 +165,7 @@ class Relay:
         else:
             _log_delivery(log.info, "delivery_postponed", delivery)
             metrics.DELIVERIES.add(delivery.channel, "postponed")
-            await self._postpone(delivery, detail)
+            await self._postpone(delivery, detail, error.retry_after_seconds)
         if isinstance(error, TargetGoneError) and delivery.channel == WEBHOOK:
             await self._disable_endpoint(delivery, detail)
 
@@ -177,14 +177,14 @@ class Relay:
         )
         self._finished += 1
 
-    async def _postpone(self, delivery: Delivery, detail: str) -> None:
+    async def _postpone(self, delivery: Delivery, detail: str, retry_after_seconds: float) -> None:
         await self._database.event(delivery.event).execute(
             *sql.notifications.postpone(
                 event=delivery.event,
                 number=delivery.number,
                 target=delivery.target,
                 attempts=delivery.attempts,
-                seconds=RETRIES.seconds_after(delivery.attempts),
+                seconds=max(RETRIES.seconds_after(delivery.attempts), retry_after_seconds),
                 retry_for_seconds=RETRY_FOR_SECONDS,
                 error=detail,
             )

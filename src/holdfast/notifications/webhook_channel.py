@@ -1,34 +1,20 @@
 """The channel `webhook`. Messages are signed as the Standard Webhooks specification asks, so that receivers can verify
 them with its libraries."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final
 
-import httpcore
-import httpx
 import msgspec
 from msgspec import Struct
 from standardwebhooks import Webhook
 
 from holdfast import sql
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
-from holdfast.notifications.webhook_addresses import AddressError, CheckedNetwork, check_url
+from holdfast.notifications.checked_http import CheckedHttp
 from holdfast.runtime.db import Database
 
 SEND_SECONDS: Final = 10.0
-CONNECT_SECONDS: Final = 4.0
-# A response that is read to its end leaves the connection usable. A long or slow one is not worth the wait.
-RESPONSE_MAX: Final = 4_096
-RESPONSE_SECONDS: Final = 1.0
-IDLE_MAX: Final = 100
-IDLE_SECONDS: Final = 5.0
-
 GONE: Final = 410
-
-_NETWORK_ERRORS: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 
 class WebhookMessage(Struct, frozen=True):
@@ -52,34 +38,22 @@ class WebhookEndpoint(Struct, frozen=True):
 
 
 class WebhookChannel:
-    """Follows no redirects and uses no proxy, whatever the environment says."""
-
     def __init__(self, database: Database, *, allow_private: bool) -> None:
         self._database = database
-        self._allow_private = allow_private
-        self._network = CheckedNetwork(allow_private=allow_private)
-        # The relay limits open connections. A limit here would let one slow target use them all up.
-        self._connections = httpcore.AsyncConnectionPool(
-            network_backend=self._network,
-            max_connections=None,
-            max_keepalive_connections=IDLE_MAX,
-            keepalive_expiry=IDLE_SECONDS,
-        )
+        self._http = CheckedHttp(allow_private=allow_private, send_seconds=SEND_SECONDS)
 
     async def send(self, delivery: Delivery) -> None:
         endpoint = await self._load_endpoint(delivery)
-        problem = check_url(endpoint.url, allow_private=self._allow_private)
-        if problem is not None:
-            raise UndeliveredError(problem)
-        status = await self._post_with_timeout(endpoint, delivery)
-        if status == GONE:
+        content = msgspec.json.encode(WebhookMessage(delivery.kind, delivery.created_at, msgspec.Raw(delivery.body)))
+        signature = signature_headers(message_id(delivery), content, endpoint.secrets)
+        response = await self._http.post(endpoint.url, {"Content-Type": "application/json", **signature}, content)
+        if response.status == GONE:
             raise TargetGoneError("HTTP 410: the receiver no longer wants webhooks")
-        if not 200 <= status < 300:
-            raise UndeliveredError(f"HTTP {status}")
+        if not 200 <= response.status < 300:
+            raise UndeliveredError(f"HTTP {response.status}", retry_after_seconds=response.retry_after_seconds)
 
     async def close(self) -> None:
-        await self._connections.aclose()
-        self._network.close()
+        await self._http.close()
 
     async def _load_endpoint(self, delivery: Delivery) -> WebhookEndpoint:
         endpoint = await self._database.org(delivery.org).row(
@@ -88,47 +62,6 @@ class WebhookChannel:
         if endpoint is None:
             raise TargetGoneError("the endpoint was deleted or disabled")
         return endpoint
-
-    async def _post_with_timeout(self, endpoint: WebhookEndpoint, delivery: Delivery) -> int:
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                return await self._post(endpoint, delivery)
-        except TimeoutError:
-            raise UndeliveredError(f"no response within {SEND_SECONDS:.0f} s") from None
-        except AddressError as error:
-            raise UndeliveredError(str(error)) from None
-        except _NETWORK_ERRORS as error:
-            raise UndeliveredError(type(error).__name__) from None
-
-    async def _post(self, endpoint: WebhookEndpoint, delivery: Delivery) -> int:
-        """The status of the response. It counts even if reading the rest of the response fails."""
-        url = httpx.URL(endpoint.url)
-        request_url = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        content = msgspec.json.encode(WebhookMessage(delivery.kind, delivery.created_at, msgspec.Raw(delivery.body)))
-        headers = {
-            "Host": url.netloc.decode(),
-            "User-Agent": "Holdfast",
-            "Accept": "*/*",
-            "Content-Type": "application/json",
-            **signature_headers(message_id(delivery), content, endpoint.secrets),
-        }
-        limits = {"timeout": {"connect": CONNECT_SECONDS}}
-        async with self._connections.stream(
-            "POST", request_url, headers=list(headers.items()), content=content, extensions=limits
-        ) as response:
-            with suppress(TimeoutError, *_NETWORK_ERRORS):
-                await _read_rest(response)
-            return response.status
-
-
-async def _read_rest(response: httpcore.Response) -> None:
-    size = 0
-    stream = cast(AsyncGenerator[bytes, None], response.aiter_stream())
-    async with asyncio.timeout(RESPONSE_SECONDS), aclosing(stream) as parts:
-        async for part in parts:
-            size += len(part)
-            if size > RESPONSE_MAX:
-                return
 
 
 def message_id(delivery: Delivery) -> str:

@@ -179,6 +179,7 @@ def _check_settings() -> None:
     """Report settings that cannot work before anything starts with them."""
     from holdfast.notifications.bus import check_prefix
     from holdfast.notifications.smtp import Smtp
+    from holdfast.notifications.twilio import Twilio
     from holdfast.payments.registry import make_stripe
     from holdfast.runtime.storage import open_storage
 
@@ -186,6 +187,8 @@ def _check_settings() -> None:
     checks: dict[str, Callable[[], object]] = {
         "HOLDFAST_TRACING": lambda: check_tracing(settings),
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
+        "HOLDFAST_SMS_URL": lambda: settings.sms_url and Twilio(settings.sms_url),
+        "HOLDFAST_WEB_PUSH": lambda: settings.web_push and _import_push_channel(),
         "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
         "HOLDFAST_KAFKA_URL": lambda: settings.kafka_url and _parse_kafka_url(settings.kafka_url),
         "HOLDFAST_NATS_URL": lambda: settings.nats_url and _parse_nats_url(settings.nats_url),
@@ -203,6 +206,12 @@ def _check_settings() -> None:
             check()
         except (ValueError, EmptyWebhookSecretError) as error:
             fail(f"Cannot use {name}: {error}")
+
+
+def _import_push_channel() -> object:
+    from holdfast.notifications import push_channel
+
+    return push_channel
 
 
 def _parse_redis_url(url: str) -> object:

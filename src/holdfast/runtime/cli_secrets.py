@@ -19,7 +19,10 @@ OVERLAP_HOURS_MAX: Final = 400 * 24
 def rotate(
     name: Annotated[
         SecretName,
-        typer.Argument(help="`sessions` signs the cookies of the pages; `client-addresses` hashes addresses."),
+        typer.Argument(
+            help="`sessions` signs the cookies of the pages; `client-addresses` hashes addresses; `web-push` "
+            "signs push messages."
+        ),
     ],
     overlap_hours: Annotated[
         float | None,
@@ -27,14 +30,15 @@ def rotate(
             min=0,
             max=OVERLAP_HOURS_MAX,
             show_default="400 days",
-            help="Hours for which the old secret of sessions stays valid. Use 0 after a leak.",
+            help="Hours for which the old secret stays valid. Use 0 after a leak.",
         ),
     ] = None,
     data: DataFolder = None,
 ) -> None:
     """Create a new secret. Running processes use it after ten seconds.
 
-    Sessions with the old signature stay valid during the overlap, and get a new signature at the next visit.
+    Sessions with the old signature stay valid during the overlap, and get a new signature at the next visit. Browsers
+    that subscribed to push messages before still get them during the overlap.
 
     Client addresses have no overlap: the command waits until the new secret is in use, and deletes the old one. Nobody
     can then link the old hashes to addresses, and the limits by address count from zero.
@@ -44,11 +48,11 @@ def rotate(
             fail("The secret for client addresses has no overlap. Leave out --overlap-hours.")
         _replace_client_address_secret(data)
     else:
-        _rotate_session_secret(data, OVERLAP_HOURS_MAX if overlap_hours is None else overlap_hours)
+        _rotate_with_overlap(data, name, OVERLAP_HOURS_MAX if overlap_hours is None else overlap_hours)
 
 
-def _rotate_session_secret(data: Path | None, overlap_hours: float) -> None:
-    until = run_with_database(data, lambda database: rotate_secret(database, SecretName.SESSIONS, overlap_hours * 3600))
+def _rotate_with_overlap(data: Path | None, name: SecretName, overlap_hours: float) -> None:
+    until = run_with_database(data, lambda database: rotate_secret(database, name, overlap_hours * 3600))
     end = until.strftime("%Y-%m-%d %H:%M:%S %Z")
     typer.echo(
         f"Holdfast uses the new secret in {SIGNS_AFTER_SECONDS:g} seconds. The old one stays valid until {end}.",

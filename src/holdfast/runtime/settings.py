@@ -54,6 +54,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     telegram_webhook_url: str | None = None
     smtp_url: str | None = None
     email_from: str = "tickets@localhost"
+    sms_url: str | None = None
+    sms_per_org: Annotated[int, Meta(ge=0)] = 1_000
+    reminder_hours: Annotated[float, Meta(ge=0, le=720)] = 24
+    web_push: bool = False
     kafka_url: str | None = None
     nats_url: str | None = None
     bus_prefix: str = "holdfast"

@@ -30,6 +30,7 @@ SECRET_BYTES: Final = 32
 class SecretName(FastStrEnum):
     SESSIONS = "sessions"
     CLIENT_ADDRESSES = "client-addresses"
+    WEB_PUSH = "web-push"
 
 
 class SecretValue(Struct, frozen=True):

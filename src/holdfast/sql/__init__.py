@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.states import CLAIMING, ENDINGS, HOLDING, LIVE, PAYABLE, SOLD, TIMED, Status
 
-FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql", "telegram.sql")
+FRAGMENT_FILES: Final = ("engine.sql", "reads.sql", "pages.sql", "series.sql", "gate.sql", "telegram.sql", "push.sql")
 
 # Strings, comments and casts come first, so that a colon inside them is not taken for a parameter.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:([a-z_][a-z0-9_]*)")
@@ -122,6 +122,9 @@ figures: Final = _load("figures.sql")
 doctor: Final = _load("doctor.sql")
 top: Final = _load("top.sql")
 event_bus: Final = _load("event_bus.sql")
+reminders: Final = _load("reminders.sql")
+sms: Final = _load("sms.sql")
+push: Final = _load("push.sql")
 
 
 class Migration(NamedTuple):

@@ -604,3 +604,13 @@ FROM json_to_recordset($1::json) AS delivery (
     event text, number bigint, target text, channel text, org text, booking text, kind text, body json,
     recipient_hash text, buyer_hash text
 )
+
+-- name: insert_push_deliveries
+-- A push message for each browser that subscribed to one of these bookings: events $1, bookings $2, kinds $3.
+INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
+SELECT subscription.event_id, nextval('delivery_number'), 'push:' || replace(subscription.org_id::text, '-', ''), 'push',
+       subscription.org_id, subscription.booking_id, reviewed.kind, json_build_object('slot', subscription.slot),
+       $4::timestamptz, $4::timestamptz
+FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS reviewed (event_id, booking_id, kind)
+JOIN push_subscription AS subscription
+    ON subscription.event_id = reviewed.event_id AND subscription.booking_id = reviewed.booking_id

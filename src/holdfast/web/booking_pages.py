@@ -39,11 +39,12 @@ from holdfast.web.customer_api import CustomerApi, TicketFile, idempotency_key
 from holdfast.web.event_listing import EventListing
 from holdfast.web.page_problems import NOT_FOUND, PageError, PageProblem, problem_of, refusal_text
 from holdfast.web.page_request import PageRequest
+from holdfast.web.push_pages import push_data
 from holdfast.web.recovered_bookings import act_for_owner, list_recovered
 from holdfast.web.site import Site, json_response, redirect_to_parent
 
 BOOKINGS_MAX: Final = 100
-ACTIONS: Final = ("extend", "cancel", "pay", "receipt")
+ACTIONS: Final = ("extend", "cancel", "pay", "receipt", "notify")
 LATE_RECEIPT: Final = PageProblem(410, "late_receipt")
 
 
@@ -317,7 +318,7 @@ async def _booking_page(
         is_back="payment" in page.request.query_params,
         problem=refusal_text(page.language, problem) if problem else None,
         key=str(booking.version),
-        script_data=_booking_data(page, listing, booking, late_until),
+        script_data={**_booking_data(page, listing, booking, late_until), "push": await push_data(page, booking)},
     )
 
 

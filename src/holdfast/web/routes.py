@@ -19,6 +19,7 @@ from holdfast.web.hold_pages import hold_routes
 from holdfast.web.page_problems import NOT_FOUND, PageError
 from holdfast.web.page_request import PageRequest
 from holdfast.web.paid_page import paid_route
+from holdfast.web.push_pages import push_routes
 from holdfast.web.recovery_pages import recovery_routes
 from holdfast.web.sandbox_pages import sandbox_routes
 from holdfast.web.sign_in_pages import sign_in_routes
@@ -34,6 +35,7 @@ def page_routes(site: Site, operations: Sequence[Operation], sandbox: Sandbox | 
         *event_routes(site),
         *hold_routes(site),
         *booking_routes(site),
+        *push_routes(site),
         *recovery_routes(site),
         *sign_in_routes(site),
         *branding_routes(site),

@@ -41,6 +41,7 @@ class Site:
         self.is_https = public.scheme == "https"
         self.cookie_name = cookie_name(is_https=self.is_https)
         self.session_secret = SharedSecret(database, SecretName.SESSIONS)
+        self.push_secret = SharedSecret(database, SecretName.WEB_PUSH)
         self._templates: asyncio.Task[None] | None = None
 
     async def load_org(self, slug: str) -> Org:

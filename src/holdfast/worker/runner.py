@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from holdfast.core.notification_rules import EMAIL, WEBHOOK
+from holdfast.core.notification_rules import EMAIL, PUSH, SMS, WEBHOOK
 from holdfast.engine import auditor
 from holdfast.engine.batch import CommitListener, notify_all
 from holdfast.engine.engine import Engine
@@ -18,9 +18,14 @@ from holdfast.notifications.bus_registry import configured_buses, make_buses, re
 from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
+from holdfast.notifications.hold_warnings import warn_of_ending_holds
 from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expired
 from holdfast.notifications.relay import Relay
+from holdfast.notifications.reminders import Reminders
+from holdfast.notifications.sms_channel import SmsChannel
+from holdfast.notifications.sms_limits import delete_old_counts
 from holdfast.notifications.smtp import Smtp
+from holdfast.notifications.twilio import Twilio
 from holdfast.notifications.webhook_channel import WebhookChannel
 from holdfast.payments.inbox import Inbox
 from holdfast.payments.reconciler import Reconciler
@@ -53,6 +58,8 @@ CLEANUP_SECONDS: Final = 60.0
 FIGURES_SECONDS: Final = 10.0
 # The comparison reads all entries in Redis.
 GATE_SECONDS: Final = 300.0
+REMINDERS_SECONDS: Final = 30.0
+HOLD_WARNINGS_SECONDS: Final = 1.0
 SANDBOX_SECONDS: Final = 0.25
 # The audit of a very large event takes minutes.
 AUDIT_SECONDS: Final = 600.0
@@ -106,6 +113,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
         *_make_recovery_jobs(settings, database, resources),
         Job(name="figures", run=Figures(database).run_once, interval_seconds=FIGURES_SECONDS),
         *_make_gate_jobs(settings, database),
+        *_make_buyer_jobs(settings, database, frozenset(channels)),
     ]
 
 
@@ -150,6 +158,12 @@ def _make_channels(
     channels: dict[str, Channel] = {WEBHOOK: webhooks}
     if settings.smtp_url:
         channels[EMAIL] = EmailChannel(database, engine, Smtp(settings.smtp_url), settings.email_from)
+    if settings.sms_url:
+        twilio = Twilio(settings.sms_url)
+        resources.push_async_callback(twilio.close)
+        channels[SMS] = SmsChannel(database, engine, twilio, settings.public_url, settings.sms_per_org)
+    if settings.web_push:
+        channels[PUSH] = _make_push_channel(settings, database, resources)
     return channels
 
 
@@ -168,6 +182,15 @@ async def _make_bus_relays(
     for bus in buses.values():
         resources.push_async_callback(bus.close)
     return {name: BusRelay(db.Database(pool), name, bus, settings.public_url) for name, bus in buses.items()}
+
+
+def _make_push_channel(settings: Settings, database: db.Database, resources: AsyncExitStack) -> Channel:
+    # Its package is optional.
+    from holdfast.notifications.push_channel import PushChannel
+
+    push = PushChannel(database, settings.email_from, allow_private=settings.webhooks_to_private_addresses)
+    resources.push_async_callback(push.close)
+    return push
 
 
 async def _make_event_jobs(
@@ -214,6 +237,18 @@ def _make_recovery_jobs(settings: Settings, database: db.Database, resources: As
         return [cleanup]
     mailer = RecoveryMailer(database, Smtp(settings.smtp_url), settings.email_from, settings.public_url)
     return [_make_queue_job("recovery", mailer.queue, resources), cleanup]
+
+
+def _make_buyer_jobs(settings: Settings, database: db.Database, channels: frozenset[str]) -> list[Job]:
+    """Without SMS or push messages, there is still something to delete if there used to be any."""
+    jobs = [
+        Job(name="hold_warnings", run=partial(warn_of_ending_holds, database), interval_seconds=HOLD_WARNINGS_SECONDS),
+        Job(name="sms_cleanup", run=partial(delete_old_counts, database), interval_seconds=CLEANUP_SECONDS),
+    ]
+    if settings.reminder_hours and channels & {EMAIL, SMS}:
+        reminders = Reminders(database, settings.reminder_hours, channels)
+        jobs.append(Job(name="reminders", run=reminders.run_once, interval_seconds=REMINDERS_SECONDS))
+    return jobs
 
 
 def _make_queue_job(name: str, queue: FairQueue[Row], resources: AsyncExitStack) -> Job:

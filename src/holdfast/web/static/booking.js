@@ -1,6 +1,7 @@
 /** The booking page: its countdown, and a reload when the booking changes on the server. */
 
 import { Countdown, formatMinutes } from "./clock.js";
+import { startNotifying } from "./notify.js";
 import { page, reloadWhenRestored, say } from "./page.js";
 
 const POLL_MS = 2_000;
@@ -10,6 +11,7 @@ reloadWhenRestored();
 startCountdown();
 startReceipt();
 startCopying();
+startNotifying();
 document.querySelectorAll("form[data-once]").forEach((form) => form.addEventListener("submit", () => showBusy(form)));
 if (page.secondsLeft !== null) {
   setInterval(() => document.hidden || reloadIfChanged(), POLL_MS);

@@ -1,0 +1,132 @@
+"""Sends SMS through Twilio, or through another provider that speaks Twilio's API."""
+
+import asyncio
+import re
+from contextlib import suppress
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import httpx
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from holdfast.notifications.channel import UndeliveredError
+from holdfast.notifications.retry_after import parse_retry_after
+
+SEND_SECONDS: Final = 15.0
+# Twilio limits concurrent requests of an account.
+SENDS_MAX: Final = 8
+RESPONSE_MAX: Final = 64 * 1024
+
+# The account or its token is wrong. The operator can put that right while messages wait.
+_REFUSED_ACCOUNT: Final = (401, 403, 404)
+# https://www.twilio.com/docs/api/errors
+_REASONS: Final = {
+    21211: "the phone number is invalid",
+    21408: "the account may not send SMS to this country",
+    21610: "the recipient has unsubscribed",
+    21612: "the provider cannot reach this number",
+    21614: "the number cannot receive SMS",
+}
+
+_FORM: Final = (
+    "Write it as twilio://account:token@api.twilio.com?from=+15005550006, and percent-encode special characters."
+)
+_SENDER: Final = re.compile(r"\+[1-9][0-9]{4,14}|[0-9]{3,8}|[A-Za-z0-9 ]{1,11}")
+_SERVICE: Final = re.compile(r"MG[0-9a-fA-F]{32}")
+_SCHEMES: Final = {"twilio": "https", "twilio+http": "http"}
+
+
+class SmsUrlError(ValueError):
+    """The URL of the SMS provider is unusable. The message never repeats it, because it contains a token."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"The SMS provider's URL {what}. {_FORM}")
+
+
+class ErrorBody(Struct, frozen=True):
+    """The `message` of an error is left out: it may contain the phone number."""
+
+    code: int | None = None
+
+
+class Twilio:
+    """One account. `from=` names the sender: a number, a short code or a name. A value that begins with MG is the id of
+    a messaging service. `twilio+http://` is for a provider on this machine."""
+
+    def __init__(self, url: str) -> None:
+        parts, sender = _split(url)
+        account, token = unquote(parts.username or ""), unquote(parts.password or "")
+        self._sender = {"MessagingServiceSid" if _SERVICE.fullmatch(sender) else "From": sender}
+        host = parts.netloc.rpartition("@")[2]
+        self._url = f"{_SCHEMES[parts.scheme]}://{host}/2010-04-01/Accounts/{account}/Messages.json"
+        self._client = httpx.AsyncClient(auth=(account, token), timeout=SEND_SECONDS)
+        self._sends = asyncio.Semaphore(SENDS_MAX)
+
+    async def send(self, phone: str, text: str) -> None:
+        """Return once the provider has accepted the message, otherwise raise `UndeliveredError`."""
+        failure = await self._attempt({"To": phone, **self._sender, "Body": text})
+        # Raised outside the except block, the error has no context, which might name the recipient.
+        if failure is not None:
+            raise failure
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _attempt(self, form: dict[str, str]) -> UndeliveredError | None:
+        try:
+            async with self._sends, asyncio.timeout(SEND_SECONDS):
+                response = await self._client.post(self._url, data=form)
+        except (TimeoutError, httpx.TimeoutException):
+            return UndeliveredError("the SMS provider did not respond in time")
+        except httpx.HTTPError as error:
+            return UndeliveredError(f"the SMS provider is unreachable: {type(error).__name__}")
+        return None if response.is_success else _describe(response)
+
+
+def _describe(response: httpx.Response) -> UndeliveredError:
+    """Whether to retry follows from the status, because providers add error codes all the time."""
+    status, code = response.status_code, _error_code(response)
+    number = f"HTTP {status}" if code is None else f"HTTP {status}, error {code}"
+    if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        seconds = parse_retry_after(response.headers.get("retry-after"))
+        return UndeliveredError(f"the SMS provider is busy ({number})", retry_after_seconds=seconds)
+    if status in _REFUSED_ACCOUNT:
+        return UndeliveredError(f"the SMS provider refused the account or its token ({number})")
+    reason = _REASONS.get(code or 0, "the SMS provider refused the message")
+    return UndeliveredError(f"{reason} ({number})", is_permanent=True)
+
+
+def _error_code(response: httpx.Response) -> int | None:
+    if len(response.content) > RESPONSE_MAX:
+        return None
+    try:
+        return json.decode(response.content, type=ErrorBody).code
+    except (DecodeError, ValidationError):
+        return None
+
+
+def _split(url: str) -> tuple[SplitResult, str]:
+    """The URL and the sender. A plus sign in a query usually stands for a space, but here it begins a number."""
+    problem: str | None = None
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        name, _, value = parts.query.partition("=")
+        sender = unquote(value)
+        problem = _first_problem(parts, name, sender)
+        if problem is None:
+            return parts, sender
+    raise SmsUrlError(problem or "is malformed")
+
+
+def _first_problem(parts: SplitResult, name: str, sender: str) -> str | None:
+    account = unquote(parts.username or "")
+    problems = (
+        (parts.scheme not in _SCHEMES, "does not begin with twilio://"),
+        (not parts.hostname, "names no host"),
+        (parts.port == 0, "names port 0"),
+        (parts.path not in ("", "/") or parts.fragment, "has a path or fragment"),
+        (not re.fullmatch(r"[A-Za-z0-9]+", account) or not parts.password, "has no account or no token"),
+        (name != "from" or "&" in parts.query, "has no option from=, or another option"),
+        (not (_SENDER.fullmatch(sender) or _SERVICE.fullmatch(sender)), "has a sender that is not a number or a name"),
+    )
+    return next((problem for wrong, problem in problems if wrong), None)

@@ -1,0 +1,50 @@
+-- rolling: no
+-- SMS, reminders before an event starts, and push messages to browsers.
+
+-- Reminders and push messages report no journal entry, so their rows in `delivery` take numbers from here. Every number is
+-- higher than any entry's: such a row waits for earlier messages about its booking, and delays none.
+CREATE SEQUENCE delivery_number AS bigint START 1099511627776 MINVALUE 1099511627776;
+
+-- The starts of events and slots that buyers are being reminded of, or have been. If an event moves, its new start has a
+-- row of its own.
+CREATE TABLE reminder_run (
+    event_id uuid NOT NULL,
+    starts_at timestamptz NOT NULL,
+    -- The last booking that a worker looked at.
+    last_booking_id uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+    done_at timestamptz,
+    PRIMARY KEY (event_id, starts_at)
+);
+CREATE INDEX pool_starting ON pool (starts_at) WHERE starts_at IS NOT NULL;
+
+-- How many SMS each org has sent on a day (UTC).
+CREATE TABLE sms_count (
+    org_id uuid NOT NULL REFERENCES org,
+    day date NOT NULL,
+    count integer NOT NULL,
+    PRIMARY KEY (org_id, day)
+);
+CREATE INDEX sms_count_by_day ON sms_count (day);
+-- Phone numbers are short, so anybody with the table can undo their hashes. The worker deletes the hashes after a day.
+CREATE INDEX delivery_with_phone_hash ON delivery (created_at) WHERE channel = 'sms' AND recipient_hash IS NOT NULL;
+
+-- Browsers that want push messages about a booking. The row is deleted when there is nothing left to report.
+CREATE TABLE push_subscription (
+    event_id uuid NOT NULL,
+    booking_id uuid NOT NULL,
+    -- A booking has few subscriptions. A new one replaces the oldest.
+    slot smallint NOT NULL CHECK (slot BETWEEN 0 AND 2),
+    org_id uuid NOT NULL,
+    -- Where the browser's push service takes messages, and the keys that encrypt them for this browser.
+    endpoint text NOT NULL,
+    p256dh bytea NOT NULL,
+    auth bytea NOT NULL,
+    -- The value of the shared secret `web-push` that the browser accepts messages from.
+    key_number integer NOT NULL,
+    language text NOT NULL,
+    created_at timestamptz NOT NULL,
+    -- When a worker looks at the booking next.
+    due_at timestamptz NOT NULL,
+    PRIMARY KEY (event_id, booking_id, slot)
+);
+CREATE INDEX push_subscription_due ON push_subscription (due_at);
