@@ -79,26 +79,26 @@ def log_transitions(batch: LoadedBatch) -> None:
         org_id, event_id = ids.format_org_id(org), ids.format_event_id(event)
         booking_prefix = ids.format_booking_id(event, b"")
         for entry, cause in zip(state.entries, _causes(state, waiting[event]), strict=True):
-            lines.append(
-                TransitionLine(
-                    event=LINE_NAMES[entry.kind],
-                    level="info",
-                    timestamp=timestamp,
-                    org=org_id,
-                    event_id=event_id,
-                    booking=booking_prefix + entry.booking.id.hex(),
-                    actor=pseudonyms.find(org, entry.actor),
-                    outcome=ACCEPTED,
-                    was=entry.was,
-                )
+            line = TransitionLine(
+                event=LINE_NAMES[entry.kind],
+                level="info",
+                timestamp=timestamp,
+                org=org_id,
+                event_id=event_id,
+                booking=booking_prefix + entry.booking.id.hex(),
+                actor=pseudonyms.find(org, entry.actor),
+                outcome=ACCEPTED,
+                was=entry.was,
             )
             if cause is not None:
-                lines[-1].request_id = cause.request_id
-                lines[-1].duration_ms = int((now - cause.submitted_at) * 10_000) / 10
-            if entry.data.reason in _REASON_CODES:
-                lines[-1].reason = entry.data.reason
-            if entry.data.payment is not None:
-                lines[-1].payment = ids.format_payment_id(event, bytes.fromhex(entry.data.payment))
+                line.request_id = cause.request_id
+                line.duration_ms = int((now - cause.submitted_at) * 10_000) / 10
+            data = entry.data
+            if data.reason is not None and data.reason in _REASON_CODES:
+                line.reason = data.reason
+            if data.payment is not None:
+                line.payment = ids.format_payment_id(event, bytes.fromhex(data.payment))
+            lines.append(line)
     log_lines.write(lines)
 
 
