@@ -11,7 +11,7 @@ from holdfast.core.actors import journal_actor
 from holdfast.core.commands import Accepted
 from holdfast.core.journal_chain import chain_start, encode_time, entry_hash
 from holdfast.core.states import Verb
-from holdfast.engine import audit_chain, auditor
+from holdfast.engine import audit_chain, auditor, findings
 from holdfast.runtime import db, ids
 from tests.support.command_line import call_holdfast, run_audit
 from tests.support.engine_harness import (
@@ -247,3 +247,14 @@ def test_an_old_journal_gets_a_chain_and_loses_its_names(postgres: str) -> None:
         query(url, "UPDATE journal SET kind = 'event_published' WHERE event_id = $1 AND number = 20", event)
         (finding,) = run_audit(database_url=url)["findings"]
         assert (finding["what"], finding["subject"]) == ("entry_changed", "20")
+
+
+@async_test
+async def test_many_findings_of_one_kind_are_counted(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "FINDINGS_MAX", 2)
+    async with lane_connection(database) as connection:
+        event = await sell(connection)
+        await connection.execute("UPDATE booking SET subtotal = subtotal + 1, total = total + 1")
+        audit = await auditor.audit_event(db.Database(connection), event.id)
+        assert [finding.what for finding in audit.findings] == ["subtotal"] * 3
+        assert audit.findings[-1].detail == "There are 4 more findings of this kind."

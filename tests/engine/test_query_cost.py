@@ -518,9 +518,12 @@ def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_data
         [sys.executable, "-m", "holdfast", "worker"], env={**os.environ, "HOLDFAST_DATABASE_URL": full_database.url}
     )
     try:
-        audited = "SELECT findings::text FROM audit WHERE event_id = $1"
+        audited = """SELECT ARRAY(SELECT DISTINCT finding ->> 'what' FROM json_array_elements(findings) AS finding)
+        FROM audit WHERE event_id = $1 AND version > 0"""
         wait_until(lambda: bool(query(full_database.url, audited, full_database.large.id)), 30)
-        assert query(full_database.url, audited, full_database.large.id)[0][0] == "[]"
+        # The stock adds up. The bookings were made without the engine, and the auditor notices.
+        found = set(query(full_database.url, audited, full_database.large.id)[0][0])
+        assert found - {"chain_head"} == {"booking_version", "payment_status", "entry_changed"}
     finally:
         worker.terminate()
         assert worker.wait(30) == 0

@@ -1,8 +1,14 @@
 """What the auditor reports."""
 
+from collections import Counter
+from typing import Final
+
 from msgspec import Struct
 
 from holdfast.runtime import ids
+
+# How many findings of one kind are named for each event.
+FINDINGS_MAX: Final = 100
 
 
 class Finding(Struct, frozen=True):
@@ -16,14 +22,26 @@ class Finding(Struct, frozen=True):
 
 
 class EventFindings:
-    """Collects the findings about one event."""
+    """Collects the findings about one event: of each kind, up to `FINDINGS_MAX` and how many more there are."""
 
     def __init__(self, event: bytes) -> None:
         self._event = event
-        self.found: list[Finding] = []
+        self._found: list[Finding] = []
+        self._counts: Counter[str] = Counter()
 
     def add(self, what: str, subject: str, detail: str) -> None:
-        self.found.append(Finding(ids.format_event_id(self._event), what, subject, detail))
+        self._counts[what] += 1
+        if self._counts[what] <= FINDINGS_MAX:
+            self._found.append(Finding(ids.format_event_id(self._event), what, subject, detail))
+
+    @property
+    def found(self) -> list[Finding]:
+        event = ids.format_event_id(self._event)
+        return self._found + [
+            Finding(event, what, "others", f"There are {count - FINDINGS_MAX} more findings of this kind.")
+            for what, count in self._counts.items()
+            if count > FINDINGS_MAX
+        ]
 
     def booking(self, id_: bytes) -> str:
         return ids.format_booking_id(self._event, id_)
