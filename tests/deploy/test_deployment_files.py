@@ -33,11 +33,6 @@ TRACKED_BY_PGBOUNCER = {"application_name", "TimeZone"}
 # A secret and a certificate: operators create them.
 OPERATORS_FILES = {"deploy/secrets/metrics_token"}
 
-# DELETE WHEN MERGING: names that other branches add. A test fails as soon as one of them exists here.
-NOT_YET_OPTIONS = {("worker", "--metrics"), ("bot", "--metrics")}
-NOT_YET_SETTINGS = {"HOLDFAST_METRICS_TOKEN", "HOLDFAST_MIGRATION_DATABASE_URL", "HOLDFAST_LOG_FORMAT"}
-NOT_YET_FILES = {"deploy/prometheus/alerts.yaml", "deploy/grafana/dashboards/holdfast.json"}
-
 
 def _commands() -> dict[str, list[str]]:
     """The arguments of every `holdfast` in these files."""
@@ -73,33 +68,19 @@ def test_every_command_is_one_that_holdfast_accepts(arguments: list[str]) -> Non
     group: Any = typer.main.get_command(app)
     name, *options = arguments
     command = group.commands[name]
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    for owner, option in NOT_YET_OPTIONS:
-        if owner == name and option in options and option not in known:
-            at = options.index(option)
-            del options[at : at + 2]
     # Parsing raises an error for an option that does not exist, and for a value of the wrong kind.
     context = command.make_context(name, options)
     assert not context.args
 
 
-@pytest.mark.parametrize(("owner", "option"), sorted(NOT_YET_OPTIONS))
-def test_an_option_that_exists_is_no_longer_on_the_list(owner: str, option: str) -> None:
-    group: Any = typer.main.get_command(app)
-    known = [opt for parameter in group.commands[owner].params for opt in parameter.opts]
-    assert option not in known, "delete it from NOT_YET_OPTIONS"
-
-
 def test_every_variable_is_a_setting() -> None:
     settings = {f"HOLDFAST_{name.upper()}" for name in Settings.__struct_fields__}
-    assert not settings & NOT_YET_SETTINGS, "delete these from NOT_YET_SETTINGS"
     for path, text in _texts().items():
-        unknown = set(re.findall(r"HOLDFAST_[A-Z_]+[A-Z]", text)) - settings - NOT_YET_SETTINGS
+        unknown = set(re.findall(r"HOLDFAST_[A-Z_]+[A-Z]", text)) - settings
         assert not unknown, f"{path} uses {unknown}"
 
 
 def test_every_mounted_file_exists() -> None:
-    assert not [path for path in NOT_YET_FILES if (ROOT / path).exists()], "delete these from NOT_YET_FILES"
     mounts = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())]
     named = [mount for mount in mounts if not mount.startswith(".")]
     assert set(named) == set(COMPOSE["volumes"])
@@ -111,7 +92,7 @@ def test_every_mounted_file_exists() -> None:
     assert secrets == OPERATORS_FILES
     rules = _prometheus()["rule_files"]
     for rule in rules:
-        assert (DEPLOY / "prometheus" / rule).exists() or f"deploy/prometheus/{rule}" in NOT_YET_FILES
+        assert (DEPLOY / "prometheus" / rule).exists()
 
 
 def _prometheus() -> dict[str, Any]:

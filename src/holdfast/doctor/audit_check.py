@@ -17,7 +17,7 @@ class AuditTotals(Struct, frozen=True):
 
 async def check_audit(installation: Installation) -> Results:
     database = await installation.database.require_schema()
-    totals = await database.all_events.row(AuditTotals, sql.worker.audit_summary)
+    totals = await database.all_events.row(AuditTotals, sql.audit.summary)
     assert totals is not None
     if totals.findings:
         yield problem(

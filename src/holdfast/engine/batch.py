@@ -10,7 +10,7 @@ from holdfast import sql
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome, decide, end_bookings, expire_due
 from holdfast.core.refusals import Refusal, Refused
-from holdfast.engine.command_metrics import record_commit
+from holdfast.engine.commit_metrics import record_commit
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
 from holdfast.engine.save import save
