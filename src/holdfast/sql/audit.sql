@@ -228,9 +228,10 @@ WHERE checkin.event_id = $1
        OR line.quantity IS NULL OR checkin.unit NOT BETWEEN 0 AND line.quantity - 1)
 
 -- name: deliveries
--- Notifications about journal entries that do not exist.
+-- Notifications about journal entries that do not exist. Those about no entry take their numbers from a sequence that
+-- starts here.
 SELECT delivery.number, count(*) AS deliveries FROM delivery
-WHERE delivery.event_id = $1 AND NOT EXISTS (
+WHERE delivery.event_id = $1 AND delivery.number < 1099511627776 AND NOT EXISTS (
     SELECT FROM journal WHERE journal.event_id = delivery.event_id AND journal.number = delivery.number
 )
 GROUP BY delivery.number ORDER BY delivery.number LIMIT 100
