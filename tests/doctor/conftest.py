@@ -1,5 +1,6 @@
 """One healthy installation for all tests of the doctor. Each test breaks one thing."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import pytest
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from holdfast.doctor import stripe_check
+from holdfast.runtime import db
 from tests.support.doctor_harness import PASSWORD, ROLE, Environment, as_role, server_setting
 from tests.support.harness import fresh_database, query
 from tests.support.mail_server import Mailbox, mail_server
 from tests.support.redis_process import RedisServer, running_redis
 from tests.support.stripe_balance_server import KEY, running_balance_server
 from tests.support.telegram_server import TelegramServer, running_telegram_server
+from tests.support.twilio_server import TwilioServer, twilio_server
 
 TOKEN = "1234567:of-the-doctor-bot"
 
@@ -36,13 +39,12 @@ def safe_postgres(postgres: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def patient_database(safe_postgres: str) -> Iterator[str]:
-    """A database that belongs to a role of its own. The URL has the role's password."""
+    """A database with a role for the application. The URL has the role's password."""
     with fresh_database(safe_postgres) as url:
         name = query(url, "SELECT current_database()")[0][0]
-        query(url, f"ALTER DATABASE {name} OWNER TO {ROLE}")
-        query(url, f"GRANT CREATE ON SCHEMA public TO {ROLE}")
-        query(url, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {ROLE}")
-        yield as_role(safe_postgres, name)
+        application_url = as_role(safe_postgres, name)
+        asyncio.run(db.migrate(url, application_url=application_url))
+        yield application_url
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,12 @@ def stripe() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def sms() -> Iterator[TwilioServer]:
+    with twilio_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def telegram() -> Iterator[TelegramServer]:
     with running_telegram_server() as server:
         server.add_bot(TOKEN, "doctor_bot")
@@ -82,6 +90,7 @@ def healthy(
     redis: RedisServer,
     mail: str,
     stripe: str,
+    sms: TwilioServer,
     telegram: TelegramServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,6 +105,7 @@ def healthy(
         "HOLDFAST_EMAIL_FROM": "tickets@example.com",
         "HOLDFAST_STRIPE_KEY": KEY,
         "HOLDFAST_STRIPE_WEBHOOK_SECRET": "whsec_of_the_dashboard",
+        "HOLDFAST_SMS_URL": sms.url,
         "HOLDFAST_TELEGRAM_TOKEN": TOKEN,
         "HOLDFAST_TELEGRAM_API": telegram.url,
         "HOLDFAST_PUBLIC_URL": "https://shop.example.com",

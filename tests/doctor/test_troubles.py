@@ -49,7 +49,7 @@ def test_a_healthy_installation_has_no_problem_and_no_warning(healthy: Environme
     assert diagnosis.ok
     subjects = {result.subject for result in diagnosis.results}
     assert subjects >= {"settings", "production", "database", "schema", "rights", "connections", "clock", "redis"}
-    assert subjects >= {"mail", "stripe", "telegram", "receipts", "machine", "worker", "auditor"}
+    assert subjects >= {"mail", "sms", "stripe", "telegram", "receipts", "machine", "worker", "auditor"}
     assert list(tmp_path.iterdir()) == [], "it left something behind"
 
 
@@ -80,6 +80,14 @@ def test_the_checks_leave_nothing_behind_in_redis(healthy: Environment, redis: R
         ({"HOLDFAST_EMAIL_FROM": ""}, "mail", "warning", "tickets@localhost", "HOLDFAST_EMAIL_FROM"),
         ({"HOLDFAST_SMTP_URL": f"smtp://{NOBODY}"}, "mail", "problem", "unreachable", "HOLDFAST_SMTP_URL"),
         ({"HOLDFAST_SMTP_URL": "http://mail.example"}, "mail", "problem", "smtp://", "HOLDFAST_SMTP_URL"),
+        (
+            {"HOLDFAST_SMS_URL": "twilio+http://AC0:wrong@127.0.0.1:1?from=+15005550006"},
+            "sms",
+            "problem",
+            "unreachable",
+            "HOLDFAST_SMS_URL",
+        ),
+        ({"HOLDFAST_SMS_URL": "twilio://nowhere"}, "sms", "problem", "not usable", "Correct it"),
         ({"HOLDFAST_STRIPE_KEY": "sk_live_old"}, "stripe", "problem", "refuses the key", "dashboard"),
         ({"HOLDFAST_STRIPE_KEY": RESTRICTED_KEY}, "stripe", "warning", "does not let it", "restricted"),
         ({"HOLDFAST_STRIPE_WEBHOOK_SECRET": ""}, "stripe", "problem", "WEBHOOK_SECRET", "signing secret"),
@@ -191,16 +199,14 @@ def test_a_role_without_rights_is_named(healthy: Environment, own_database: str,
     name = query(own_database, "SELECT current_database()")[0][0]
     query(own_database, f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {ROLE}")
     query(own_database, f"GRANT DELETE ON ALL TABLES IN SCHEMA public TO {ROLE}")
-    query(own_database, f"GRANT CREATE ON SCHEMA public TO {ROLE}")
     limited = {**healthy, "HOLDFAST_DATABASE_URL": as_role(safe_postgres, name)}
-    query(own_database, f"REVOKE INSERT ON journal FROM {ROLE}")
+    query(own_database, f"REVOKE INSERT, UPDATE, DELETE ON journal FROM {ROLE}")
     trouble = find_trouble(examine_for("rights", limited))
     assert "lacks INSERT on journal." in trouble.text
-    query(own_database, f"GRANT INSERT ON journal TO {ROLE}")
-    query(own_database, f"REVOKE CREATE ON SCHEMA public FROM {ROLE}")
+    query(own_database, f"GRANT INSERT, DELETE ON journal TO {ROLE}")
     trouble = find_trouble(examine_for("rights", limited))
-    assert "create tables" in trouble.text
-    assert "GRANT CREATE" in (trouble.remedy or "")
+    assert "could change or delete entries" in trouble.text
+    assert "docs/audit.md" in (trouble.remedy or "")
     query(own_database, f"REASSIGN OWNED BY {ROLE} TO postgres")
     query(own_database, f"DROP OWNED BY {ROLE}")
 
@@ -229,7 +235,8 @@ def test_the_numbers_of_connections_are_those_of_the_processes() -> None:
     assert bot_runner.CONNECTIONS + bot_runner.LANES < OF_BOT
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     assert f"`HOLDFAST_LANES` + {OF_API_PROCESS - 8} connections to PostgreSQL, and up to 8 more" in text
-    assert f"Each worker opens up to {OF_WORKER}, and each bot process up to {OF_BOT}." in text
+    assert f"Each worker opens up to {OF_WORKER - 4}, or {OF_WORKER} with an [event bus]" in text
+    assert f"and each bot process up to {OF_BOT}." in text
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def test_a_provider_that_cannot_be_reached_is_retried(monkeypatch: pytest.
 
 def test_twilio_itself_is_reached_over_tls() -> None:
     twilio: Any = Twilio(f"twilio://{ACCOUNT}:{TOKEN}@api.twilio.com?from={SENDER}")
-    assert twilio._url == f"https://api.twilio.com/2010-04-01/Accounts/{ACCOUNT}/Messages.json"
+    assert twilio._account_url == f"https://api.twilio.com/2010-04-01/Accounts/{ACCOUNT}"
 
 
 @pytest.mark.parametrize(

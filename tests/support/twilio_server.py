@@ -59,6 +59,8 @@ class TwilioServer:
         expected = "Basic " + base64.b64encode(f"{ACCOUNT}:{TOKEN}".encode()).decode()
         if authorization != expected:
             return Answer(401, 20003, "Authenticate")
+        if path == f"/2010-04-01/Accounts/{ACCOUNT}.json":
+            return Answer(200)
         if path != f"/2010-04-01/Accounts/{ACCOUNT}/Messages.json":
             return Answer(404, 20404, f"The requested resource {path} was not found")
         if content_type != "application/x-www-form-urlencoded":
@@ -85,8 +87,11 @@ def twilio_server() -> Iterator[TwilioServer]:
     twilio = TwilioServer()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_POST()
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"])).decode()
+            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
             answer = twilio.answer(
                 self.path, self.headers.get("authorization", ""), self.headers.get("content-type", ""), body
             )

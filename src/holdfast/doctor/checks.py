@@ -15,6 +15,7 @@ from holdfast.doctor.redis_check import check_redis
 from holdfast.doctor.rights_check import check_rights
 from holdfast.doctor.schema_check import check_schema
 from holdfast.doctor.settings_check import check_settings
+from holdfast.doctor.sms_check import check_sms
 from holdfast.doctor.stripe_check import check_stripe
 from holdfast.doctor.telegram_check import check_telegram
 from holdfast.doctor.worker_check import check_worker
@@ -29,6 +30,7 @@ CHECKS: Final = (
     Check("clock", check_clock),
     Check("redis", check_redis),
     Check("mail", check_mail),
+    Check("sms", check_sms),
     Check("stripe", check_stripe),
     Check("telegram", check_telegram),
     Check("receipts", check_receipts),

@@ -10,7 +10,8 @@ from holdfast.doctor.installation import Installation, ProcessCounts
 
 # How many connections each process may open, as docs/settings.md says. An API process also has its lanes.
 OF_API_PROCESS: Final = 15 + 8
-OF_WORKER: Final = 24
+# Four of them are for the event bus.
+OF_WORKER: Final = 28
 OF_BOT: Final = 13
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Final
 
 from holdfast import sql
-from holdfast.doctor.check import Results, ok, problem
+from holdfast.doctor.check import Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
 
 _WRITES: Final = re.compile(r"\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\s+([a-z_]+)")
@@ -22,15 +22,15 @@ async def check_rights(installation: Installation) -> Results:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         yield problem(
             f"The role lacks {listed}{more}.",
-            "Make the role the owner of the tables, or GRANT these rights to it.",
+            "Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL, which grants them.",
         )
-    if not await database.shared.fetchval(sql.doctor.may_create):
-        yield problem(
-            "The role may not create tables, which every start of Holdfast needs in order to migrate.",
-            "Run GRANT CREATE, USAGE ON SCHEMA public to the role.",
+    if await database.shared.fetchval(sql.doctor.may_change_journal):
+        yield warning(
+            "The role could change or delete entries of the journal. The audit chain would only show it.",
+            "Create a second role for the application, as docs/audit.md says under Roles.",
         )
     elif not missing:
-        yield ok("The role may read and write everything that Holdfast does, and migrate the schema.")
+        yield ok("The role may read and write everything that Holdfast does, but cannot change the journal.")
 
 
 def find_needed_rights() -> set[tuple[str, str]]:

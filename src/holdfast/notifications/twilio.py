@@ -58,24 +58,33 @@ class Twilio:
         account, token = unquote(parts.username or ""), unquote(parts.password or "")
         self._sender = {"MessagingServiceSid" if _SERVICE.fullmatch(sender) else "From": sender}
         host = parts.netloc.rpartition("@")[2]
-        self._url = f"{_SCHEMES[parts.scheme]}://{host}/2010-04-01/Accounts/{account}/Messages.json"
+        self._account_url = f"{_SCHEMES[parts.scheme]}://{host}/2010-04-01/Accounts/{account}"
         self._client = httpx.AsyncClient(auth=(account, token), timeout=SEND_SECONDS)
         self._sends = asyncio.Semaphore(SENDS_MAX)
 
     async def send(self, phone: str, text: str) -> None:
         """Return once the provider has accepted the message, otherwise raise `UndeliveredError`."""
-        failure = await self._attempt({"To": phone, **self._sender, "Body": text})
+        form = {"To": phone, **self._sender, "Body": text}
+        failure = await self._attempt(
+            self._client.build_request("POST", f"{self._account_url}/Messages.json", data=form)
+        )
         # Raised outside the except block, the error has no context, which might name the recipient.
+        if failure is not None:
+            raise failure
+
+    async def check_account(self) -> None:
+        """Raise `UndeliveredError` unless the provider accepts the account and its token."""
+        failure = await self._attempt(self._client.build_request("GET", f"{self._account_url}.json"))
         if failure is not None:
             raise failure
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _attempt(self, form: dict[str, str]) -> UndeliveredError | None:
+    async def _attempt(self, request: httpx.Request) -> UndeliveredError | None:
         try:
             async with self._sends, asyncio.timeout(SEND_SECONDS):
-                response = await self._client.post(self._url, data=form)
+                response = await self._client.send(request)
         except (TimeoutError, httpx.TimeoutException):
             return UndeliveredError("the SMS provider did not respond in time")
         except httpx.HTTPError as error:

@@ -25,8 +25,8 @@ SELECT current_setting('max_connections')::integer
        (SELECT datconnlimit FROM pg_database WHERE datname = current_database()) AS database_limit,
        (SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS role_limit
 
--- name: may_create
-SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
+-- name: may_change_journal
+SELECT coalesce(has_table_privilege(to_regclass('journal'), 'UPDATE, DELETE, TRUNCATE'), false)
 
 -- name: missing_rights
 -- Of the tables in $1, those on which this role lacks the privilege in $2. Tables that do not exist are left out.
