@@ -1,3 +1,3 @@
-from holdfast.runtime.cli import app
+from holdfast.runtime.cli import run
 
-app()
+run()

@@ -27,16 +27,18 @@ DEFAULTS = [line for line in read_example("deployment.md", "ALTER ROLE holdfast"
 
 
 @pytest.fixture(scope="module")
-def roles(postgres: str) -> str:
-    """The URL of a server with the user `holdfast`, which has the defaults of the documentation, and `bare`, which has
-    none."""
-    for role in ("holdfast", "bare"):
-        query(postgres, f"CREATE ROLE {role} LOGIN SUPERUSER")
+def roles(postgres: str) -> Iterator[str]:
+    """The URL of a server whose user `holdfast` has the defaults of the documentation. The user `bare` has none."""
+    query(postgres, "CREATE ROLE bare LOGIN SUPERUSER")
     for statement in DEFAULTS:
         query(postgres, statement)
     # The default of a server that some operators choose for speed.
     query(postgres, "ALTER ROLE bare SET synchronous_commit = off")
-    return postgres
+    try:
+        yield postgres
+    finally:
+        query(postgres, "ALTER ROLE holdfast RESET ALL")
+        query(postgres, "DROP ROLE bare")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,10 @@ async def _elect(url: str) -> tuple[bool, bool]:
 def test_holdfast_sells_in_session_mode(pooled: str) -> None:
     assert call_holdfast(pooled, "migrate").returncode == 0
     org = Org(pooled)
-    with running_server(pooled, workers=1, worker=True) as server, server.client(org.headers()) as admin:
+    with (
+        running_server(pooled, workers=1, worker=True, HOLDFAST_MIGRATION_DATABASE_URL="") as server,
+        server.client(org.headers()) as admin,
+    ):
         event = publish_event(admin, example_event())
         booking = post_hold(admin, event, items=[{"seat": "A-1"}]).json()["id"]
         assert post_hold(admin, event, items=[{"seat": "A-1"}], user="u-2").json()["code"] == "seat_taken"

@@ -1,5 +1,6 @@
 """The documented commands restore a database to a moment, with everything that was acknowledged before it."""
 
+import asyncio
 import secrets
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from holdfast.runtime import embedded
 from tests.support.command_line import call_holdfast, run_audit
 from tests.support.harness import (
     Org,
@@ -72,6 +74,7 @@ def test_a_restore_has_what_was_sold_before_a_moment_and_nothing_after_it(cluste
     cluster.start()
     running = cluster.data
     try:
+        asyncio.run(embedded.create_application_role(cluster.url))
         assert call_holdfast(cluster.url, "migrate").returncode == 0
         org = Org(cluster.url)
         with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:

@@ -149,7 +149,7 @@ def oldest() -> Iterator[str]:
 def test_holdfast_runs_on_postgresql_15(oldest: str) -> None:
     assert query(oldest, "SHOW server_version")[0][0].startswith("15.")
     assert call_holdfast(oldest, "migrate").returncode == 0
-    assert len(call_holdfast(oldest, "demo").stdout.splitlines()) == 5
+    assert len(run_holdfast("demo", database_url=oldest).stdout.splitlines()) == 5
     org = Org(oldest)
     with running_server(oldest, workers=2, worker=True) as server, server.client(org.headers()) as admin:
         event = publish_event(admin, example_event())

@@ -45,8 +45,8 @@ FILL_LARGE = [
               CASE WHEN n % 10 = 0 THEN 'held' ELSE 'expired' END, 0, 0, 0, 'EUR', now(),
               now() + CASE WHEN n % 20 = 0 THEN interval '30 s' ELSE interval '-1 s' END, n::text::bytea, '', n
        FROM generate_series(1, $1::integer) AS n""",
-    """INSERT INTO journal (event_id, number, at, kind, actor, data)
-       SELECT (SELECT id FROM large ORDER BY id LIMIT 1), n, now(), 'held', '', '{}'
+    """INSERT INTO journal (event_id, number, at, kind, actor, data, previous)
+       SELECT (SELECT id FROM large ORDER BY id LIMIT 1), n, now(), 'held', '', '{}', sha256('')
        FROM generate_series(1, $1::integer) AS n""",
     """INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)
        SELECT gen_random_uuid(), n, 'email:' || n % 7, 'email', gen_random_uuid(), gen_random_uuid(), 'held', '{}',

@@ -89,7 +89,7 @@ class Reminders:
             async with self._database.event(start.event_id).transaction() as scope:
                 scanned = await self._remind_page(scope, start)
         except Exception as error:
-            log.error("reminder_failed", subject=ids.format_event_id(start.event_id), error=type(error).__name__)
+            log.error("reminder_failed", event_id=ids.format_event_id(start.event_id), error=type(error).__name__)
             self._failures.record_failure(start.event_id)
             return 0
         self._failures.record_success(start.event_id)

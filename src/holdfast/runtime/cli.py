@@ -32,7 +32,7 @@ from holdfast.runtime.cli_orgs import orgs
 from holdfast.runtime.cli_reap import reap
 from holdfast.runtime.cli_secrets import secrets
 from holdfast.runtime.cli_top import top
-from holdfast.runtime.logs import configure_logs
+from holdfast.runtime.logs import configure_command_logs, configure_logs
 from holdfast.runtime.server import is_port_free
 from holdfast.runtime.server import serve as serve_forever
 from holdfast.runtime.tracing import check_tracing, configure_tracing
@@ -44,6 +44,12 @@ app.add_typer(bot, name="bot")
 app.add_typer(gate, name="gate")
 app.add_typer(bus, name="bus")
 app.add_typer(secrets, name="secrets")
+
+
+def run() -> None:
+    """The program `holdfast`."""
+    configure_command_logs()
+    app()
 
 
 def _print_version(is_requested: bool) -> None:

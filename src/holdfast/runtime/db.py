@@ -206,7 +206,7 @@ async def connect_lane(url: str) -> Connection:
         url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_LANE_SETTINGS
     )
     try:
-        await _require_settings(connection, {**_PROMISES, **_TIMEOUTS})
+        await _require_settings(connection, {name: _LANE_SETTINGS[name] for name in (*_PROMISES, *_TIMEOUTS)})
         # Behind a pooler that drops them, the others may be set later: they only make batches fast.
         await connection.execute(
             "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting (name, value)"

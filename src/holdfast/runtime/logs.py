@@ -151,6 +151,14 @@ def is_for_people(settings: Settings) -> bool:
     return settings.log_format is LogFormat.CONSOLE
 
 
+def configure_command_logs() -> None:
+    """For commands that people and scripts read: only what needs attention, and on standard error."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
 def configure_logs(settings: Settings) -> None:
     stream = BackgroundStream(STANDARD_ERROR)
     atexit.register(stream.drain)
