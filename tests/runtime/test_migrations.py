@@ -51,7 +51,7 @@ def unmigrated(postgres: str) -> Iterator[str]:
 
 MIGRATOR = """
 import asyncio, sys
-from holdfast.runtime import db
+from holdfast.runtime import db, embedded
 print("ready", flush=True)
 input()
 print(asyncio.run(db.migrate(sys.argv[1])))
@@ -148,6 +148,7 @@ def oldest() -> Iterator[str]:
 
 def test_holdfast_runs_on_postgresql_15(oldest: str) -> None:
     assert query(oldest, "SHOW server_version")[0][0].startswith("15.")
+    asyncio.run(embedded.create_application_role(oldest))
     assert call_holdfast(oldest, "migrate").returncode == 0
     assert len(run_holdfast("demo", database_url=oldest).stdout.splitlines()) == 5
     org = Org(oldest)
