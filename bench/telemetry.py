@@ -1,4 +1,4 @@
-"""`python -m bench.telemetry`: what logs and other telemetry cost.
+"""`python -m bench.telemetry`: what logs and metrics cost.
 
 Two servers take turns on one database, one with the default settings and one with `--off`. Each pair of runs gives one
 ratio of holds per second, and one of CPU time per hold, which a busy machine distorts less.
@@ -14,7 +14,7 @@ from msgspec import Struct
 from bench.scenarios import SCENARIOS, BenchDatabase, BenchServer, measure
 from bench.wrk import install_wrk
 
-LOGS_OFF = ("HOLDFAST_LOG_TRANSITIONS=false", "HOLDFAST_LOG_ATTEMPTS=0")
+ALL_OFF = ("HOLDFAST_LOG_TRANSITIONS=false", "HOLDFAST_LOG_ATTEMPTS=0", "HOLDFAST_METRICS=false")
 
 
 class Run(Struct, frozen=True):
@@ -66,7 +66,7 @@ def read_options() -> argparse.Namespace:
         prog="python -m bench.telemetry", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--on", nargs="*", default=[], metavar="NAME=VALUE", help="settings of one server")
-    parser.add_argument("--off", nargs="*", default=LOGS_OFF, metavar="NAME=VALUE", help="settings of the other server")
+    parser.add_argument("--off", nargs="*", default=ALL_OFF, metavar="NAME=VALUE", help="settings of the other server")
     parser.add_argument("--pairs", type=int, default=9, help="pairs of runs")
     parser.add_argument("--seconds", type=int, default=4, help="duration of each run")
     parser.add_argument("--connections", type=int, default=256, help="connections that wrk keeps open")

