@@ -59,7 +59,7 @@ class KafkaUrl(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "KafkaUrl":
-        url = urlsplit(text)
+        url = _split(text)
         if url.scheme not in ("kafka", "kafka+ssl"):
             raise ValueError(f"It must start with kafka:// or kafka+ssl://. {_FORM}")
         if url.path.strip("/") or url.fragment:
@@ -69,6 +69,16 @@ class KafkaUrl(Struct, frozen=True):
             if name in FIXED_OPTIONS or name in URL_OPTIONS:
                 raise ValueError(f"It may not set {name}: Holdfast sets that option itself.")
         return cls({**_connection_options(url), **given})
+
+
+def _split(text: str) -> SplitResult:
+    """Some versions of Python refuse a list of hosts in which an IPv6 address comes later."""
+    scheme, _, rest = text.partition("://")
+    hosts, slash, path = rest.partition("/")
+    if not slash:
+        hosts, mark, query = rest.partition("?")
+        path = mark + query
+    return urlsplit(f"{scheme}:///{path}")._replace(netloc=hosts)
 
 
 def _connection_options(url: SplitResult) -> dict[str, str]:
