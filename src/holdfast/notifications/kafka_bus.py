@@ -74,10 +74,8 @@ class KafkaUrl(Struct, frozen=True):
 def _split(text: str) -> SplitResult:
     """Some versions of Python refuse a list of hosts in which an IPv6 address comes later."""
     scheme, _, rest = text.partition("://")
-    hosts, slash, path = rest.partition("/")
-    if not slash:
-        hosts, mark, query = rest.partition("?")
-        path = mark + query
+    end = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
+    hosts, path = rest[:end], rest[end:].removeprefix("/")
     return urlsplit(f"{scheme}:///{path}")._replace(netloc=hosts)
 
 
