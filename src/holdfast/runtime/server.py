@@ -1,9 +1,7 @@
 """`holdfast serve`: API processes that share one port, and a background worker beside them."""
 
 import contextlib
-import importlib
 import math
-import multiprocessing
 import os
 import resource
 import signal
@@ -64,9 +62,7 @@ def serve(
     set_parent_pid()
     _raise_open_file_limit()
     with _shared_metrics():
-        # The worker starts first, because it imports its own modules meanwhile.
         worker = _WorkerProcess() if with_worker else None
-        _import_application(app)
         try:
             while not _Server.stop_requested:
                 _run_server(host, port, workers, app, idle_seconds)
@@ -83,14 +79,6 @@ def _shared_metrics() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="holdfast-metrics-", ignore_cleanup_errors=True) as folder:
         os.environ[FOLDER_VARIABLE] = folder
         yield
-
-
-def _import_application(app: str) -> None:
-    """Forked processes share what their parent has imported: they start sooner, also after a crash, and take less
-    memory. If the import fails, each process reports it, and is restarted."""
-    if multiprocessing.get_start_method() == "fork":
-        with contextlib.suppress(Exception):
-            importlib.import_module(app.partition(":")[0])
 
 
 def _raise_open_file_limit() -> None:
