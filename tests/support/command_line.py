@@ -52,6 +52,11 @@ def call_holdfast(database_url: str, *arguments: str, **environment: str) -> "su
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr + traceback_text)
 
 
+def audit_findings(database_url: str, *events: str) -> list[dict[str, Any]]:
+    """What the auditor finds in these events. Other tests on the same server may have planted something in theirs."""
+    return [found for found in run_audit(database_url=database_url)["findings"] if found["event"] in events]
+
+
 def run_audit(*arguments: str, database_url: str = "") -> dict[str, Any]:
     """Run `holdfast audit`, check that its exit code agrees with its report, and return the report."""
     done = call_holdfast(database_url, "audit") if database_url else run_holdfast("audit", *arguments)
