@@ -24,6 +24,7 @@ from tests.support.harness import (
 
 PER_ADDRESS = 10
 SOCKETS_PER_ADDRESS = 3
+GUARDED_ADDRESS = "127.0.0.5"
 END_SECONDS = 20
 
 
@@ -92,9 +93,14 @@ class NoWatchers:
 
 @contextmanager
 def _accepted(listener: socket.socket, count: int) -> Iterator[list[socket.socket]]:
-    """The client's side of connections that this process has accepted."""
+    """The client's side of connections that this process has accepted.
+
+    They come from an address that no other test uses, because the guard sees all connections of the process."""
     with ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(listener.getsockname())) for _ in range(count)]
+        clients = [
+            stack.enter_context(socket.create_connection(listener.getsockname(), source_address=(GUARDED_ADDRESS, 0)))
+            for _ in range(count)
+        ]
         for _ in range(count):
             stack.enter_context(listener.accept()[0])
         yield clients

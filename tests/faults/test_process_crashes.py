@@ -52,7 +52,7 @@ from tests.support.resources import TINY_PNG, create_submitted_booking
 
 RECOVERY_SECONDS = 60
 END_SECONDS = 60
-ORPHAN_SECONDS = 30
+ORPHAN_SECONDS = 60
 OUTAGE_SECONDS = 1
 LOST_CONNECTIONS = 20 if IS_LONG else 5
 
@@ -313,6 +313,33 @@ def test_child_processes_end_when_their_server_is_killed(database: str, moment: 
         children = _children(server.process)
         _kill(server.process.pid)
         wait_until(lambda: not any(is_running(child) for child in children), ORPHAN_SECONDS)
+
+
+HANGING_CHILD = """
+import signal, time
+from holdfast.runtime import process_lifetime
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+process_lifetime.END_SECONDS = 0.1
+process_lifetime.end_with_parent()
+print("hangs", flush=True)
+time.sleep(600)
+"""
+ITS_PARENT = """
+import subprocess, sys
+from holdfast.runtime.process_lifetime import set_parent_pid
+
+set_parent_pid()
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid)
+"""
+
+
+def test_a_process_that_hangs_does_not_outlive_its_parent() -> None:
+    command = [sys.executable, "-c", ITS_PARENT, HANGING_CHILD]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_SECONDS, check=True)
+    wait_until(lambda: not psutil.pid_exists(int(done.stdout)), ORPHAN_SECONDS)
 
 
 def test_a_server_killed_with_all_its_processes_restarts_with_its_data(data_folder: Path) -> None:

@@ -1,16 +1,19 @@
 """Child processes that exit when their parent dies, even if it was killed."""
 
-import asyncio
 import os
 import signal
+import threading
+import time
 from typing import Final
 
 CHECK_SECONDS: Final = 0.5
+# How long a process may take to finish what it has begun, before it is killed. Longer than an API process drains.
+END_SECONDS: Final = 25
 
 # A parent sets this before it starts children. A child that asked for its parent's pid might ask after it has died.
 _PARENT_PID: Final = "HOLDFAST_PARENT_PID"
 
-_tasks: set[asyncio.Task[None]] = set()
+_watching = threading.Event()
 
 
 def set_parent_pid() -> None:
@@ -19,15 +22,20 @@ def set_parent_pid() -> None:
 
 
 def end_with_parent() -> None:
-    """Watch the parent from the running event loop, and send SIGTERM to this process once the parent is gone."""
-    task = asyncio.create_task(_watch(int(os.environ.get(_PARENT_PID, os.getppid()))))
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    """End this process once its parent is gone.
+
+    A thread watches, because a process that hangs while it starts or stops must end, too."""
+    if not _watching.is_set():
+        _watching.set()
+        parent_pid = int(os.environ.get(_PARENT_PID, os.getppid()))
+        threading.Thread(target=_watch, args=(parent_pid,), name="parent", daemon=True).start()
 
 
-async def _watch(parent_pid: int) -> None:
+def _watch(parent_pid: int) -> None:
     while os.getppid() == parent_pid:
-        await asyncio.sleep(CHECK_SECONDS)
-    while True:
+        time.sleep(CHECK_SECONDS)
+    kill_at = time.monotonic() + END_SECONDS
+    while time.monotonic() < kill_at:
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(CHECK_SECONDS)
+        time.sleep(CHECK_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
