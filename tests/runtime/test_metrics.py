@@ -15,7 +15,7 @@ import pytest
 from holdfast.runtime import metrics_access
 from holdfast.runtime.exporter import FOLDER_VARIABLE, Exporter
 from holdfast.runtime.instruments import Counter, Gauge, Histogram
-from holdfast.runtime.metrics_server import CannotListenError, MetricsAddress, MetricsServer
+from holdfast.runtime.metrics_server import CONNECTIONS_MAX, CannotListenError, MetricsAddress, MetricsServer
 from tests.support.command_line import run_holdfast
 from tests.support.harness import free_port
 
@@ -179,6 +179,19 @@ def test_a_worker_serves_its_metrics_to_whoever_has_the_token(address: MetricsAd
 def test_a_client_that_says_nothing_does_not_block_the_next(address: MetricsAddress) -> None:
     with socket.create_connection((address.host, address.port)):
         assert read(address, Authorization="Bearer secret")[0] == 200
+
+
+def test_slow_clients_make_way_for_a_scrape(address: MetricsAddress) -> None:
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection((address.host, address.port)))
+            for _ in range(3 * CONNECTIONS_MAX)
+        ]
+        for connection in slow[-CONNECTIONS_MAX:]:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert read(address, Authorization="Bearer secret")[0] == 200
+        # They would be closed after a while anyway, but these at once.
+        assert all(connection.recv(1) == b"" for connection in slow[:CONNECTIONS_MAX])
 
 
 @pytest.mark.parametrize("text", ["", "9101", ":9101", "host:", "host:0", "host:65536", "host:http", "host:٣"])

@@ -1,8 +1,15 @@
 """The log names people by keyed hashes."""
 
+import asyncio
+from typing import cast
+
+import asyncpg
 import pytest
 
-from holdfast.runtime.pseudonyms import Pseudonyms
+from holdfast.runtime import pseudonyms
+from holdfast.runtime.db import Database
+from holdfast.runtime.pseudonyms import PseudonymKey, Pseudonyms
+from tests.support.engine_harness import async_test
 
 ORG, OTHER_ORG = bytes(16), bytes([1]) * 16
 
@@ -52,3 +59,27 @@ def test_a_new_key_changes_the_hashes() -> None:
     before = names.find(ORG, "user:ana")
     names.set_key(b"rotated")
     assert names.find(ORG, "user:ana") != before
+
+
+class FailingDatabase:
+    """Fails in a way that no other code expects, as often as it is asked."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+        self.asked_thrice = asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        self.questions += 1
+        if self.questions >= 3:
+            self.asked_thrice.set()
+        raise asyncpg.OutOfMemoryError(name)
+
+
+@async_test
+async def test_a_failure_to_read_the_key_does_not_end_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pseudonyms, "REFRESH_SECONDS", 0.001)
+    database = FailingDatabase()
+    key = PseudonymKey(cast(Database, database))
+    await key.start()
+    await asyncio.wait_for(database.asked_thrice.wait(), 30)
+    await key.close()

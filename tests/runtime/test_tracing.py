@@ -11,15 +11,16 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanContext, StatusCode, TraceFlags
 
 from holdfast.core.commands import Command
 from holdfast.engine import batch
+from holdfast.engine.batch_runner import BATCH_MAX
 from holdfast.engine.lane import Lane
 from holdfast.engine.load import LoadedBatch
 from holdfast.runtime import db, tracing
-from holdfast.runtime.otel_tracing import OtelTracing
+from holdfast.runtime.otel_tracing import OtelTracing, open_tracing
 from holdfast.worker.job import Job, JobLoop
 from tests.support.engine_harness import async_test, lane_connection, new_event, new_hold_command, one_pool
 from tests.support.harness import Org, example_event, free_port, publish_event, running_server, wait_until
@@ -37,7 +38,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "active", OtelTracing(provider))
+    monkeypatch.setattr(tracing, "active", OtelTracing(provider, trust_callers=True))
     return exporter
 
 
@@ -83,6 +84,27 @@ def test_a_batch_is_sampled_if_one_of_its_requests_is(monkeypatch: pytest.Monkey
         with tracing.batch_span([None, request]):
             pass
         assert len(_named(exporter, "batch")) == count
+
+
+def test_a_full_batch_links_to_every_sampled_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_SPAN_LINK_COUNT_LIMIT", raising=False)
+    traced = open_tracing("api", trust_callers=False)
+    contexts = [
+        SpanContext(number, number, is_remote=True, trace_flags=TraceFlags(SAMPLED if number % 2 else NOT_SAMPLED))
+        for number in range(1, 2 * BATCH_MAX + 1)
+    ]
+    with traced.batch_span(contexts) as span:
+        assert isinstance(span, ReadableSpan)
+        assert [link.context.trace_id for link in span.links] == list(range(1, 2 * BATCH_MAX, 2))
+
+
+@pytest.mark.parametrize("trust_callers", [False, True])
+def test_only_a_trusted_caller_decides_what_is_sampled(trust_callers: bool) -> None:
+    provider = TracerProvider(shutdown_on_exit=False, sampler=ParentBased(ALWAYS_OFF))
+    traced = OtelTracing(provider, trust_callers=trust_callers)
+    headers = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
+    with traced.request_span("request", headers, {}) as span:
+        assert span.is_recording() is trust_callers
 
 
 @async_test
@@ -142,8 +164,12 @@ def collector() -> Iterator[TraceCollector]:
         yield collector
 
 
-def test_a_traced_server_joins_the_trace_of_its_caller(database: str, collector: TraceCollector) -> None:
-    environment = {"HOLDFAST_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+def test_a_traced_server_joins_the_trace_of_a_trusted_caller(database: str, collector: TraceCollector) -> None:
+    environment = {
+        "HOLDFAST_TRACING": "true",
+        "HOLDFAST_TRACE_CALLERS": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+    }
     user = f"ana-{secrets.token_hex(4)}"
     with running_server(database, workers=1, worker=False, **environment) as server:
         with server.client(Org(database).headers()) as admin:

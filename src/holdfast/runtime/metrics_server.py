@@ -2,10 +2,11 @@
 
 import socket
 import threading
-from contextlib import AsyncExitStack
+from collections import deque
+from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Final
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -16,8 +17,9 @@ from holdfast.runtime.settings import Settings
 
 PATH: Final = "/metrics"
 PORT_MAX: Final = 65_535
-# One request at a time. A client that says nothing for this long makes way for the next.
 IDLE_SECONDS: Final = 2.0
+# A scrape takes milliseconds. Above this number of connections, the server closes the oldest, whose client is stuck.
+CONNECTIONS_MAX: Final = 16
 
 
 class MetricsAddress(Struct, frozen=True):
@@ -69,11 +71,12 @@ class MetricsServer:
         self._thread.join()
 
 
-class _Server(HTTPServer):
+class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, exporter: Exporter, token: str | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.exporter = exporter
         self.token = token
+        self._connections: deque[socket.socket] = deque()
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -81,6 +84,18 @@ class _Server(HTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.append(request)
+        if len(self._connections) > CONNECTIONS_MAX:
+            with suppress(OSError):
+                self._connections.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with suppress(ValueError):
+            self._connections.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, *_: object) -> None:
         """A client that goes away concerns nobody."""

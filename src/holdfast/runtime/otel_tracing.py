@@ -31,6 +31,8 @@ log = structlog.get_logger()
 SERVICE: Final = "holdfast"
 # How long a process that stops waits for the collector.
 CLOSE_SECONDS: Final = 5.0
+# As many as a batch has commands. OpenTelemetry keeps 128 links of a span by default.
+LINKS_MAX: Final = 256
 # OpenTelemetry logs every failed attempt to send.
 FAILURE_SECONDS: Final = 60.0
 
@@ -61,9 +63,10 @@ class LinkedSampler(Sampler):
 
 
 class OtelTracing:
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self, provider: TracerProvider, *, trust_callers: bool = False) -> None:
         provider.sampler = LinkedSampler(provider.sampler)
         self._provider = provider
+        self._trust_callers = trust_callers
         self._tracer = provider.get_tracer(SERVICE, __version__)
 
     def current_span(self) -> SpanContext | None:
@@ -77,15 +80,17 @@ class OtelTracing:
         spans = list(requests)
         # Several commands of a batch may belong to one request.
         distinct = {context.span_id: context for context in spans if context is not None}
-        links = [Link(context) for context in distinct.values()]
+        sampled = [context for context in distinct.values() if context.trace_flags.sampled]
+        # One that is not sampled says that the batch is not sampled either.
+        links = [Link(context) for context in sampled or list(distinct.values())[:1]]
         attributes = {"holdfast.commands": len(spans)}
         return self._run(self._tracer.start_span("batch", Context(), links=links, attributes=attributes))
 
     def request_span(
         self, name: str, headers: Mapping[str, str], attributes: Mapping[str, Attribute]
     ) -> AbstractContextManager[Span]:
-        """A span for an HTTP request, in the trace of the caller if the request names one."""
-        parent = propagate.extract(headers, context=Context())
+        """A span for an HTTP request. It continues the trace of a trusted caller, who then decides what is sampled."""
+        parent = propagate.extract(headers, context=Context()) if self._trust_callers else Context()
         return self._run(self._tracer.start_span(name, parent, SpanKind.SERVER, dict(attributes)))
 
     def record_job(self, job: str, started_at: float, items: int, error: Exception | None) -> None:
@@ -123,14 +128,15 @@ def set_error(span: Span, kind: str) -> None:
     span.set_status(Status(StatusCode.ERROR))
 
 
-def open_tracing(process: str) -> OtelTracing:
+def open_tracing(process: str, *, trust_callers: bool) -> OtelTracing:
+    os.environ.setdefault("OTEL_SPAN_LINK_COUNT_LIMIT", str(LINKS_MAX))
     if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
         os.environ.setdefault("OTEL_SERVICE_NAME", SERVICE)
     resource = Resource.create({"service.version": __version__, "holdfast.process": process})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     _log_failures(lambda error: log.warning("traces_not_sent", error=error))
-    return OtelTracing(provider)
+    return OtelTracing(provider, trust_callers=trust_callers)
 
 
 def _log_failures(report: Callable[[str], object]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
+from holdfast.runtime.db import Database
 from holdfast.runtime.shared_secrets import SecretName, SharedSecret
 
 log = structlog.get_logger()
@@ -82,9 +82,9 @@ class PseudonymKey:
             await self._read()
 
     async def _read(self) -> None:
-        """If the database does not answer, the known key stays for now. The lines after an outage keep the pseudonyms
-        of the lines before it."""
+        """If that fails, for whatever reason, the known key stays for now. The lines after an outage keep the
+        pseudonyms of the lines before it, and selling does not depend on them."""
         try:
             pseudonyms.set_key((await self._secret.keyring()).signing.value)
-        except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
+        except Exception as error:
             log.warning("pseudonym_key_not_read", error=type(error).__name__)

@@ -68,6 +68,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_transitions: bool = True
     log_attempts: Annotated[int, Meta(ge=0)] = 100
     tracing: bool = False
+    trace_callers: bool = False
     demo: bool = False
 
     @property

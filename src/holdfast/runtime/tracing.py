@@ -28,7 +28,7 @@ def configure_tracing(settings: Settings, process: str) -> None:
         check_tracing(settings)
         from holdfast.runtime.otel_tracing import open_tracing
 
-        active = open_tracing(process)
+        active = open_tracing(process, trust_callers=settings.trace_callers)
 
 
 def check_tracing(settings: Settings) -> None:
