@@ -77,7 +77,11 @@ def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(databas
 
 
 # Settings whose default depends on something else.
-DEFAULTS_IN_WORDS = {"public_url": "where `serve` listens", "stripe_api": "Stripe's own"}
+DEFAULTS_IN_WORDS = {
+    "public_url": "where `serve` listens",
+    "stripe_api": "Stripe's own",
+    "push_services": "the services of Chrome, Edge, Firefox and Safari",
+}
 
 
 @pytest.mark.parametrize("name", Settings.__struct_fields__)

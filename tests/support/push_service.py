@@ -65,7 +65,12 @@ class PushService:
         self.browsers: dict[str, SubscribedBrowser] = {}
         self.answers: list[tuple[int, str | None]] = []
         self.refusals: list[str] = []
-        self.requests = 0
+        self.connections = 0
+
+    @property
+    def host(self) -> str:
+        """As `HOLDFAST_PUSH_SERVICES` names it."""
+        return self.origin.removeprefix("https://")
 
     def new_browser(self, server_key: str) -> SubscribedBrowser:
         path = f"/wpush/v2/{secrets.token_urlsafe(24)}"
@@ -73,7 +78,6 @@ class PushService:
         return browser
 
     def receive(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str | None]:
-        self.requests += 1
         if self.answers:
             return self.answers.pop(0)
         browser = self.browsers.get(path)
@@ -136,6 +140,7 @@ def push_service(folder: Path) -> Iterator[PushService]:
         def get_request(self) -> Any:
             """The handshake happens in the thread of the connection, so a client that breaks it off harms nobody."""
             connection, address = super().get_request()
+            service.connections += 1
             return tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
         def handle_error(self, request: Any, client_address: Any) -> None:
@@ -158,6 +163,7 @@ def push_service_and_server(postgres: str, folder: Path) -> Iterator[tuple[PushS
     with push_service(folder) as service, fresh_database(postgres) as url:
         environment = {
             "HOLDFAST_WEB_PUSH": "true",
+            "HOLDFAST_PUSH_SERVICES": service.host,
             "HOLDFAST_EMAIL_FROM": "tickets@example.net",
             "SSL_CERT_FILE": str(folder / "fullchain.pem"),
         }

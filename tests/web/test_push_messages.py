@@ -112,6 +112,15 @@ def test_an_invalid_subscription_is_refused(
         assert count_subscriptions(server, booking) == 0
 
 
+def test_a_subscription_at_an_unknown_push_service_is_refused(server: Server, service: PushService, event: str) -> None:
+    with new_visitor(server) as buyer:
+        booking = hold_on_page(buyer, event, **STANDING)
+        _, fields = form_of(buyer, service, booking)
+        response = post(buyer, booking, {**fields, "endpoint": "https://push.example/x"})
+        assert (response.status_code, response.json()) == (422, {"code": "unknown_push_service"})
+        assert count_subscriptions(server, booking) == 0
+
+
 def test_a_booking_that_has_ended_takes_no_subscription(server: Server, service: PushService, event: str) -> None:
     with new_visitor(server) as buyer:
         booking = hold_on_page(buyer, event, **STANDING)

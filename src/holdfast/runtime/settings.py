@@ -58,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     sms_per_org: Annotated[int, Meta(ge=0)] = 1_000
     reminder_hours: Annotated[float, Meta(ge=0, le=720)] = 24
     web_push: bool = False
+    # Of Chrome, Edge, Firefox and Safari, and of the browsers built on them.
+    push_services: str = "fcm.googleapis.com,updates.push.services.mozilla.com,push.apple.com,notify.windows.com"
     kafka_url: str | None = None
     nats_url: str | None = None
     bus_prefix: str = "holdfast"

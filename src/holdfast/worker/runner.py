@@ -19,6 +19,7 @@ from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
 from holdfast.notifications.hold_warnings import warn_of_ending_holds
+from holdfast.notifications.push_services import PushServices
 from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expired
 from holdfast.notifications.relay import Relay
 from holdfast.notifications.reminders import Reminders
@@ -188,7 +189,7 @@ def _make_push_channel(settings: Settings, database: db.Database, resources: Asy
     # Its package is optional.
     from holdfast.notifications.push_channel import PushChannel
 
-    push = PushChannel(database, settings.email_from, allow_private=settings.webhooks_to_private_addresses)
+    push = PushChannel(database, settings.email_from, PushServices(settings.push_services))
     resources.push_async_callback(push.close)
     return push
 
