@@ -185,6 +185,7 @@ def _check_settings() -> None:
     """Report settings that cannot work before anything starts with them."""
     from holdfast.notifications.bus import check_prefix
     from holdfast.notifications.push_services import PushServices
+    from holdfast.notifications.sms_countries import SmsCountries
     from holdfast.notifications.smtp import Smtp
     from holdfast.notifications.twilio import Twilio
     from holdfast.payments.registry import make_stripe
@@ -195,6 +196,7 @@ def _check_settings() -> None:
         "HOLDFAST_TRACING": lambda: check_tracing(settings),
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
         "HOLDFAST_SMS_URL": lambda: settings.sms_url and Twilio(settings.sms_url),
+        "HOLDFAST_SMS_COUNTRIES": lambda: SmsCountries(settings.sms_countries),
         "HOLDFAST_WEB_PUSH": lambda: settings.web_push and _import_push_channel(),
         "HOLDFAST_PUSH_SERVICES": lambda: PushServices(settings.push_services),
         "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),

@@ -24,6 +24,7 @@ from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expire
 from holdfast.notifications.relay import Relay
 from holdfast.notifications.reminders import Reminders
 from holdfast.notifications.sms_channel import SmsChannel
+from holdfast.notifications.sms_countries import SmsCountries
 from holdfast.notifications.sms_limits import delete_old_counts
 from holdfast.notifications.smtp import Smtp
 from holdfast.notifications.twilio import Twilio
@@ -162,7 +163,14 @@ def _make_channels(
     if settings.sms_url:
         twilio = Twilio(settings.sms_url)
         resources.push_async_callback(twilio.close)
-        channels[SMS] = SmsChannel(database, engine, twilio, settings.public_url, settings.sms_per_org)
+        channels[SMS] = SmsChannel(
+            database,
+            engine,
+            twilio,
+            settings.public_url,
+            per_org=settings.sms_per_org,
+            countries=SmsCountries(settings.sms_countries),
+        )
     if settings.web_push:
         channels[PUSH] = _make_push_channel(settings, database, resources)
     return channels
