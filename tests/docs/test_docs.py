@@ -12,6 +12,7 @@ import typer
 
 from holdfast.api.call import Operation
 from holdfast.api.operations import OPERATIONS
+from holdfast.core.notification_rules import EMAIL, PUSH, SMS, WEBHOOK
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.demo.data import SHOWINGS
@@ -90,6 +91,11 @@ def test_every_setting_is_described_with_its_default(name: str) -> None:
     shown = "\u2013" if default is None else f"`{str(default).lower()}`"
     row = f"| `HOLDFAST_{name.upper()}` | {DEFAULTS_IN_WORDS.get(name, shown)} |"
     assert row in (ROOT / "docs" / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("channel", [EMAIL, SMS, PUSH, WEBHOOK])
+def test_the_page_about_traces_names_the_span_of_every_channel(channel: str) -> None:
+    assert f"`deliver {channel}`" in (ROOT / "docs" / "tracing.md").read_text()
 
 
 @pytest.fixture(scope="module")
