@@ -12,6 +12,7 @@ import typer
 
 from holdfast.api.call import Operation
 from holdfast.api.operations import OPERATIONS
+from holdfast.core.notification_rules import EMAIL, PUSH, SMS, WEBHOOK
 from holdfast.core.policy import PRESETS, Policy
 from holdfast.core.refusals import Refusal
 from holdfast.demo.data import SHOWINGS
@@ -77,7 +78,11 @@ def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(databas
 
 
 # Settings whose default depends on something else.
-DEFAULTS_IN_WORDS = {"public_url": "where `serve` listens", "stripe_api": "Stripe's own"}
+DEFAULTS_IN_WORDS = {
+    "public_url": "where `serve` listens",
+    "stripe_api": "Stripe's own",
+    "push_services": "the services of Chrome, Edge, Firefox and Safari",
+}
 
 
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
@@ -86,6 +91,11 @@ def test_every_setting_is_described_with_its_default(name: str) -> None:
     shown = "\u2013" if default is None else f"`{str(default).lower()}`"
     row = f"| `HOLDFAST_{name.upper()}` | {DEFAULTS_IN_WORDS.get(name, shown)} |"
     assert row in (ROOT / "docs" / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("channel", [EMAIL, SMS, PUSH, WEBHOOK])
+def test_the_page_about_traces_names_the_span_of_every_channel(channel: str) -> None:
+    assert f"`deliver {channel}`" in (ROOT / "docs" / "tracing.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from holdfast.core import (
 from holdfast.engine import lane
 from holdfast.i18n.formatting import VENUE_ADDRESS_MAX
 from holdfast.i18n.texts import translate
-from holdfast.notifications import recovery_mailer, sms_limits
+from holdfast.notifications import push_channel, recovery_mailer, sms, sms_limits
 from holdfast.runtime import request_ids, server
 from holdfast.runtime.settings import Settings
 from holdfast.tickets import keys, printer
@@ -103,6 +103,11 @@ NUMBERS = {
     "characters of an address on tickets, in emails and on pages": VENUE_ADDRESS_MAX,
     "PDFs in progress or queued, per process": printer.QUEUE_MAX,
     "threads that draw PDFs, per process": printer.THREADS,
+    "SMS per day, per org": Settings().sms_per_org,
+    "part of those that may be about free bookings": sms_limits.FREE_PART,
+    "SMS about free bookings, caused from one address": sms_limits.CLIENT_PER_HOUR,
+    "segments of an SMS": sms.SEGMENTS_MAX,
+    "seconds that a push service may take for a warning": int(push_channel.WARNING_SEND_SECONDS),
 }
 
 
@@ -141,6 +146,7 @@ def test_pages_and_emails_promise_the_time_that_a_link_has() -> None:
 SMS_NUMBERS = {
     "about bookings that cost nothing": (sms_limits.FREE_PER_HOUR, sms_limits.FREE_PER_DAY),
     "of those, caused by one buyer": (sms_limits.BUYER_PER_HOUR,),
+    "of those, caused from one address": (sms_limits.CLIENT_PER_HOUR, sms_limits.CLIENT_PER_DAY),
     "about bookings that cost something": (sms_limits.PAID_PER_DAY,),
     "of one org, in all": (Settings().sms_per_org,),
 }

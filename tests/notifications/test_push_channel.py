@@ -1,5 +1,6 @@
-"""A push message reaches only the browser that subscribed, says what is true, and never goes to a private address."""
+"""A push message reaches only the browser that subscribed, says what is true, and goes only to a trusted service."""
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -11,12 +12,16 @@ import pytest
 from holdfast.core.commands import Accepted, Receipt, SubmitReceipt
 from holdfast.core.states import Verb
 from holdfast.i18n.languages import LANGUAGES
+from holdfast.notifications import push_channel
 from holdfast.notifications.channel import Channel, Delivery
 from holdfast.notifications.hold_warnings import warn_of_ending_holds
 from holdfast.notifications.push_channel import REVIEW_TTL_SECONDS, PushChannel, PushKind, write_message
+from holdfast.notifications.push_services import PushServices, PushServicesError
 from holdfast.notifications.push_subscriptions import parse_subscription, subscribe
+from holdfast.notifications.relay import CLAIM_MAX
 from holdfast.notifications.vapid import vapid_key
 from holdfast.runtime import ids
+from holdfast.runtime.settings import Settings
 from holdfast.runtime.shared_secrets import SecretName, SecretValue, SharedSecret, rotate_secret
 from tests.support.buyer_messages import BuyerMessages, buyer_messages
 from tests.support.engine_harness import EventHandle, async_test
@@ -74,11 +79,11 @@ class Pushes(BuyerMessages):
 
 
 @asynccontextmanager
-async def new_pushes(database: str, service: PushService, *, allow_private: bool = True) -> AsyncIterator[Pushes]:
+async def new_pushes(database: str, service: PushService, trusted: str | None = None) -> AsyncIterator[Pushes]:
     async with buyer_messages(database) as messages:
         messages.__class__ = Pushes
         assert isinstance(messages, Pushes)
-        channel = PushChannel(messages.database, SENDER, allow_private=allow_private)
+        channel = PushChannel(messages.database, SENDER, PushServices(trusted or service.host))
         messages.service, messages.channels = service, {"push": channel}
         messages.secret = SharedSecret(messages.database, SecretName.WEB_PUSH)
         try:
@@ -215,18 +220,105 @@ async def test_a_browser_gets_messages_signed_with_the_key_that_it_subscribed_wi
 
 
 @async_test
-async def test_messages_never_go_to_a_private_address(database: str, service: PushService) -> None:
-    async with new_pushes(database, service, allow_private=False) as pushes:
+async def test_a_subscription_at_a_service_that_is_no_longer_trusted_is_deleted_without_a_connection(
+    database: str, service: PushService
+) -> None:
+    async with new_pushes(database, service, Settings().push_services) as pushes:
         event = await pushes.new_event(**TEN_MINUTES)
         booking = await pushes.hold(event)
-        # The name is harmless. What it resolves to is not.
-        assert service.origin.startswith("https://localhost")
-        requests = service.requests
+        connections = service.connections
         await pushes.new_browser(event, booking)
         await pushes.warn()
         await pushes.send()
-        assert await pushes.errors("push") == ["the address is not public"]
-        assert service.requests == requests
+        assert await pushes.errors("push") == ["the push service is not in HOLDFAST_PUSH_SERVICES"]
+        assert await pushes.count_subscriptions() == 0
+        assert service.connections == connections
+
+
+@async_test
+async def test_addresses_that_never_answer_do_not_hold_up_a_warning(database: str, service: PushService) -> None:
+    async with new_pushes(database, service) as pushes:
+        event = await pushes.new_event(**TEN_MINUTES)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"https://localhost:{silent.getsockname()[1]}"
+            signing = (await pushes.secret.keyring()).signing
+            # Stored before the operator restricted the services.
+            for number in range(3 * CLAIM_MAX):
+                booking = await pushes.hold(event, f"stranger {number}")
+                hanging = SubscribedBrowser(f"{address}/{number}", vapid_key(signing).public)
+                assert await subscribe(pushes.database, event.id, booking, hanging.subscription(signing.number))
+            browser = await pushes.new_browser(event, await pushes.hold(event, "honest"))
+            await pushes.warn()
+            await pushes.send()
+            silent.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                silent.accept()
+        assert len(browser.messages) == 1
+
+
+@pytest.mark.parametrize("is_warning", [True, False])
+@async_test
+async def test_only_a_warning_is_not_retried_after_a_timeout(
+    database: str, service: PushService, monkeypatch: pytest.MonkeyPatch, is_warning: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"localhost:{silent.getsockname()[1]}"
+        for name in ("WARNING_SEND_SECONDS", "SEND_SECONDS"):
+            monkeypatch.setattr(push_channel, name, 0.1)
+        async with new_pushes(database, service, host) as pushes:
+            event = await pushes.new_event(**TEN_MINUTES)
+            booking = await pushes.hold(event)
+            if not is_warning:
+                await pushes.submit_receipt(event, booking)
+            signing = (await pushes.secret.keyring()).signing
+            hanging = SubscribedBrowser(f"https://{host}/1", vapid_key(signing).public)
+            assert await subscribe(pushes.database, event.id, booking, hanging.subscription(signing.number))
+            if is_warning:
+                await pushes.warn()
+            else:
+                await pushes.act(event, booking, Verb.APPROVE)
+            await pushes.send()
+            (row,) = await pushes.deliveries("push")
+            assert row["last_error"].startswith("no response within")
+            assert row["status"] == ("failed" if is_warning else "waiting")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_trusted"),
+    [
+        ("https://fcm.googleapis.com/fcm/send/a:b", True),
+        ("https://updates.push.services.mozilla.com/wpush/v2/a", True),
+        ("https://web.push.apple.com/a", True),
+        ("https://wns2-par02p.notify.windows.com/w/?token=a", True),
+        ("https://FCM.googleapis.com:443/a", True),
+        ("http://fcm.googleapis.com/a", False),
+        ("https://fcm.googleapis.com:8443/a", False),
+        ("https://fcm.googleapis.com@evil.example/a", False),
+        ("https://fcm.googleapis.com.evil.example/a", False),
+        ("https://evilpush.apple.com/a", False),
+        ("https://apple.com/a", False),
+        ("https://storage.googleapis.com/a", False),
+        ("https://127.0.0.1/a", False),
+        ("https://[::1]/a", False),
+        ("https://169.254.169.254/latest/meta-data", False),
+        ("", False),
+    ],
+)
+def test_only_the_services_of_browsers_are_trusted_by_default(endpoint: str, is_trusted: bool) -> None:
+    assert PushServices(Settings().push_services).includes(endpoint) is is_trusted
+
+
+def test_a_service_can_be_at_a_port_of_its_own() -> None:
+    services = PushServices("push.example:8443, Other.example")
+    assert services.includes("https://push.example:8443/a")
+    assert services.includes("https://a.other.example/a")
+    assert not services.includes("https://push.example/a")
+
+
+@pytest.mark.parametrize("names", ["*", "a.example,", "https://a.example", "a.example/path", "a.example:x", ".example"])
+def test_a_list_of_anything_but_hosts_is_refused(names: str) -> None:
+    with pytest.raises(PushServicesError, match="is not the name of a host"):
+        PushServices(names)
 
 
 BROWSER = SubscribedBrowser("https://push.example/x", "")
@@ -237,10 +329,6 @@ FORM: Any = BROWSER.form()
     "change",
     [
         {"endpoint": "http://push.example/x"},
-        {"endpoint": "https://127.0.0.1/x"},
-        {"endpoint": "https://[::1]/x"},
-        {"endpoint": "https://169.254.169.254/latest/meta-data"},
-        {"endpoint": "https://10.0.0.1/"},
         {"endpoint": "https://user:password@push.example/x"},
         {"endpoint": "ftp://push.example/x"},
         {"endpoint": "https://push.example/" + "x" * 2_000},
@@ -257,7 +345,7 @@ FORM: Any = BROWSER.form()
     ],
 )
 def test_what_no_browser_sends_is_refused(change: dict[str, str]) -> None:
-    more: Any = {"key_number": 1, "language": "en", "allow_private": False}
+    more: Any = {"key_number": 1, "language": "en"}
     assert parse_subscription(**FORM, **more) == BROWSER.subscription(1)
     assert parse_subscription(**{**FORM, **change}, **more) is None
 

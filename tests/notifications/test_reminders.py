@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast import sql
-from holdfast.core.commands import Accepted, TransferBooking
+from holdfast.core.commands import Accepted, Client, TransferBooking
 from holdfast.core.event_schemas import EventChange
 from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.auditor import audit_event
@@ -212,6 +212,23 @@ async def test_each_slot_has_its_own_reminder(database: str) -> None:
 
 
 @async_test
+async def test_reminders_of_free_bookings_count_for_the_buyer_who_made_them(database: str) -> None:
+    async with new_reminders(database) as (messages, reminders):
+        event = await messages.new_event(0, hours=48, policy={"confirm_at_once": True})
+        client = Client(address=bytes(12), is_guest=True)
+        await messages.hold(event, "guest", email=EMAIL, phone=PHONE, client=client)
+        await messages.hold(event, "box office", email="bob@example.org", phone="+12125550124", actor=STAFF)
+        await messages.pass_seconds(25 * HOUR)
+        await run_to_end(reminders)
+        hashes = {"confirmed": set[Any](), "reminder": set[Any]()}
+        for row in await messages.connection.fetch("SELECT * FROM delivery"):
+            key = (row["channel"], row["stream"], row["buyer_hash"], row["client_hash"])
+            hashes[row["kind"].removeprefix("booking.")].add(key)
+        assert hashes["reminder"] == hashes["confirmed"]
+        assert len([key for key in hashes["reminder"] if key[2] is not None]) == 2, "of the guest, by email and SMS"
+
+
+@async_test
 async def test_one_broken_event_does_not_stop_the_others(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with new_reminders(database) as (messages, reminders):
         events = [await messages.new_event(hours=48) for _ in range(2)]
@@ -309,13 +326,18 @@ INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total
            decode(md5($3 || ':' || n), 'hex'), '', n + 2
     FROM generate_series(1, $3::integer) AS n
 """
+FILL_JOURNAL = """
+INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
+    SELECT event_id, version, created_at, 'confirmed', id, 'user:1', '{}', '' FROM booking
+    ON CONFLICT DO NOTHING
+"""
 
 
 @async_test
 async def test_a_page_of_bookings_costs_the_same_however_many_there_are(database: str) -> None:
     """Without statistics, and with a plan that was made while the table was empty."""
     async with buyer_messages(database) as messages, connection_to(database, db.connect) as reader:
-        for table in ("booking", "line"):
+        for table in ("booking", "line", "journal"):
             await reader.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         await reader.execute("SET plan_cache_mode = force_generic_plan")
         await reader.execute(f"PREPARE bookings AS {sql.reminders.bookings.text}")
@@ -331,6 +353,7 @@ async def test_a_page_of_bookings_costs_the_same_however_many_there_are(database
         costs = []
         for count in (0, 200, 20_000):
             await messages.connection.execute(FILL, event.id, event.org, count)
+            await messages.connection.execute(FILL_JOURNAL)
             explained = await reader.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}")
             plan = msgspec.json.decode(explained)[0]["Plan"]
             costs.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

@@ -1,22 +1,29 @@
 """A buyer with a phone number gets an SMS about a confirmed booking, and nobody can make Holdfast send many."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Accepted, TransferBooking
+from holdfast.core.commands import Accepted, Client, TransferBooking
+from holdfast.core.event_schemas import EventChange
 from holdfast.core.notification_rules import SmsLimit, phone_hash
 from holdfast.core.states import Verb
+from holdfast.engine.event_editor import change_event
 from holdfast.notifications import sms_limits
 from holdfast.notifications.channel import Channel
+from holdfast.notifications.reminders import Reminders
 from holdfast.notifications.sms_channel import SmsChannel
+from holdfast.notifications.sms_countries import SmsCountries, SmsCountriesError
 from holdfast.notifications.sms_limits import (
     FREE_PER_DAY,
     FREE_PER_HOUR,
     TOO_MANY,
     TOO_MANY_OF_BUYER,
+    TOO_MANY_OF_CLIENT,
     TOO_MANY_OF_ORG,
     delete_old_counts,
 )
@@ -31,6 +38,12 @@ GUEST = "guest-" + "0" * 32
 PUBLIC_URL = "https://tickets.example.com/"
 HOUR, DAY = 3600, 86_400
 AT_ONCE: Any = {"policy": {"confirm_at_once": True}}
+FREE_AND_PAID: Any = {
+    "pools": [
+        {"code": code, "capacity": 100, "tariffs": [{"code": "full", "price": price}]}
+        for code, price in (("free", 0), ("paid", 100))
+    ]
+}
 
 
 class Texts(BuyerMessages):
@@ -42,9 +55,15 @@ class Texts(BuyerMessages):
     async def send(self) -> None:
         await self.send_all(self.channels)
 
-    async def register(self, event: EventHandle, number: int, phone: str = PHONE, actor: str | None = None) -> bytes:
+    async def register(self, event: EventHandle, number: int, phone: str = PHONE, **buyer: Any) -> bytes:
         """A free booking, which is confirmed at once."""
-        return await self.hold(event, f"guest-{number:032x}", phone=phone, actor=actor)
+        return await self.hold(event, f"guest-{number:032x}", phone=phone, **buyer)
+
+    async def remind(self) -> None:
+        await self.pass_seconds(25 * HOUR)
+        reminders = Reminders(self.database, 24, frozenset({"sms"}))
+        while await reminders.run_once():
+            continue
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +73,23 @@ def twilio() -> Iterator[TwilioServer]:
 
 
 @asynccontextmanager
-async def new_texts(database: str, twilio: TwilioServer, per_org: int = 1_000) -> AsyncIterator[Texts]:
+async def new_texts(
+    database: str, twilio: TwilioServer, per_org: int = 1_000, countries: str | None = None
+) -> AsyncIterator[Texts]:
     twilio.sent.clear()
     twilio.answers.clear()
     client = Twilio(twilio.url)
     async with buyer_messages(database) as messages:
         messages.__class__ = Texts
         assert isinstance(messages, Texts)
-        channel = SmsChannel(messages.database, messages.engine, client, PUBLIC_URL, per_org)
+        channel = SmsChannel(
+            messages.database,
+            messages.engine,
+            client,
+            PUBLIC_URL,
+            per_org=per_org,
+            countries=SmsCountries(countries),
+        )
         messages.channels, messages.twilio = {"sms": channel}, twilio
         try:
             yield messages
@@ -193,6 +221,29 @@ async def test_one_buyer_cannot_text_many_numbers(
 
 
 @async_test
+async def test_guests_behind_one_address_cannot_text_many_numbers_however_many_cookies_they_have(
+    database: str, twilio: TwilioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sms_limits, "CLIENT_PER_HOUR", 2)
+    monkeypatch.setattr(sms_limits, "CLIENT_PER_DAY", 3)
+    async with new_texts(database, twilio) as texts:
+        event = await texts.new_event(0, **AT_ONCE)
+        paid = await texts.new_event()
+        addresses = [Client(address=bytes([n]) * 12, is_guest=True) for n in range(2)]
+        for number in range(4):
+            await texts.register(event, number, f"+1212555010{number}", client=addresses[0])
+        await texts.register(event, 9, "+12125550200", client=addresses[1])
+        await texts.book(paid, f"guest-{8:032x}", phone="+12125550300", client=addresses[0])
+        await texts.send()
+        assert [sms.to[-4:] for sms in sorted(twilio.sent, key=lambda sms: sms.to)] == ["0100", "0101", "0200", "0300"]
+        assert await texts.errors("sms") == [TOO_MANY_OF_CLIENT] * 2
+        await texts.pass_seconds(HOUR + 60)
+        await texts.register(event, 10, "+12125550400", client=addresses[0])
+        await texts.send()
+        assert twilio.texts_to("+12125550400") == [], "the limit per day counts the whole day"
+
+
+@async_test
 async def test_limits_on_free_bookings_do_not_hold_back_an_sms_about_a_paid_one(
     database: str, twilio: TwilioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +277,53 @@ async def test_an_org_sends_a_limited_number_of_sms_a_day(database: str, twilio:
 
 
 @async_test
+async def test_free_bookings_cannot_use_up_the_sms_of_buyers_who_pay(database: str, twilio: TwilioServer) -> None:
+    async with new_texts(database, twilio, per_org=10) as texts:
+        event = await texts.new_event(**FREE_AND_PAID)
+        for pool, count in (("free", 5), ("paid", 9)):
+            for number in range(count):
+                await texts.book(event, f"{pool} {number}", pool=pool, phone=f"+1212555{len(pool)}{count}{number:02}")
+            await texts.send()
+            assert await texts.errors("sms") == [TOO_MANY_OF_ORG] * (3 if pool == "free" else 4)
+        assert len(twilio.sent) == 10
+
+
+@async_test
+async def test_a_worker_that_dies_before_it_counts_an_sms_does_not_raise_the_limit(
+    database: str, twilio: TwilioServer
+) -> None:
+    async with new_texts(database, twilio, per_org=1) as texts:
+        event = await texts.new_event()
+        for number in range(3):
+            await texts.book(event, f"u{number}", phone=f"+1212555010{number}")
+        # A worker had claimed them when it was killed.
+        await texts.connection.execute("UPDATE delivery SET attempts = 1")
+        await texts.send()
+        assert len(twilio.sent) == 1
+        assert await texts.errors("sms") == [TOO_MANY_OF_ORG] * 2
+
+
+@async_test
+async def test_sms_go_only_to_the_countries_of_the_settings(database: str, twilio: TwilioServer) -> None:
+    async with new_texts(database, twilio, per_org=1, countries="+49, +1212") as texts:
+        event = await texts.new_event()
+        await texts.book(event, "satellite", phone="+88216555010")
+        await texts.book(event, "caribbean", phone="+18765550123")
+        await texts.send()
+        assert twilio.sent == []
+        await texts.book(event, phone=PHONE)
+        await texts.send()
+        assert [sms.to for sms in twilio.sent] == [PHONE], "refused SMS do not count"
+        assert await texts.errors("sms") == ["the country of the number is not in HOLDFAST_SMS_COUNTRIES"] * 2
+
+
+@pytest.mark.parametrize("codes", ["49", "+0", "+49;+43", "+49,", "+12345678", "DE"])
+def test_a_list_of_anything_but_calling_codes_is_refused(codes: str) -> None:
+    with pytest.raises(SmsCountriesError, match="is not a calling code"):
+        SmsCountries(codes)
+
+
+@async_test
 async def test_a_retry_does_not_use_up_the_limit_of_its_org(database: str, twilio: TwilioServer) -> None:
     async with new_texts(database, twilio, per_org=1) as texts:
         twilio.answers.append(Answer(503))
@@ -238,20 +336,58 @@ async def test_a_retry_does_not_use_up_the_limit_of_its_org(database: str, twili
 
 
 @async_test
+async def test_one_buyer_cannot_text_many_numbers_with_reminders(
+    database: str, twilio: TwilioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BUYER_PER_HOUR", "CLIENT_PER_HOUR"):
+        monkeypatch.setattr(sms_limits, name, 2)
+    async with new_texts(database, twilio) as texts:
+        event = await texts.new_event(0, hours=48, **AT_ONCE)
+        address = Client(address=bytes(12), is_guest=True)
+        for number in range(4):
+            await texts.hold(event, "ada", phone=f"+1212555010{number}")
+            await texts.register(event, number, f"+1212555020{number}", client=address)
+            await texts.hold(event, "box office", phone=f"+1212555030{number}", actor=STAFF)
+        await texts.send()
+        twilio.sent.clear()
+        await texts.remind()
+        await texts.send()
+        assert Counter(sms.to[:-1] for sms in twilio.sent) == {"+1212555010": 2, "+1212555020": 2, "+1212555030": 4}
+        reasons = [row["last_error"] for row in await texts.deliveries("sms") if row["kind"] == "booking.reminder"]
+        assert sorted(filter(None, reasons)) == sorted([TOO_MANY_OF_BUYER] * 2 + [TOO_MANY_OF_CLIENT] * 2)
+
+
+@async_test
+async def test_a_reminder_of_an_event_that_has_moved_causes_no_sms(database: str, twilio: TwilioServer) -> None:
+    async with new_texts(database, twilio) as texts:
+        event = await texts.new_event(hours=48)
+        await texts.book(event, phone=PHONE)
+        await texts.send()
+        twilio.sent.clear()
+        await texts.remind()
+        later = EventChange(starts_at=datetime.now(UTC) + timedelta(hours=500))
+        await change_event(texts.database, event.org, event.id, later, STAFF)
+        await texts.send()
+        assert twilio.sent == []
+        assert await texts.errors("sms") == ["the booking has changed or started since"]
+
+
+@async_test
 async def test_hashes_of_numbers_are_deleted_after_a_day(database: str, twilio: TwilioServer) -> None:
     async with new_texts(database, twilio) as texts:
         event = await texts.new_event(0, **AT_ONCE)
-        await texts.register(event, 1)
+        await texts.register(event, 1, client=Client(address=bytes(12), is_guest=True))
         await texts.send()
 
         async def hashes() -> list[Any]:
-            return [row["recipient_hash"] or row["buyer_hash"] for row in await texts.deliveries("sms")]
+            (row,) = await texts.deliveries("sms")
+            return [row[name] for name in ("recipient_hash", "buyer_hash", "client_hash")]
 
         await delete_old_counts(texts.database)
         assert None not in await hashes()
         await texts.pass_seconds(2 * DAY)
         assert await delete_old_counts(texts.database) == 1
-        assert await hashes() == [None]
+        assert await hashes() == [None] * 3
         assert await texts.connection.fetchval("SELECT count(*) FROM sms_count") == 0
 
 

@@ -1,9 +1,12 @@
 """Holdfast speaks Twilio's API, retries what can succeed later, and keeps phone numbers out of errors."""
 
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.notifications import twilio as twilio_module
 from holdfast.notifications.channel import UndeliveredError
@@ -64,9 +67,18 @@ async def test_the_provider_gets_number_sender_and_text(server: TwilioServer, se
         (Answer(400, 21211), True, "the phone number is invalid (HTTP 400, error 21211)", 0),
         (Answer(400, 21610), True, "the recipient has unsubscribed (HTTP 400, error 21610)", 0),
         (Answer(400, 21408), True, "may not send SMS to this country (HTTP 400, error 21408)", 0),
-        (Answer(400, 29999), True, "the SMS provider refused the message (HTTP 400, error 29999)", 0),
+        (Answer(403, 21408), True, "may not send SMS to this country (HTTP 403, error 21408)", 0),
+        (Answer(400, 21635), True, "the phone number is a landline (HTTP 400, error 21635)", 0),
+        (Answer(400, 29999), False, "the SMS provider refused the message (HTTP 400, error 29999)", 0),
+        (Answer(400, 21606), False, "the SMS provider refused the message (HTTP 400, error 21606)", 0),
+        (Answer(400, 21212), False, "the SMS provider refused the message (HTTP 400, error 21212)", 0),
+        (Answer(400, 30034), False, "the SMS provider refused the message (HTTP 400, error 30034)", 0),
+        (Answer(402), False, "the SMS provider refused the message (HTTP 402)", 0),
+        (Answer(408), False, "the SMS provider refused the message (HTTP 408)", 0),
+        (Answer(301), False, "the SMS provider refused the message (HTTP 301)", 0),
+        (Answer(308), False, "the SMS provider refused the message (HTTP 308)", 0),
     ],
-    ids=["busy", "overloaded", "broken", "token", "invalid", "unsubscribed", "country", "unknown"],
+    ids=lambda value: f"{value.status}-{value.code}" if isinstance(value, Answer) else "",
 )
 @async_test
 async def test_a_failure_says_why_and_whether_to_retry(
@@ -76,6 +88,24 @@ async def test_a_failure_says_why_and_whether_to_retry(
     error = await failure(server.url)
     assert (error.is_permanent, error.retry_after_seconds) == (is_permanent, seconds)
     assert detail in str(error)
+
+
+@async_test
+async def test_a_mistake_of_the_operator_is_logged_at_most_once_a_minute(
+    server: TwilioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twilio = Twilio(server.url)
+    with capture_logs() as logs:
+        for passed in (0.0, twilio_module.WARNING_SECONDS):
+            now = time.monotonic() + passed
+            monkeypatch.setattr(twilio_module, "time", SimpleNamespace(monotonic=lambda now=now: now))
+            server.answers += [Answer(400, 21610), Answer(503), *[Answer(400, 21606, f"{SENDER} to {PHONE}")] * 3]
+            for _ in range(5):
+                with pytest.raises(UndeliveredError):
+                    await twilio.send(PHONE, "Hello")
+    await twilio.close()
+    expected = {"event": "sms_provider_refused", "log_level": "warning", "status": 400, "code": 21606}
+    assert logs == [expected] * 2
 
 
 @async_test
@@ -104,11 +134,19 @@ def test_twilio_itself_is_reached_over_tls() -> None:
     assert twilio._account_url == f"https://api.twilio.com/2010-04-01/Accounts/{ACCOUNT}"
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.2:8080", "[::1]:8080"])
+def test_a_provider_on_this_machine_needs_no_tls(host: str) -> None:
+    Twilio(f"twilio+http://{ACCOUNT}:{TOKEN}@{host}?from={SENDER}")
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
         ("https://AC1:t@api.twilio.com?from=+15005550006", "does not begin with twilio://"),
         ("twilio://AC1:t@?from=+15005550006", "names no host"),
+        ("twilio+http://AC1:t@api.example?from=+15005550006", "would send the token unencrypted to another machine"),
+        ("twilio+http://AC1:t@10.0.0.7?from=+15005550006", "would send the token unencrypted to another machine"),
+        ("twilio+http://AC1:t@localhost.example?from=123", "would send the token unencrypted to another machine"),
         ("twilio://AC1:t@host:0?from=+15005550006", "names port 0"),
         ("twilio://AC1:t@host:x?from=+15005550006", "is malformed"),
         ("twilio://AC1:t@host/path?from=+15005550006", "has a path or fragment"),

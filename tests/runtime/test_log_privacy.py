@@ -1,5 +1,7 @@
 """Logs contain nothing about buyers and no secrets."""
 
+import asyncio
+import base64
 import json
 import re
 import secrets
@@ -14,6 +16,9 @@ import httpx
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
+from holdfast.notifications.vapid import vapid_key
+from holdfast.runtime import db, ids
+from holdfast.runtime.shared_secrets import SecretName, SharedSecret
 from tests.support.harness import (
     SANDBOX_SECRET,
     Org,
@@ -26,13 +31,35 @@ from tests.support.harness import (
     shared_data_folder,
     wait_until,
 )
+from tests.support.html_client import get_page, hold_on_page, new_visitor, submit_file
 from tests.support.http_assertions import expect_ok
 from tests.support.log_capture import CapturedLog, find_leaks, redirect_output
 from tests.support.mail_server import Mailbox, mail_server
+from tests.support.push_service import (
+    PushService,
+    encode,
+    post_subscription,
+    push_form,
+    push_service,
+    subscribe_on_page,
+)
 from tests.support.resources import TINY_PNG, list_tickets, post_notice, post_payment, post_raw_notice, reviewed_event
+from tests.support.twilio_server import ACCOUNT as TWILIO_ACCOUNT
+from tests.support.twilio_server import TOKEN as TWILIO_TOKEN
+from tests.support.twilio_server import Answer, TwilioServer, twilio_server
 from tests.support.webhook_receiver import WebhookReceiver, running_webhook_receiver
 
 WAIT_SECONDS = 30
+ENTRIES = (
+    "booking_held",
+    "delivery_failed",
+    "delivery_postponed",
+    "sms_provider_refused",
+    "refund_needs_a_person",
+    "endpoint_disabled",
+    "receipt_not_stored",
+    "reaped",
+)
 CARD = "4242424242424242"
 STRIPE_KEY = "sk_test_" + "51HoldfastHoldfastHoldfast"
 STRIPE_SECRET = "whsec_" + "c3RyaXBlIHNpZ25zIHdpdGggdGhpcw=="
@@ -44,8 +71,19 @@ URL_TOKEN = "hook-token-5fj2k"
 class LoggedServer:
     """A server with a captured log, and everything that it talks to."""
 
-    def __init__(self, server: Server, log: CapturedLog, org: Org, mailbox: Mailbox, receiver: WebhookReceiver) -> None:
+    def __init__(
+        self,
+        server: Server,
+        log: CapturedLog,
+        org: Org,
+        mailbox: Mailbox,
+        receiver: WebhookReceiver,
+        twilio: TwilioServer,
+        pushes: PushService,
+    ) -> None:
         self.server = server
+        self.twilio = twilio
+        self.pushes = pushes
         self.log = log
         self.org = org
         self.mailbox = mailbox
@@ -62,12 +100,32 @@ class LoggedServer:
         user = self.log.secrets[f"the user id of {name}"] = f"{name}-{secrets.token_hex(4)}"
         return user
 
+    def new_phone(self, name: str) -> str:
+        number = self.log.secrets[f"the phone number of {name}"] = f"1212555{secrets.randbelow(9_000) + 1_000}"
+        return f"+{number}"
+
     def hold(self, event: str, name: str, **more: Any) -> str:
-        body = {"items": [{"pool": "standing", "tariff": "full"}], "details": {"card": CARD}, **more}
-        user, email = self.new_user(name), self.new_address(name)
-        created = expect_ok(post_hold(self.admin, event, user=user, email=email, **body), 201)
+        created = expect_ok(post_hold(self.admin, event, **self._new_hold(name), **more), 201)
         booking: str = created["id"]
         return booking
+
+    @contextmanager
+    def customer(self, user: str) -> Iterator[httpx.Client]:
+        """A customer who acts with a token of their own, so that Holdfast knows them as the actor."""
+        token = self.log.secrets[f"the token of {user}"] = expect_ok(
+            self.admin.post("/v1/customer-tokens", json={"user": user}), 201
+        )["token"]
+        with self.server.client({"Authorization": f"Bearer {token}"}) as customer:
+            yield customer
+
+    def _new_hold(self, name: str) -> dict[str, Any]:
+        return {"user": self.new_user(name), **self.new_items(name)}
+
+    def new_items(self, name: str) -> dict[str, Any]:
+        """A hold without its user."""
+        contact = {"email": self.new_address(name), "phone": self.new_phone(name)}
+        items = [{"pool": "standing", "tariff": "full"}]
+        return {"items": items, "details": {"card": CARD}, "contact": contact}
 
     def buy(self, event: str, user: str) -> str:
         booking = self.hold(event, user)
@@ -88,6 +146,10 @@ def logged_server(postgres: str, path: Path) -> Iterator[LoggedServer]:
         mailbox, receiver = Mailbox(), stack.enter_context(running_webhook_receiver())
         options = {"authenticator": _accept_login, "auth_require_tls": False}
         mail_address = stack.enter_context(mail_server(mailbox, **options))
+        twilio = stack.enter_context(twilio_server())
+        certificates = path.parent / "certificates"
+        certificates.mkdir()
+        pushes = stack.enter_context(push_service(certificates))
         database = stack.enter_context(fresh_database(postgres))
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -95,6 +157,10 @@ def logged_server(postgres: str, path: Path) -> Iterator[LoggedServer]:
         environment = {
             "HOLDFAST_SMTP_URL": f"smtp://shop:{MAIL_PASSWORD}@{mail_address}",
             "HOLDFAST_EMAIL_FROM": "tickets@theatre.example",
+            "HOLDFAST_SMS_URL": twilio.url,
+            "HOLDFAST_WEB_PUSH": "true",
+            "HOLDFAST_PUSH_SERVICES": pushes.host,
+            "SSL_CERT_FILE": str(certificates / "fullchain.pem"),
             "HOLDFAST_STRIPE_KEY": STRIPE_KEY,
             "HOLDFAST_STRIPE_API": unreachable,
             "HOLDFAST_STRIPE_WEBHOOK_SECRET": STRIPE_SECRET,
@@ -110,8 +176,10 @@ def logged_server(postgres: str, path: Path) -> Iterator[LoggedServer]:
             "the password of the mail server": MAIL_PASSWORD,
             "the name of a file": FILE_NAME,
             "the token in a URL": URL_TOKEN,
+            "the token of the SMS provider": TWILIO_TOKEN,
+            "the same token in a header": base64.b64encode(f"{TWILIO_ACCOUNT}:{TWILIO_TOKEN}".encode()).decode(),
         }
-        logged = LoggedServer(server, log, Org(database), mailbox, receiver)
+        logged = LoggedServer(server, log, Org(database), mailbox, receiver, twilio, pushes)
         with logged.admin:
             yield logged
 
@@ -129,6 +197,83 @@ def _send_emails(logged: LoggedServer, event: str) -> None:
     logged.buy(event, "spammed")
     wait_until(lambda: not logged.mailbox.answers["data"], WAIT_SECONDS)
     logged.wait_for_entry("delivery_failed")
+
+
+def _send_sms(logged: LoggedServer, event: str) -> None:
+    """Send SMS that arrive, and SMS that the provider refuses with the number in its answer."""
+    logged.buy(event, "texted")
+    wait_until(lambda: bool(logged.twilio.sent), WAIT_SECONDS)
+    for code in (21610, 21606):
+        number = logged.log.secrets["the phone number of texted"]
+        logged.twilio.answers.append(Answer(400, code, f"It cannot go to +{number}"))
+        logged.buy(event, f"not-texted-{code}")
+        wait_until(lambda: not logged.twilio.answers, WAIT_SECONDS)
+    logged.wait_for_entry("sms_provider_refused")
+
+
+def _act_as_customers(logged: LoggedServer, event: str) -> None:
+    """Place, extend, pay, transfer and cancel holds with customer tokens, and be refused."""
+    user = logged.new_user("self-service")
+    with logged.customer(user) as customer:
+        mine, given = [
+            expect_ok(post_hold(customer, event, **{**logged.new_items(name), "user": user}), 201)["id"]
+            for name in ("self-service", "giver")
+        ]
+        customer.post(f"/v1/bookings/{mine}/extend")
+        expect_ok(post_payment(customer, mine), 201)
+        expect_ok(customer.post(f"/v1/bookings/{mine}/cancel"))
+        assert post_hold(customer, event, user=user, items=[{"pool": "none"}]).status_code >= 400
+        expect_ok(logged.admin.post(f"/v1/bookings/{given}/confirm"))
+        heir = {"email": logged.new_address("heir"), "phone": logged.new_phone("heir")}
+        transfer = {"user": logged.new_user("heir"), "contact": heir}
+        expect_ok(logged.admin.post(f"/v1/bookings/{given}/transfer", json=transfer))
+    logged.wait_for_entry("booking_cancelled")
+
+
+def _send_pushes(logged: LoggedServer) -> None:
+    """Let a guest's browser subscribe, at a known and an unknown push service, and send it messages that are accepted,
+    refused and retried."""
+    event = publish_event(logged.admin, reviewed_event(policy={"review": "manual", "hold_seconds": 600}))
+    for status in (201, 400, 503):
+        with new_visitor(logged.server) as guest:
+            booking = hold_on_page(guest, event, quantity__1__0="1")
+            stranger, fields = push_form(guest, logged.pushes, booking)
+            unknown = {**fields, "endpoint": f"https://push.example/{URL_TOKEN}"}
+            assert post_subscription(guest, booking, unknown).status_code == 422
+            browser = subscribe_on_page(guest, logged.pushes, booking)
+            for name, each in (("a browser", browser), ("another browser", stranger)):
+                logged.log.secrets |= {
+                    f"the push endpoint of {name}, {status}": each.endpoint.rpartition("/")[2],
+                    f"the push key of {name}, {status}": encode(each.point),
+                    f"the push secret of {name}, {status}": encode(each.auth),
+                }
+            assert submit_file(guest, get_page(guest, booking).form("/receipt"), TINY_PNG).status_code == 303
+        if status != 201:
+            logged.pushes.answers.append((status, None))
+        expect_ok(logged.admin.post(f"/v1/bookings/{booking.rpartition('/')[2]}/approve"))
+        _wait_for_push(logged, booking)
+    asyncio.run(_keep_vapid_key(logged))
+    guests = query(logged.server.database_url, "SELECT user_id FROM booking WHERE user_id LIKE 'guest-%'")
+    logged.log.secrets |= {f"the user id of guest {number}": row["user_id"] for number, row in enumerate(guests)}
+
+
+def _wait_for_push(logged: LoggedServer, booking: str) -> None:
+    """Until the worker has tried to send the message about the booking, and has logged how that went."""
+    parsed = ids.parse_booking_id(booking.rpartition("/")[2])
+    assert parsed is not None
+    statement = (
+        "SELECT status <> 'waiting' OR last_error IS NOT NULL FROM delivery WHERE stream = $1 AND channel = 'push'"
+    )
+    wait_until(lambda: bool(query(logged.server.database_url, statement, parsed[1])[0][0]), WAIT_SECONDS)
+
+
+async def _keep_vapid_key(logged: LoggedServer) -> None:
+    pool = await db.create_pool(logged.server.database_url, 1)
+    secret = (await SharedSecret(db.Database(pool), SecretName.WEB_PUSH).keyring()).signing
+    await pool.close()
+    private = vapid_key(secret).private.private_numbers().private_value.to_bytes(32, "big")
+    for name, value in (("secret", secret.value), ("private key", private)):
+        logged.log.secrets |= {f"the VAPID {name}": encode(value), f"the VAPID {name} in hexadecimal": value.hex()}
 
 
 def _make_payments(logged: LoggedServer, event: str) -> None:
@@ -254,10 +399,13 @@ def ordinary_log(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Cap
     with logged_server(postgres, path) as logged:
         event = publish_event(logged.admin, reviewed_event())
         _send_emails(logged, event)
+        _send_sms(logged, event)
+        _act_as_customers(logged, event)
         _make_payments(logged, event)
         _send_notices(logged)
         _send_webhooks(logged, event)
         _upload_receipts(logged, event)
+        _send_pushes(logged)
         _use_tokens(logged, event)
         _let_time_pass(logged)
     return logged.log
@@ -277,9 +425,9 @@ def broken_database_log(postgres: str, tmp_path_factory: pytest.TempPathFactory)
             ("receipt", "file_ref <> 'poison'"),
         ):
             query(logged.server.database_url, f"ALTER TABLE {table} ADD CHECK ({check}) NOT VALID")
-        body: dict[str, Any] = {"items": [{"seat": "A-1"}], "details": {"card": CARD}}
-        address = logged.new_address("poison")
-        assert post_hold(logged.admin, event, user="poison", email=address, **body).status_code == 500
+        contact = {"email": logged.new_address("poison"), "phone": logged.new_phone("poison")}
+        body: dict[str, Any] = {"items": [{"seat": "A-1"}], "details": {"card": CARD}, "contact": contact}
+        assert post_hold(logged.admin, event, user="poison", **body).status_code == 500
         url = f"https://hooks.example.org/poison/{URL_TOKEN}"
         assert logged.admin.post("/v1/webhook-endpoints", json={"url": url}).status_code == 500
         other_event = publish_event(logged.admin, reviewed_event())
@@ -299,7 +447,7 @@ def broken_database_log(postgres: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_ordinary_traffic_logs_no_secret(ordinary_log: CapturedLog) -> None:
-    for event in ("delivery_failed", "refund_needs_a_person", "endpoint_disabled", "receipt_not_stored", "reaped"):
+    for event in ENTRIES:
         assert ordinary_log.has_entry(event), "the log lacks an expected entry"
     assert find_leaks(ordinary_log.text, ordinary_log.secrets) == []
 
@@ -320,6 +468,7 @@ def test_the_leak_search_finds_every_kind_of_secret(ordinary_log: CapturedLog) -
     for name, secret in ordinary_log.secrets.items():
         line = json.dumps({"event": "planted", "detail": f"it was {secret} that did not work"})
         assert f"{name} in planted" in find_leaks(f"{ordinary_log.text}\n{line}", ordinary_log.secrets)
-    for planted in ("someone@example.com", "hf_sk_0123456789abcdef", "whsec_Zm9v", "eyJhbGciOiJI.eyJzdWI.c2ln", CARD):
+    tokens = ("hf_sk_0123456789abcdef", "whsec_Zm9v", "eyJhbGciOiJI.eyJzdWI.c2ln")
+    for planted in ("someone@example.com", "+4915112345678", *tokens, CARD):
         assert find_leaks(f"[INFO] {planted}", {}), planted
     assert find_leaks("[INFO] 4242 4242 4242 4242", {})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import http_ece
+import httpx
 import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,8 +26,10 @@ from holdfast.notifications.push_subscriptions import PushSubscription
 from holdfast.runtime import ids
 from tests.support.certificates import make_certificate
 from tests.support.harness import Server, fresh_database, query, running_server
+from tests.support.html_client import get_page, same_origin_headers
 
 TOKEN_SECONDS_MAX = 24 * 3600
+JSON = {"Accept": "application/json"}
 
 
 class PushedMessage(msgspec.Struct, frozen=True):
@@ -65,7 +68,12 @@ class PushService:
         self.browsers: dict[str, SubscribedBrowser] = {}
         self.answers: list[tuple[int, str | None]] = []
         self.refusals: list[str] = []
-        self.requests = 0
+        self.connections = 0
+
+    @property
+    def host(self) -> str:
+        """As `HOLDFAST_PUSH_SERVICES` names it."""
+        return self.origin.removeprefix("https://")
 
     def new_browser(self, server_key: str) -> SubscribedBrowser:
         path = f"/wpush/v2/{secrets.token_urlsafe(24)}"
@@ -73,7 +81,6 @@ class PushService:
         return browser
 
     def receive(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str | None]:
-        self.requests += 1
         if self.answers:
             return self.answers.pop(0)
         browser = self.browsers.get(path)
@@ -136,6 +143,7 @@ def push_service(folder: Path) -> Iterator[PushService]:
         def get_request(self) -> Any:
             """The handshake happens in the thread of the connection, so a client that breaks it off harms nobody."""
             connection, address = super().get_request()
+            service.connections += 1
             return tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
         def handle_error(self, request: Any, client_address: Any) -> None:
@@ -158,6 +166,7 @@ def push_service_and_server(postgres: str, folder: Path) -> Iterator[tuple[PushS
     with push_service(folder) as service, fresh_database(postgres) as url:
         environment = {
             "HOLDFAST_WEB_PUSH": "true",
+            "HOLDFAST_PUSH_SERVICES": service.host,
             "HOLDFAST_EMAIL_FROM": "tickets@example.net",
             "SSL_CERT_FILE": str(folder / "fullchain.pem"),
         }
@@ -172,3 +181,22 @@ def count_subscriptions(server: Server, booking: str) -> int:
     statement = "SELECT count(*) FROM push_subscription WHERE event_id = $1 AND booking_id = $2"
     count: int = query(server.database_url, statement, *parsed)[0][0]
     return count
+
+
+def push_form(buyer: httpx.Client, service: PushService, booking: str) -> tuple[SubscribedBrowser, dict[str, str]]:
+    """A new browser, and what the page's script would send to subscribe it."""
+    page = get_page(buyer, booking)
+    browser = service.new_browser(page.data["push"]["key"])
+    fields = {**page.form("/notify").fields, **browser.form(), "key_number": str(page.data["push"]["keyNumber"])}
+    return browser, fields
+
+
+def post_subscription(buyer: httpx.Client, booking: str, fields: dict[str, str], **headers: str) -> httpx.Response:
+    return buyer.post(f"{booking}/notify", data=fields, headers={**same_origin_headers(buyer), **JSON, **headers})
+
+
+def subscribe_on_page(buyer: httpx.Client, service: PushService, booking: str) -> SubscribedBrowser:
+    browser, fields = push_form(buyer, service, booking)
+    response = post_subscription(buyer, booking, fields)
+    assert (response.status_code, response.json()) == (200, {"subscribed": True})
+    return browser

@@ -474,7 +474,7 @@ def test_a_forged_form_has_no_effect(tls: Server, org: Org, admin: httpx.Client,
         booking = hold_on_page(client, event, **STANDING)
         fields = {**get_page(client, booking).form("/pay").fields, "quantity.1.0": "1", "event": event}
         fields |= {"buyers": "x", "seconds": "x", "token": _token(admin), "email": "ada@private.example"}
-        fields |= {**SubscribedBrowser("https://push.example/1", "").form(), "key_number": "1"}
+        fields |= {**SubscribedBrowser("https://fcm.googleapis.com/1", "").form(), "key_number": "1"}
         _insert_recovery_link(tls, org, fields["token"], fields["email"])
         files = {"file": ("r.png", TINY_PNG)} if path.endswith("/receipt") else None
         address = path.format(event=event, booking=_id(booking), slug=org.slug)

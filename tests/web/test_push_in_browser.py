@@ -156,6 +156,22 @@ def deliver(page: Page, content: dict[str, str]) -> list[Any]:
     pytest.fail("the worker showed nothing")
 
 
+def test_a_buyer_whose_push_service_is_unknown_reads_so(
+    browser: Browser, server: Server, service: PushService, event: str
+) -> None:
+    with browser_buyer(browser, server) as buyer:
+        buyer.page.context.add_init_script(STUB)
+        hold_in_browser(buyer, event)
+        offer_subscription(buyer.page, service)
+        buyer.page.evaluate(
+            "localStorage.setItem('offered', localStorage.getItem('offered').replace('localhost', 'push.example'))"
+        )
+        buyer.page.get_by_role("button", name="Notify me").click()
+        buyer.expect_text("Your browser's push service isn't supported here.")
+        buyer.errors = [error for error in buyer.errors if "(Unprocessable" not in error]
+        assert in_thread(count_subscriptions, server, buyer.booking) == 0
+
+
 def test_a_buyer_whose_browser_blocks_notifications_reads_what_to_do(
     browser: Browser, server: Server, event: str
 ) -> None:

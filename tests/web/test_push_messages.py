@@ -9,11 +9,19 @@ from holdfast.web.push_pages import WORKER_PATH
 from tests.support.harness import Org, Server, example_event, publish_event, wait_until
 from tests.support.html_client import get_page, hold_on_page, new_visitor, same_origin_headers, submit_file
 from tests.support.http_assertions import expect_ok
-from tests.support.push_service import PushService, SubscribedBrowser, count_subscriptions, push_service_and_server
+from tests.support.push_service import (
+    JSON,
+    PushService,
+    SubscribedBrowser,
+    count_subscriptions,
+    post_subscription,
+    push_form,
+    push_service_and_server,
+    subscribe_on_page,
+)
 from tests.support.resources import TINY_PNG, reviewed_event
 
 WAIT_SECONDS = 30
-JSON = {"Accept": "application/json"}
 STANDING = {"quantity__1__0": "2"}
 
 
@@ -45,7 +53,7 @@ def test_a_buyer_hears_that_the_receipt_was_approved(
     with new_visitor(server) as buyer:
         booking = hold_on_page(buyer, event, **STANDING)
         assert submit_file(buyer, get_page(buyer, booking).form("/receipt"), TINY_PNG).status_code == 303
-        subscribed = subscribe(buyer, service, booking)
+        subscribed = subscribe_on_page(buyer, service, booking)
         assert count_subscriptions(server, booking) == 1
         expect_ok(admin.post(f"/v1/bookings/{booking.rpartition('/')[2]}/approve"))
         wait_until(lambda: bool(subscribed.messages), WAIT_SECONDS)
@@ -54,38 +62,20 @@ def test_a_buyer_hears_that_the_receipt_was_approved(
         assert not get_page(buyer, booking).has_form("/notify")
 
 
-def form_of(buyer: httpx.Client, service: PushService, booking: str) -> tuple[SubscribedBrowser, dict[str, str]]:
-    page = get_page(buyer, booking)
-    browser = service.new_browser(page.data["push"]["key"])
-    fields = {**page.form("/notify").fields, **browser.form(), "key_number": str(page.data["push"]["keyNumber"])}
-    return browser, fields
-
-
-def post(buyer: httpx.Client, booking: str, fields: dict[str, str], **headers: str) -> httpx.Response:
-    return buyer.post(f"{booking}/notify", data=fields, headers={**same_origin_headers(buyer), **JSON, **headers})
-
-
-def subscribe(buyer: httpx.Client, service: PushService, booking: str) -> SubscribedBrowser:
-    browser, fields = form_of(buyer, service, booking)
-    response = post(buyer, booking, fields)
-    assert (response.status_code, response.json()) == (200, {"subscribed": True})
-    return browser
-
-
 def test_only_a_form_of_the_page_can_subscribe(server: Server, service: PushService, event: str) -> None:
     with new_visitor(server) as buyer, new_visitor(server) as stranger:
         booking = hold_on_page(buyer, event, **STANDING)
         other = hold_on_page(stranger, event, **STANDING)
-        _, fields = form_of(buyer, service, booking)
+        _, fields = push_form(buyer, service, booking)
         refused = {
-            "without a token": post(buyer, booking, {**fields, "form_token": ""}),
-            "from another site": post(buyer, booking, fields, Origin="https://evil.example"),
-            "with the token of another buyer": post(stranger, other, fields),
+            "without a token": post_subscription(buyer, booking, {**fields, "form_token": ""}),
+            "from another site": post_subscription(buyer, booking, fields, Origin="https://evil.example"),
+            "with the token of another buyer": post_subscription(stranger, other, fields),
             "without a session": httpx.post(f"{server.url}{booking}/notify", data=fields, headers=JSON),
         }
         assert {name: response.status_code for name, response in refused.items()} == dict.fromkeys(refused, 403)
-        _, own = form_of(stranger, service, other)
-        assert post(stranger, booking, own).status_code == 404, "for the booking of another buyer"
+        _, own = push_form(stranger, service, other)
+        assert post_subscription(stranger, booking, own).status_code == 404, "for the booking of another buyer"
         assert [count_subscriptions(server, each) for each in (booking, other)] == [0, 0]
 
 
@@ -106,19 +96,28 @@ def test_an_invalid_subscription_is_refused(
 ) -> None:
     with new_visitor(server) as buyer:
         booking = hold_on_page(buyer, event, **STANDING)
-        _, fields = form_of(buyer, service, booking)
-        response = post(buyer, booking, {**fields, **change})
+        _, fields = push_form(buyer, service, booking)
+        response = post_subscription(buyer, booking, {**fields, **change})
         assert (response.status_code, response.json()) == (422, {"code": "invalid_request"})
+        assert count_subscriptions(server, booking) == 0
+
+
+def test_a_subscription_at_an_unknown_push_service_is_refused(server: Server, service: PushService, event: str) -> None:
+    with new_visitor(server) as buyer:
+        booking = hold_on_page(buyer, event, **STANDING)
+        _, fields = push_form(buyer, service, booking)
+        response = post_subscription(buyer, booking, {**fields, "endpoint": "https://push.example/x"})
+        assert (response.status_code, response.json()) == (422, {"code": "unknown_push_service"})
         assert count_subscriptions(server, booking) == 0
 
 
 def test_a_booking_that_has_ended_takes_no_subscription(server: Server, service: PushService, event: str) -> None:
     with new_visitor(server) as buyer:
         booking = hold_on_page(buyer, event, **STANDING)
-        _, fields = form_of(buyer, service, booking)
+        _, fields = push_form(buyer, service, booking)
         token = {"form_token": fields["form_token"]}
         assert buyer.post(f"{booking}/cancel", data=token, headers=same_origin_headers(buyer)).status_code == 303
-        assert post(buyer, booking, fields).status_code == 409
+        assert post_subscription(buyer, booking, fields).status_code == 409
 
 
 def test_the_worker_script_can_control_booking_pages_and_load_nothing(server: Server) -> None:
@@ -136,4 +135,4 @@ def test_without_the_setting_pages_offer_no_push_messages(shared_server: Server)
         page = get_page(buyer, booking)
         assert not page.has_form("/notify")
         fields = {**page.form("/cancel").fields, **SubscribedBrowser("https://push.example/x", "").form()}
-        assert post(buyer, booking, {**fields, "key_number": "1"}).status_code == 404
+        assert post_subscription(buyer, booking, {**fields, "key_number": "1"}).status_code == 404

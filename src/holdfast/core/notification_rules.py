@@ -201,14 +201,14 @@ def recipient_hash(limit: EmailLimit, org: bytes, email: str) -> bytes:
     return _hash(limit.encode(), scope, mailbox)
 
 
-def buyer_hash(entry: JournalEntry, limit: EmailLimit) -> bytes | None:
+def buyer_hash(limit: EmailLimit, org: bytes, actor: str, user: str) -> bytes | None:
     """Emails that one buyer causes have the same hash. Staff have none for free bookings, because they may register
     many people under one user."""
-    is_by_customer = entry.actor.startswith(CUSTOMER_ACTOR)
+    is_by_customer = actor.startswith(CUSTOMER_ACTOR)
     if limit is EmailLimit.FREE and not is_by_customer:
         return None
-    buyer = entry.actor if is_by_customer else CUSTOMER_ACTOR + entry.booking.user
-    return _hash(b"buyer", entry.booking.org, buyer.encode())
+    buyer = actor if is_by_customer else CUSTOMER_ACTOR + user
+    return _hash(b"buyer", org, buyer.encode())
 
 
 def sms_limit(total: int) -> SmsLimit:
@@ -221,11 +221,19 @@ def phone_hash(limit: SmsLimit, org: bytes, phone: str) -> bytes:
     return _hash(b"sms", limit.encode(), scope, phone.encode())
 
 
-def sms_buyer_hash(entry: JournalEntry, limit: SmsLimit) -> bytes | None:
+def sms_buyer_hash(limit: SmsLimit, org: bytes, actor: str) -> bytes | None:
     """SMS that one buyer causes with free bookings have the same hash, whatever numbers they go to."""
-    if limit is SmsLimit.PAID or not entry.actor.startswith(CUSTOMER_ACTOR):
+    if limit is SmsLimit.PAID or not actor.startswith(CUSTOMER_ACTOR):
         return None
-    return _hash(b"sms buyer", entry.booking.org, entry.actor.encode())
+    return _hash(b"sms buyer", org, actor.encode())
+
+
+def sms_client_hash(limit: SmsLimit, org: bytes, client: bytes | None) -> bytes | None:
+    """SMS that all buyers behind one address cause with free bookings have the same hash. A fresh cookie makes another
+    buyer, and costs nothing. A booking without a client was made by somebody whom the merchant knows."""
+    if limit is SmsLimit.PAID or client is None:
+        return None
+    return _hash(b"sms client", org, client)
 
 
 def webhook_kind(kind: str) -> str:

@@ -21,6 +21,7 @@ from holdfast.core.notification_rules import (
     phone_hash,
     recipient_hash,
     sms_buyer_hash,
+    sms_client_hash,
     sms_limit,
     webhook_kind,
 )
@@ -41,6 +42,7 @@ class NewDeliveryRow(RowDocument):
     body: EmailBody | SmsBody | Raw
     recipient_hash: bytes | None = None
     buyer_hash: bytes | None = None
+    client_hash: bytes | None = None
 
 
 async def save_notifications(connection: Connection, loaded: LoadedBatch) -> None:
@@ -92,7 +94,7 @@ def _email_row(entry: JournalEntry, notification: Notification) -> NewDeliveryRo
     row = _new_row(entry, notification, body)
     if limit is not None:
         row.recipient_hash = recipient_hash(limit, booking.org, booking.email)
-        row.buyer_hash = buyer_hash(entry, limit)
+        row.buyer_hash = buyer_hash(limit, booking.org, entry.actor, booking.user)
     return row
 
 
@@ -101,7 +103,8 @@ def _sms_row(entry: JournalEntry, notification: Notification) -> NewDeliveryRow:
     assert booking.phone is not None
     row = _new_row(entry, notification, SmsBody(booking.language, booking.generation, limit))
     row.recipient_hash = phone_hash(limit, booking.org, booking.phone)
-    row.buyer_hash = sms_buyer_hash(entry, limit)
+    row.buyer_hash = sms_buyer_hash(limit, booking.org, entry.actor)
+    row.client_hash = sms_client_hash(limit, booking.org, booking.client)
     return row
 
 

@@ -31,6 +31,10 @@ class CheckedResponse(Struct, frozen=True):
     retry_after_seconds: float
 
 
+class NoResponseError(UndeliveredError):
+    """The other side did not answer in time."""
+
+
 class CheckedHttp:
     def __init__(self, *, allow_private: bool, send_seconds: float) -> None:
         self._allow_private = allow_private
@@ -44,16 +48,20 @@ class CheckedHttp:
             keepalive_expiry=IDLE_SECONDS,
         )
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> CheckedResponse:
-        """Raises `UndeliveredError` if the address is forbidden or no response comes."""
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, *, send_seconds: float | None = None
+    ) -> CheckedResponse:
+        """Raises `UndeliveredError` if the address is forbidden or no response comes. `send_seconds` is for a message
+        that cannot wait as long as others."""
+        seconds = self._send_seconds if send_seconds is None else send_seconds
         problem = check_url(url, allow_private=self._allow_private)
         if problem is not None:
             raise UndeliveredError(problem)
         try:
-            async with asyncio.timeout(self._send_seconds):
+            async with asyncio.timeout(seconds):
                 return await self._post(httpx.URL(url), headers, content)
         except TimeoutError:
-            raise UndeliveredError(f"no response within {self._send_seconds:.0f} s") from None
+            raise NoResponseError(f"no response within {seconds:.0f} s") from None
         except AddressError as error:
             raise UndeliveredError(str(error)) from None
         except _NETWORK_ERRORS as error:

@@ -15,8 +15,9 @@ from holdfast.core.states import Status
 from holdfast.i18n.formatting import shorten
 from holdfast.i18n.texts import translate
 from holdfast.notifications.channel import Delivery, UndeliveredError
-from holdfast.notifications.checked_http import CheckedHttp, CheckedResponse
+from holdfast.notifications.checked_http import CheckedHttp, CheckedResponse, NoResponseError
 from holdfast.notifications.hold_warnings import WARNING_SECONDS
+from holdfast.notifications.push_services import PushServices
 from holdfast.notifications.push_subscriptions import PushSubscription
 from holdfast.notifications.vapid import vapid_key
 from holdfast.runtime import ids
@@ -27,8 +28,10 @@ from holdfast.runtime.shared_secrets import SecretName, SharedSecret
 with optional_import("pywebpush", extra="push"):
     from pywebpush import WebPusher
 
-# Strangers choose the addresses, and a slow one delays other messages of the org.
+# A slow push service delays other messages of the org.
 SEND_SECONDS: Final = 5.0
+# A warning is worth little later, and there may be many of them, so it waits less and is not retried after a timeout.
+WARNING_SEND_SECONDS: Final = 2.0
 # If the browser is off for longer than this, the push service drops the message.
 REVIEW_TTL_SECONDS: Final = 86_400
 # A hold that lasts longer than this was extended after its warning was written.
@@ -66,11 +69,13 @@ class PushMessage(Struct, frozen=True):
 
 
 class PushChannel:
-    def __init__(self, database: Database, sender: str, *, allow_private: bool) -> None:
+    def __init__(self, database: Database, sender: str, services: PushServices) -> None:
         self._database = database
         self._sender = sender
+        self._services = services
         self._secret = SharedSecret(database, SecretName.WEB_PUSH)
-        self._http = CheckedHttp(allow_private=allow_private, send_seconds=SEND_SECONDS)
+        # The operator trusts these services wherever they are.
+        self._http = CheckedHttp(allow_private=True, send_seconds=SEND_SECONDS)
 
     async def send(self, delivery: Delivery) -> None:
         slot = json.decode(delivery.body, type=PushBody).slot
@@ -79,11 +84,14 @@ class PushChannel:
         )
         if subscription is None:
             raise UndeliveredError("the browser has no subscription any more", is_permanent=True)
+        if not self._services.includes(subscription.endpoint):
+            await self._delete_subscription(delivery, slot, subscription)
+            raise UndeliveredError("the push service is not in HOLDFAST_PUSH_SERVICES", is_permanent=True)
         kind = KINDS[delivery.kind]
         ttl_seconds = await self._seconds_to_live(delivery, kind)
         title = await self._database.event(delivery.event).fetchval(sql.push.event_title, delivery.event)
         message = write_message(delivery, kind, subscription.language, title, ttl_seconds)
-        response = await self._post(subscription, message, ttl_seconds)
+        response = await self._post(subscription, kind, message, ttl_seconds)
         await self._handle(delivery, slot, kind, subscription, response)
 
     async def close(self) -> None:
@@ -100,7 +108,9 @@ class PushChannel:
         seconds: int = math.ceil(left)
         return seconds
 
-    async def _post(self, subscription: PushSubscription, message: PushMessage, ttl_seconds: int) -> CheckedResponse:
+    async def _post(
+        self, subscription: PushSubscription, kind: PushKind, message: PushMessage, ttl_seconds: int
+    ) -> CheckedResponse:
         secret = (await self._secret.keyring()).find(subscription.key_number)
         if secret is None:
             # The browser accepts no other key, so nothing can reach it.
@@ -114,7 +124,13 @@ class PushChannel:
             "Topic": message.tag,
             **vapid_key(secret).headers(f"{url.scheme}://{url.netloc.decode()}", self._sender),
         }
-        return await self._http.post(subscription.endpoint, headers, encrypt(subscription, json.encode(message)))
+        content = encrypt(subscription, json.encode(message))
+        if kind is not PushKind.HOLD_ENDING:
+            return await self._http.post(subscription.endpoint, headers, content)
+        try:
+            return await self._http.post(subscription.endpoint, headers, content, send_seconds=WARNING_SEND_SECONDS)
+        except NoResponseError as error:
+            raise UndeliveredError(str(error), is_permanent=True) from None
 
     async def _handle(
         self, delivery: Delivery, slot: int, kind: PushKind, subscription: PushSubscription, response: CheckedResponse
@@ -123,9 +139,7 @@ class PushChannel:
         is_sent = 200 <= status < 300
         if status in GONE or (is_sent and kind is not PushKind.HOLD_ENDING):
             # After a review there is nothing left to report.
-            await self._database.event(delivery.event).execute(
-                sql.push.delete_subscription, delivery.event, delivery.stream, slot, subscription.endpoint
-            )
+            await self._delete_subscription(delivery, slot, subscription)
         if status in GONE:
             raise UndeliveredError("the browser has unsubscribed", is_permanent=True)
         if not is_sent:
@@ -134,6 +148,11 @@ class PushChannel:
                 is_permanent=status < 500 and status not in RETRIED,
                 retry_after_seconds=response.retry_after_seconds,
             )
+
+    async def _delete_subscription(self, delivery: Delivery, slot: int, subscription: PushSubscription) -> None:
+        await self._database.event(delivery.event).execute(
+            sql.push.delete_subscription, delivery.event, delivery.stream, slot, subscription.endpoint
+        )
 
 
 def encrypt(subscription: PushSubscription, content: bytes) -> bytes:

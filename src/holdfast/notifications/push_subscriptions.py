@@ -1,8 +1,4 @@
-"""Stores which browsers want push messages about a booking.
-
-The browser chooses the address, so it is as untrusted as a webhook endpoint. Holdfast connects to it only through
-`checked_http`.
-"""
+"""Stores which browsers want push messages about a booking."""
 
 import binascii
 import hashlib
@@ -33,10 +29,10 @@ class PushSubscription(Struct, frozen=True, kw_only=True):
 
 
 def parse_subscription(
-    *, endpoint: str, p256dh: str, auth: str, key_number: int, language: str, allow_private: bool
+    *, endpoint: str, p256dh: str, auth: str, key_number: int, language: str
 ) -> PushSubscription | None:
-    """None if no browser would send this, or if Holdfast must not connect to the address."""
-    if check_url(endpoint, allow_private=allow_private) is not None or httpx.URL(endpoint).scheme != "https":
+    """None if no browser would send this. Whether its push service is a trusted one is another question."""
+    if check_url(endpoint, allow_private=True) is not None or httpx.URL(endpoint).scheme != "https":
         return None
     point, secret = _decode(p256dh), _decode(auth)
     if not _is_point(point) or len(secret) != AUTH_BYTES:

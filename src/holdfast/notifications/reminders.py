@@ -12,6 +12,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.core.actors import CUSTOMER_ACTOR
 from holdfast.core.notification_rules import (
     EMAIL,
     REMINDER,
@@ -19,9 +20,12 @@ from holdfast.core.notification_rules import (
     EmailBody,
     EmailLimit,
     SmsBody,
+    buyer_hash,
     email_target,
     phone_hash,
     recipient_hash,
+    sms_buyer_hash,
+    sms_client_hash,
     sms_limit,
     sms_target,
 )
@@ -53,7 +57,17 @@ class ScannedBooking(Struct, frozen=True):
     language: str | None
     generation: int
     total: int
+    user: str
+    client: bytes | None
+    last_actor: str | None
     is_reminded: bool
+
+    @property
+    def actor(self) -> str:
+        """Who causes the reminder, for the limits on what one buyer can cause. The journal has customers under
+        pseudonyms, and it shows whether the booking is the work of a customer or of staff."""
+        last = self.last_actor or ""
+        return CUSTOMER_ACTOR + self.user if last.startswith(CUSTOMER_ACTOR) else last
 
 
 class ReminderRow(RowDocument):
@@ -64,6 +78,8 @@ class ReminderRow(RowDocument):
     kind: str
     body: EmailBody | SmsBody
     recipient_hash: bytes | None = None
+    buyer_hash: bytes | None = None
+    client_hash: bytes | None = None
 
 
 class Reminders:
@@ -139,6 +155,7 @@ def _email_row(booking: ScannedBooking, email: str, starts_at: datetime) -> Remi
     row = ReminderRow(booking.id, email_target(booking.org), EMAIL, booking.org, REMINDER, body)
     if limit is not None:
         row.recipient_hash = recipient_hash(limit, booking.org, email)
+        row.buyer_hash = buyer_hash(limit, booking.org, booking.actor, booking.user)
     return row
 
 
@@ -147,4 +164,6 @@ def _sms_row(booking: ScannedBooking, phone: str, starts_at: datetime) -> Remind
     body = SmsBody(booking.language, booking.generation, limit, starts_at)
     row = ReminderRow(booking.id, sms_target(booking.org), SMS, booking.org, REMINDER, body)
     row.recipient_hash = phone_hash(limit, booking.org, phone)
+    row.buyer_hash = sms_buyer_hash(limit, booking.org, booking.actor)
+    row.client_hash = sms_client_hash(limit, booking.org, booking.client)
     return row

@@ -12,6 +12,7 @@ from holdfast.engine.engine import Engine
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.reminder_check import check_reminder
 from holdfast.notifications.sms import Sms, SmsKind, write_sms
+from holdfast.notifications.sms_countries import SmsCountries
 from holdfast.notifications.sms_limits import check_limits
 from holdfast.notifications.twilio import Twilio
 from holdfast.runtime import ids
@@ -24,12 +25,22 @@ _GUEST: Final = re.compile(r"guest-[0-9a-f]{32}")
 
 
 class SmsChannel:
-    def __init__(self, database: Database, engine: Engine, twilio: Twilio, public_url: str, per_org: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        engine: Engine,
+        twilio: Twilio,
+        public_url: str,
+        *,
+        per_org: int,
+        countries: SmsCountries,
+    ) -> None:
         self._database = database
         self._engine = engine
         self._twilio = twilio
         self._public_url = public_url.rstrip("/")
         self._per_org = per_org
+        self._countries = countries
 
     async def send(self, delivery: Delivery) -> None:
         body = json.decode(delivery.body, type=SmsBody)
@@ -41,6 +52,8 @@ class SmsChannel:
             raise UndeliveredError("the booking has no phone number", is_permanent=True)
         if booking.generation != body.generation or booking.status not in SOLD:
             raise UndeliveredError("the booking has changed since", is_permanent=True)
+        if not self._countries.includes(booking.phone):
+            raise UndeliveredError("the country of the number is not in HOLDFAST_SMS_COUNTRIES", is_permanent=True)
         text = write_sms(self._describe(delivery, body, details))
         await check_limits(self._database, delivery, body.limit, self._per_org)
         await self._twilio.send(booking.phone, text)

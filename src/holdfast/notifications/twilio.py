@@ -2,30 +2,40 @@
 
 import asyncio
 import re
+import time
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpx
+import structlog
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from holdfast.notifications.channel import UndeliveredError
 from holdfast.notifications.retry_after import parse_retry_after
+
+log = structlog.get_logger()
 
 SEND_SECONDS: Final = 15.0
 # Twilio limits concurrent requests of an account.
 SENDS_MAX: Final = 8
 RESPONSE_MAX: Final = 64 * 1024
 
-# The account or its token is wrong. The operator can put that right while messages wait.
+WARNING_SECONDS: Final = 60.0
+
 _REFUSED_ACCOUNT: Final = (401, 403, 404)
-# https://www.twilio.com/docs/api/errors
+# What can be wrong with a recipient, so that no retry helps: https://www.twilio.com/docs/api/errors. Anything else is
+# about the account, the sender or the provider, and the operator can put that right while messages wait.
 _REASONS: Final = {
     21211: "the phone number is invalid",
+    21265: "the phone number is a short code",
+    21268: "the phone number is a premium number",
     21408: "the account may not send SMS to this country",
     21610: "the recipient has unsubscribed",
     21612: "the provider cannot reach this number",
     21614: "the number cannot receive SMS",
+    21635: "the phone number is a landline",
 }
 
 _FORM: Final = (
@@ -41,6 +51,15 @@ class SmsUrlError(ValueError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"The SMS provider's URL {what}. {_FORM}")
+
+
+class SmsRefusedError(UndeliveredError):
+    """The provider refused a message for a reason that is not the recipient's."""
+
+    def __init__(self, detail: str, status: int, code: int | None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
 
 
 class ErrorBody(Struct, frozen=True):
@@ -61,6 +80,7 @@ class Twilio:
         self._account_url = f"{_SCHEMES[parts.scheme]}://{host}/2010-04-01/Accounts/{account}"
         self._client = httpx.AsyncClient(auth=(account, token), timeout=SEND_SECONDS)
         self._sends = asyncio.Semaphore(SENDS_MAX)
+        self._quiet_until = 0.0
 
     async def send(self, phone: str, text: str) -> None:
         """Return once the provider has accepted the message, otherwise raise `UndeliveredError`."""
@@ -68,6 +88,8 @@ class Twilio:
         failure = await self._attempt(
             self._client.build_request("POST", f"{self._account_url}/Messages.json", data=form)
         )
+        if isinstance(failure, SmsRefusedError):
+            self._warn(failure)
         # Raised outside the except block, the error has no context, which might name the recipient.
         if failure is not None:
             raise failure
@@ -81,6 +103,12 @@ class Twilio:
     async def close(self) -> None:
         await self._client.aclose()
 
+    def _warn(self, failure: SmsRefusedError) -> None:
+        """Every waiting SMS fails in the same way, so one line a minute is enough."""
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + WARNING_SECONDS
+            log.warning("sms_provider_refused", status=failure.status, code=failure.code)
+
     async def _attempt(self, request: httpx.Request) -> UndeliveredError | None:
         try:
             async with self._sends, asyncio.timeout(SEND_SECONDS):
@@ -93,16 +121,16 @@ class Twilio:
 
 
 def _describe(response: httpx.Response) -> UndeliveredError:
-    """Whether to retry follows from the status, because providers add error codes all the time."""
+    """Providers add error codes all the time, so Holdfast retries those that it does not know."""
     status, code = response.status_code, _error_code(response)
     number = f"HTTP {status}" if code is None else f"HTTP {status}, error {code}"
     if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
         seconds = parse_retry_after(response.headers.get("retry-after"))
         return UndeliveredError(f"the SMS provider is busy ({number})", retry_after_seconds=seconds)
-    if status in _REFUSED_ACCOUNT:
-        return UndeliveredError(f"the SMS provider refused the account or its token ({number})")
-    reason = _REASONS.get(code or 0, "the SMS provider refused the message")
-    return UndeliveredError(f"{reason} ({number})", is_permanent=True)
+    if code in _REASONS:
+        return UndeliveredError(f"{_REASONS[code]} ({number})", is_permanent=True)
+    what = "the account or its token" if status in _REFUSED_ACCOUNT else "the message"
+    return SmsRefusedError(f"the SMS provider refused {what} ({number})", status, code)
 
 
 def _error_code(response: httpx.Response) -> int | None:
@@ -132,6 +160,10 @@ def _first_problem(parts: SplitResult, name: str, sender: str) -> str | None:
     problems = (
         (parts.scheme not in _SCHEMES, "does not begin with twilio://"),
         (not parts.hostname, "names no host"),
+        (
+            parts.scheme == "twilio+http" and not _is_this_machine(parts.hostname or ""),
+            "would send the token unencrypted to another machine",
+        ),
         (parts.port == 0, "names port 0"),
         (parts.path not in ("", "/") or parts.fragment, "has a path or fragment"),
         (not re.fullmatch(r"[A-Za-z0-9]+", account) or not parts.password, "has no account or no token"),
@@ -139,3 +171,10 @@ def _first_problem(parts: SplitResult, name: str, sender: str) -> str | None:
         (not (_SENDER.fullmatch(sender) or _SERVICE.fullmatch(sender)), "has a sender that is not a number or a name"),
     )
     return next((problem for wrong, problem in problems if wrong), None)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

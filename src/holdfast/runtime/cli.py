@@ -184,6 +184,8 @@ def stampede(
 def _check_settings() -> None:
     """Report settings that cannot work before anything starts with them."""
     from holdfast.notifications.bus import check_prefix
+    from holdfast.notifications.push_services import PushServices
+    from holdfast.notifications.sms_countries import SmsCountries
     from holdfast.notifications.smtp import Smtp
     from holdfast.notifications.twilio import Twilio
     from holdfast.payments.registry import make_stripe
@@ -194,7 +196,9 @@ def _check_settings() -> None:
         "HOLDFAST_TRACING": lambda: check_tracing(settings),
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
         "HOLDFAST_SMS_URL": lambda: settings.sms_url and Twilio(settings.sms_url),
+        "HOLDFAST_SMS_COUNTRIES": lambda: SmsCountries(settings.sms_countries),
         "HOLDFAST_WEB_PUSH": lambda: settings.web_push and _import_push_channel(),
+        "HOLDFAST_PUSH_SERVICES": lambda: PushServices(settings.push_services),
         "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
         "HOLDFAST_KAFKA_URL": lambda: settings.kafka_url and _parse_kafka_url(settings.kafka_url),
         "HOLDFAST_NATS_URL": lambda: settings.nats_url and _parse_nats_url(settings.nats_url),

@@ -56,8 +56,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     email_from: str = "tickets@localhost"
     sms_url: str | None = None
     sms_per_org: Annotated[int, Meta(ge=0)] = 1_000
+    sms_countries: str | None = None
     reminder_hours: Annotated[float, Meta(ge=0, le=720)] = 24
     web_push: bool = False
+    # Of Chrome, Edge, Firefox and Safari, and of the browsers built on them.
+    push_services: str = "fcm.googleapis.com,updates.push.services.mozilla.com,push.apple.com,notify.windows.com"
     kafka_url: str | None = None
     nats_url: str | None = None
     bus_prefix: str = "holdfast"

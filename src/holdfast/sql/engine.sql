@@ -597,12 +597,13 @@ SELECT (SELECT count(*) FROM inserted) AS new_payments, (SELECT count(*) FROM up
 -- name: insert_deliveries
 -- The notifications that the batch's journal entries cause. They are due at once.
 INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, recipient_hash, buyer_hash,
-                      created_at, due_at)
+                      client_hash, created_at, due_at)
 SELECT holdfast_uuid(event), number, target, channel, holdfast_uuid(org), holdfast_uuid(booking), kind, body,
-       decode(recipient_hash, 'base64'), decode(buyer_hash, 'base64'), $2::timestamptz, $2::timestamptz
+       decode(recipient_hash, 'base64'), decode(buyer_hash, 'base64'), decode(client_hash, 'base64'),
+       $2::timestamptz, $2::timestamptz
 FROM json_to_recordset($1::json) AS delivery (
     event text, number bigint, target text, channel text, org text, booking text, kind text, body json,
-    recipient_hash text, buyer_hash text
+    recipient_hash text, buyer_hash text, client_hash text
 )
 
 -- name: insert_push_deliveries

@@ -59,11 +59,12 @@ async def notify(page: PageRequest) -> Response:
         auth=fields.get("auth", ""),
         key_number=int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0,
         language=page.language,
-        allow_private=page.site.settings.webhooks_to_private_addresses,
     )
     keyring = await page.site.push_secret.keyring()
     if subscription is None or keyring.find(subscription.key_number) is None:
         raise PageError(PageProblem(422, "invalid_request"))
+    if not page.site.push_services.includes(subscription.endpoint):
+        raise PageError(PageProblem(422, "unknown_push_service"))
     if not await subscribe(page.site.database, *parsed, subscription):
         raise PageError(PageProblem(409, "outdated"))
     return json_response({"subscribed": True})

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from holdfast import sql
 from holdfast.api.in_process import InProcessApi
 from holdfast.core.refusals import RefusedError
+from holdfast.notifications.push_services import PushServices
 from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS, Database
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shared_secrets import SecretName, SharedSecret
@@ -42,6 +43,7 @@ class Site:
         self.cookie_name = cookie_name(is_https=self.is_https)
         self.session_secret = SharedSecret(database, SecretName.SESSIONS)
         self.push_secret = SharedSecret(database, SecretName.WEB_PUSH)
+        self.push_services = PushServices(settings.push_services)
         self._templates: asyncio.Task[None] | None = None
 
     async def load_org(self, slug: str) -> Org:

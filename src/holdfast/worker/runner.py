@@ -19,10 +19,12 @@ from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel
 from holdfast.notifications.email_channel import EmailChannel
 from holdfast.notifications.hold_warnings import warn_of_ending_holds
+from holdfast.notifications.push_services import PushServices
 from holdfast.notifications.recovery_mailer import RecoveryMailer, delete_expired
 from holdfast.notifications.relay import Relay
 from holdfast.notifications.reminders import Reminders
 from holdfast.notifications.sms_channel import SmsChannel
+from holdfast.notifications.sms_countries import SmsCountries
 from holdfast.notifications.sms_limits import delete_old_counts
 from holdfast.notifications.smtp import Smtp
 from holdfast.notifications.twilio import Twilio
@@ -161,7 +163,14 @@ def _make_channels(
     if settings.sms_url:
         twilio = Twilio(settings.sms_url)
         resources.push_async_callback(twilio.close)
-        channels[SMS] = SmsChannel(database, engine, twilio, settings.public_url, settings.sms_per_org)
+        channels[SMS] = SmsChannel(
+            database,
+            engine,
+            twilio,
+            settings.public_url,
+            per_org=settings.sms_per_org,
+            countries=SmsCountries(settings.sms_countries),
+        )
     if settings.web_push:
         channels[PUSH] = _make_push_channel(settings, database, resources)
     return channels
@@ -188,7 +197,7 @@ def _make_push_channel(settings: Settings, database: db.Database, resources: Asy
     # Its package is optional.
     from holdfast.notifications.push_channel import PushChannel
 
-    push = PushChannel(database, settings.email_from, allow_private=settings.webhooks_to_private_addresses)
+    push = PushChannel(database, settings.email_from, PushServices(settings.push_services))
     resources.push_async_callback(push.close)
     return push
 

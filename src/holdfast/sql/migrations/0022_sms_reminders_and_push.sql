@@ -17,14 +17,21 @@ CREATE TABLE reminder_run (
 );
 CREATE INDEX pool_starting ON pool (starts_at) WHERE starts_at IS NOT NULL;
 
--- How many SMS each org has sent on a day (UTC).
+-- How many SMS each org has sent on a day (UTC). Those about free bookings have a limit of their own.
 CREATE TABLE sms_count (
     org_id uuid NOT NULL REFERENCES org,
     day date NOT NULL,
     count integer NOT NULL,
+    free_count integer NOT NULL,
     PRIMARY KEY (org_id, day)
 );
 CREATE INDEX sms_count_by_day ON sms_count (day);
+ALTER TABLE delivery
+    -- SMS that the buyers behind one address cause with free bookings have the same hash.
+    ADD COLUMN client_hash bytea,
+    -- Whether `sms_count` has counted the message.
+    ADD COLUMN is_counted boolean NOT NULL DEFAULT false;
+CREATE INDEX delivery_of_client ON delivery (client_hash, created_at) WHERE client_hash IS NOT NULL;
 -- Phone numbers are short, so anybody with the table can undo their hashes. The worker deletes the hashes after a day.
 CREATE INDEX delivery_with_phone_hash ON delivery (created_at) WHERE channel = 'sms' AND recipient_hash IS NOT NULL;
 

@@ -50,7 +50,10 @@ async function subscribe(form) {
   const body = new URLSearchParams(new FormData(form));
   Object.entries({ endpoint, ...keys, key_number: page.push.keyNumber }).forEach(([name, value]) => body.set(name, value));
   const response = await fetch(form.action, { method: "POST", headers: { accept: "application/json" }, body });
-  return response.ok ? "notifyOn" : "failed";
+  if (response.ok) {
+    return "notifyOn";
+  }
+  return (await response.json()).code === "unknown_push_service" ? "notifyUnknownService" : "failed";
 }
 
 /** A subscription accepts one key only. After the server's key has changed, the browser needs a new subscription. */
