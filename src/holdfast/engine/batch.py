@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+import asyncpg
+
 from holdfast import sql
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome, decide, end_bookings, expire_due
@@ -160,16 +162,21 @@ class _Transaction:
         return self
 
     async def commit(self, loaded: LoadedBatch) -> None:
-        if any(state.has_changes for state in loaded.states.values()):
+        has_changes = any(state.has_changes for state in loaded.states.values())
+        if has_changes:
             with span("save"):
                 await save(self._connection, loaded)
         began_at = time.monotonic()
         with span("commit"):
             await self._connection.execute("COMMIT")
-        metrics.COMMIT_SECONDS.observe(time.monotonic() - began_at)
+        # A COMMIT without changes writes nothing to the disk.
+        if has_changes:
+            metrics.COMMIT_SECONDS.observe(time.monotonic() - began_at)
         record_commit(loaded)
         self._on_commit(loaded)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, asyncpg.IntegrityConstraintViolationError):
+            metrics.INVARIANT_VIOLATIONS.add()
         if kind is not None and not self._connection.is_closed():
             await self._connection.execute("ROLLBACK")

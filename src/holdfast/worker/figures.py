@@ -10,7 +10,12 @@ from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.instruments import Gauge
 
+# Of each channel.
 COUNTED_MAX: Final = 100_000
+# Each org has one target per channel, and each webhook endpoint is one.
+TARGETS_MAX: Final = 20_000
+# A target has few retries that are due, so there is a new row among the first of its rows if it has any.
+DUE_MAX: Final = 100
 # Channels that report even when nothing waits.
 CHANNELS: Final = (EMAIL, WEBHOOK)
 
@@ -79,7 +84,9 @@ class Figures:
 
     async def _read_deliveries(self, scope: DatabaseScope) -> None:
         """A channel that has nothing left reports zero from then on."""
-        rows = await scope.rows(ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX))
+        rows = await scope.rows(
+            ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX, targets_max=TARGETS_MAX, due_max=DUE_MAX)
+        )
         found = {row.channel: row for row in rows}
         self._channels |= found.keys()
         for channel in self._channels:
