@@ -70,7 +70,8 @@ BATCH_FAILURES: Final = Counter(
     initial=[("connection_lost",), ("conflict",), ("error",), ("exhausted",)],
 )
 INVARIANT_VIOLATIONS: Final = Counter(
-    "holdfast_invariant_violations", "Transactions that a constraint of the schema has stopped. Must be 0."
+    "holdfast_invariant_violations",
+    "Transactions that a constraint or a check has kept from breaking a promise. Must be 0.",
 )
 
 # What was committed
