@@ -158,6 +158,6 @@ async def test_the_figures_scan_no_table(database: str) -> None:
     async with lane_connection(database) as connection:
         await new_event(connection)
         deliveries = sql.figures.deliveries(counted_max=10, targets_max=10, due_max=10)
-        for statement, *values in (deliveries, (sql.figures.events_overdue,), (sql.figures.audits,)):
+        for statement, *values in (deliveries, (sql.figures.events_overdue,), (sql.figures.audit_oldest,)):
             plan = await connection.fetchval(f"EXPLAIN (FORMAT json) {statement}", *values)
             assert scans(json.loads(plan)[0]["Plan"]) == []

@@ -101,7 +101,8 @@ def receipt_command(payments: PaymentHarness, booking: Booking) -> SubmitReceipt
 async def test_bookings_and_payments(database: str) -> None:
     async with payment_harness(database) as payments:
         recorded = Recorded()
-        kept, failed, expired, transferred = [await payments.hold() for _ in range(4)]
+        kept = await payments.hold("A-1", "A-2", "A-3")
+        failed, expired, transferred = [await payments.hold() for _ in range(3)]
         await payments.advance_clock(20)
         paid = await payments.start_payment(kept)
         await payments.settle(paid, kept)
@@ -123,7 +124,7 @@ async def test_bookings_and_payments(database: str) -> None:
             assert await sweep(connection, LayoutCache(), payments.event.id) == 2
         await payments.settle(late, expired)
         assert recorded.counts(metrics.TRANSITIONS) == {("held",): 4, ("confirmed",): 3, ("expired",): 2}
-        assert recorded.counts(metrics.UNITS) == {("held",): 4, ("confirmed",): 3}
+        assert recorded.counts(metrics.UNITS) == {("held",): 6, ("confirmed",): 5}
         assert recorded.counts(metrics.TRANSFERS) == {(): 1}
         assert recorded.counts(metrics.PAYMENTS) == {("started",): 3, ("succeeded",): 2, ("failed",): 1}
         # One paid after twenty seconds, and staff confirmed another then. The late payment found no hold.
