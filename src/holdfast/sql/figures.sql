@@ -61,11 +61,12 @@ LEFT JOIN late ON late.channel = found.channel
 
 -- name: events_overdue
 -- Events on sale more than a day after their end, or their start if they have no end. A worker completes only events that
--- have an end. The others count for a week, because their merchant may never end them.
+-- have an end. The others count for a week, because their merchant may never end them. They are found in `event_by_start`;
+-- as a condition, their missing end would lead to all active events without one.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
 SELECT (SELECT count(*) FROM event WHERE status = 'active' AND ends_at < clock.at - interval '1 day')
-     + (SELECT count(*) FROM event
-        WHERE status = 'active' AND ends_at IS NULL AND tax_bps >= 0
+     + (SELECT count(*) FILTER (WHERE ends_at IS NULL) FROM event
+        WHERE status = 'active' AND tax_bps >= 0
           AND starts_at >= clock.at - interval '8 days' AND starts_at < clock.at - interval '1 day')
 FROM clock
 
