@@ -156,6 +156,8 @@ def test_counts_of_all_processes_add_up(scraped: Scraped) -> None:
     assert scraped.value('sum(holdfast_command_seconds_count{command="confirm"})') == 1
     assert scraped.value('count(holdfast_job_last_success_timestamp_seconds{job_name="reaper"})') == 1
     assert scraped.value("max(holdfast_audit_findings)") == 0
+    assert scraped.value("max(holdfast_telegram_bots)") == 1
+    assert scraped.value("sum(holdfast_database_pools_exhausted)") == 0
 
 
 def test_every_metric_exists_in_a_real_scrape(scraped: Scraped) -> None:

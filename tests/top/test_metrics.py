@@ -198,6 +198,12 @@ def test_the_screen_shows_every_figure() -> None:
         assert figure in text, figure
 
 
+@pytest.mark.parametrize(("seconds", "text"), [(310, "all 2 jobs run"), (1_000, "gate_check last ran 1,000 s ago")])
+def test_a_job_that_runs_every_five_minutes_is_late_after_three_runs(seconds: int, text: str) -> None:
+    last = f'holdfast_job_last_success_timestamp_seconds{{job_name="gate_check"}} {AT.timestamp() - seconds}\n'
+    assert text in shown(make_figures(database_sample(), None, add_up(parse(FIRST + last)), []))
+
+
 def test_a_title_cannot_write_to_the_terminal() -> None:
     text = shown(make_figures(database_sample(title="\x1b]0;gone\x07[red]x\u202e"), None, None, []))
     assert "\x1b" not in text

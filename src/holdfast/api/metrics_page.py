@@ -31,14 +31,20 @@ class MetricsPage:
         await send_response(send, response, NO_STORE)
 
     async def _respond(self, scope: Scope) -> ApiResponse[object]:
-        self._limits.per_address.spend(self._limits.address(scope))
         if self._exporter is None:
+            self._spend(scope)
             raise RefusedError(Refusal.NOT_FOUND)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         peer = scope.get("client") or ("", 0)
         reason = refusal(self._token, headers.get("authorization", ""), peer[0], headers.keys())
         if reason is not None:
+            self._spend(scope)
             return problem(Refused(Refusal.FORBIDDEN if self._token is None else Refusal.UNAUTHORIZED, reason))
         self._exporter.flush()
         body = await asyncio.to_thread(self._exporter.render)
         return ApiResponse(body, content_type=CONTENT_TYPE.encode())
+
+    def _spend(self, scope: Scope) -> None:
+        """Count a request that is refused. Others do not count: Prometheus may share its address with buyers, who must
+        not keep it from reading the metrics."""
+        self._limits.per_address.spend(self._limits.address(scope))

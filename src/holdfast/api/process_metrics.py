@@ -14,4 +14,4 @@ def follow_process(services: Services, live: LiveFeed, pools: Mapping[str, db.Po
     if redis is not None:
         metrics.BREAKER_OPEN.follow(lambda: not redis.breaker.is_closed)
     for name, pool in pools.items():
-        metrics.follow_pool(name, pool.get_size, pool.get_idle_size)
+        metrics.follow_pool(name, pool)

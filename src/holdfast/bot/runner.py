@@ -58,6 +58,7 @@ async def run_bots(
         if exporter is not None:
             exporting = asyncio.create_task(keep_running("metrics", exporter.run, health, lambda: None))
             resources.callback(exporting.cancel)
+        metrics.TELEGRAM_BOTS.follow(lambda: bots.count)
         metrics.TELEGRAM_BOTS_LED.follow(lambda: bots.led)
         await bots.reload()
         if settings.telegram_webhook_url is not None:
@@ -81,7 +82,7 @@ async def _open_bots(settings: Settings, health: TaskHealth, resources: AsyncExi
     engine = Engine(url, LANES, health, on_commit)
     engine.start()
     metrics.LANE_QUEUE_DEPTH.follow(lambda: engine.waiting)
-    metrics.follow_pool("bot", pool.get_size, pool.get_idle_size)
+    metrics.follow_pool("bot", pool)
     services = make_services(settings, pool, engine, health, redis=redis)
     limits = Limits(services)
     if redis is not None:

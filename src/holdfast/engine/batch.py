@@ -6,13 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+import asyncpg
+
 from holdfast import sql
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome, decide, end_bookings, expire_due
+from holdfast.core.event_state import OversoldError
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.commit_metrics import record_commit
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
+from holdfast.engine.rows import LostUpdateError
 from holdfast.engine.save import save
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Connection
@@ -24,6 +28,8 @@ SWEEP_MAX: Final = 500
 DECIDED_LINES_MAX: Final = 5_000
 # As many webhook endpoints of an org make each line count twice, because every endpoint gets all of them.
 ENDPOINTS_PER_COPY: Final = 10
+# A transaction that fails with one of these would have broken a promise.
+_VIOLATIONS: Final = (asyncpg.IntegrityConstraintViolationError, OversoldError, LostUpdateError)
 NOT_FOUND: Final = Refused(Refusal.NOT_FOUND)
 
 # Called after each commit with what the transaction loaded and changed. It must not raise.
@@ -160,16 +166,21 @@ class _Transaction:
         return self
 
     async def commit(self, loaded: LoadedBatch) -> None:
-        if any(state.has_changes for state in loaded.states.values()):
+        has_changes = any(state.has_changes for state in loaded.states.values())
+        if has_changes:
             with span("save"):
                 await save(self._connection, loaded)
         began_at = time.monotonic()
         with span("commit"):
             await self._connection.execute("COMMIT")
-        metrics.COMMIT_SECONDS.observe(time.monotonic() - began_at)
+        # A COMMIT without changes writes nothing to the disk.
+        if has_changes:
+            metrics.COMMIT_SECONDS.observe(time.monotonic() - began_at)
         record_commit(loaded)
         self._on_commit(loaded)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, _VIOLATIONS):
+            metrics.INVARIANT_VIOLATIONS.add()
         if kind is not None and not self._connection.is_closed():
             await self._connection.execute("ROLLBACK")

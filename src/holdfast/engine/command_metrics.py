@@ -14,7 +14,8 @@ from holdfast.core.commands import (
     TransferBooking,
 )
 from holdfast.core.decide import Outcome
-from holdfast.core.refusals import Refusal
+from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.states import Verb
 from holdfast.runtime import metrics
 
 COMMAND_NAMES: Final[dict[type[Command], str]] = {
@@ -25,8 +26,8 @@ COMMAND_NAMES: Final[dict[type[Command], str]] = {
     ResolvePayment: "resolve_payment",
     TransferBooking: "transfer",
 }
-# Starting a payment extends the hold.
-_EXTENDING: Final = frozenset({"extend", "start_payment"})
+# Other refusals of a payment are not about the hold's deadline.
+_LATE_PAYMENT: Final = frozenset({Refusal.HOLD_EXPIRED, Refusal.BUSY, Refusal.INTERNAL})
 
 
 def command_name(command: Command) -> str:
@@ -47,15 +48,20 @@ def record_hold(outcome: Outcome, path: str) -> Outcome:
 
 def record_outcome(command: Command, seconds: float, outcome: Outcome) -> None:
     """`seconds` is how long the command took."""
-    name = command_name(command)
-    metrics.COMMAND_SECONDS.observe(seconds, name)
-    if name in _EXTENDING:
-        metrics.HOLD_EXTENSIONS.add(_extension_outcome(outcome))
+    metrics.COMMAND_SECONDS.observe(seconds, command_name(command))
+    if isinstance(outcome, Refused) and _would_extend(command, outcome.refusal):
+        metrics.HOLD_EXTENSIONS.add(_extension_outcome(outcome.refusal))
 
 
-def _extension_outcome(outcome: Outcome) -> str:
-    if isinstance(outcome, Accepted):
-        return "extended"
-    if outcome.refusal is Refusal.HOLD_EXPIRED:
+def _would_extend(command: Command, refusal: Refusal) -> bool:
+    """Whether the refusal prevents an extension. The start of a payment extends the hold too. `commit_metrics` counts
+    the extensions that are made."""
+    if isinstance(command, ActOnBooking):
+        return command.verb is Verb.EXTEND
+    return isinstance(command, StartPayment) and refusal in _LATE_PAYMENT
+
+
+def _extension_outcome(refusal: Refusal) -> str:
+    if refusal is Refusal.HOLD_EXPIRED:
         return "expired_before_checkout"
-    return "failed" if outcome.refusal in (Refusal.BUSY, Refusal.INTERNAL) else "refused"
+    return "failed" if refusal in (Refusal.BUSY, Refusal.INTERNAL) else "refused"

@@ -29,7 +29,9 @@ def _record_entry(entry: JournalEntry, loaded: LoadedBatch) -> None:
         metrics.TRANSFERS.add()
     elif kind.startswith(PAYMENT_PREFIX):
         metrics.PAYMENTS.add(kind.removeprefix(PAYMENT_PREFIX))
-    elif kind != EXTENDED:
+    elif kind == EXTENDED:
+        metrics.HOLD_EXTENSIONS.add(EXTENDED)
+    else:
         metrics.TRANSITIONS.add(kind)
         _record_progress(entry, loaded)
 
@@ -38,7 +40,8 @@ def _record_progress(entry: JournalEntry, loaded: LoadedBatch) -> None:
     """How long a booking took to be paid, and how long its receipt waited."""
     booking, status = entry.booking, entry.booking.status
     if status is Status.CONFIRMED:
-        metrics.UNITS.add(status.value, count=booking.units)
+        # Without a hold, it would make the conversion of holds look better than it is.
+        metrics.UNITS.add(metrics.CONFIRMED_AT_ONCE if entry.was is None else status.value, count=booking.units)
     if entry.was is Status.HELD and status in _PAID:
         metrics.TIME_TO_PAYMENT.observe((loaded.now - booking.created_at) / SECOND)
     elif entry.was is Status.PAYMENT_SUBMITTED and status in _REVIEWED and booking.payments:

@@ -5,9 +5,9 @@ Labels have few values. No label names an org, an event, a booking or a person: 
 dashboard.
 """
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
+from holdfast.core.notification_rules import BUSES, EMAIL, PUSH, SMS, WEBHOOK
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
 from holdfast.runtime.instruments import MINUTES, POWERS_OF_TWO, Counter, Gauge, Histogram, Instrument
@@ -16,6 +16,9 @@ from holdfast.runtime.instruments import MINUTES, POWERS_OF_TWO, Counter, Gauge,
 REDIS: Final = "redis"
 POSTGRES: Final = "postgres"
 FALLBACK: Final = "fallback"
+
+# Units that were sold without a hold.
+CONFIRMED_AT_ONCE: Final = "confirmed_at_once"
 
 # Requests
 HTTP_REQUESTS: Final = Counter("holdfast_http_requests", "Requests by operation and status.", "operation", "status")
@@ -36,11 +39,17 @@ HOLD_ATTEMPTS: Final = Counter(
     "Holds that buyers asked for, by outcome and by the path that decided them.",
     "outcome",
     "path",
-    initial=[("placed", POSTGRES), ("placed", FALLBACK), ("sold_out", POSTGRES), ("seat_taken", POSTGRES)],
+    initial=[
+        ("placed", POSTGRES),
+        ("placed", FALLBACK),
+        ("sold_out", POSTGRES),
+        ("seat_taken", POSTGRES),
+        *((outcome, path) for outcome in ("busy", "internal") for path in (REDIS, POSTGRES, FALLBACK)),
+    ],
 )
 HOLD_EXTENSIONS: Final = Counter(
     "holdfast_hold_extensions",
-    "Extensions of holds, by outcome.",
+    "Holds that were extended, and extensions that were refused, by outcome.",
     "outcome",
     initial=[("extended",), ("expired_before_checkout",), ("refused",), ("failed",)],
 )
@@ -52,13 +61,17 @@ LANE_WAIT_SECONDS: Final = Histogram(
 )
 LANE_QUEUE_DEPTH: Final = Gauge("holdfast_lane_queue_depth", "Commands that wait in the lanes.", combination="livesum")
 BATCH_COMMANDS: Final = Histogram("holdfast_batch_commands", "Commands per batch.", bounds=POWERS_OF_TWO)
-COMMIT_SECONDS: Final = Histogram("holdfast_commit_seconds", "Time that PostgreSQL takes for a COMMIT.")
+COMMIT_SECONDS: Final = Histogram("holdfast_commit_seconds", "Time that PostgreSQL takes to commit changes.")
 LOCK_TIMEOUTS: Final = Counter("holdfast_lock_timeouts", "Commands refused because their event stayed locked.")
 BATCH_FAILURES: Final = Counter(
     "holdfast_batch_failures",
     "Batches that did not commit at the first attempt, by reason.",
     "reason",
     initial=[("connection_lost",), ("conflict",), ("error",), ("exhausted",)],
+)
+INVARIANT_VIOLATIONS: Final = Counter(
+    "holdfast_invariant_violations",
+    "Transactions that a constraint or a check has kept from breaking a promise. Must be 0.",
 )
 
 # What was committed
@@ -76,7 +89,10 @@ PAYMENTS: Final = Counter(
     initial=[(status.value,) for status in PaymentStatus],
 )
 UNITS: Final = Counter(
-    "holdfast_units", "Units that were held, and units that were sold.", "status", initial=[("held",), ("confirmed",)]
+    "holdfast_units",
+    "Units that were held, and units that were sold.",
+    "status",
+    initial=[("held",), ("confirmed",), (CONFIRMED_AT_ONCE,)],
 )
 TIME_TO_PAYMENT: Final = Histogram(
     "holdfast_time_to_payment_seconds", "Time from a hold to its payment or receipt.", bounds=MINUTES
@@ -99,20 +115,22 @@ NOTICES_WAITING: Final = Gauge(
     "holdfast_payment_notices_waiting", "Webhook events of payment providers that have not taken effect."
 )
 DELIVERIES_WAITING: Final = Gauge(
-    "holdfast_deliveries_waiting", "Notifications that wait, by channel, counted up to 100,000.", "channel"
+    "holdfast_deliveries_waiting", "Notifications that wait, by channel, each counted up to 100,000.", "channel"
 )
 DELIVERIES_OLDEST: Final = Gauge(
-    "holdfast_deliveries_oldest_seconds", "Age of the oldest notification that waits, by channel.", "channel"
+    "holdfast_deliveries_oldest_seconds",
+    "How long a notification that nobody has tried to send has been due, by channel.",
+    "channel",
 )
 EVENTS_OVERDUE: Final = Gauge(
     "holdfast_events_overdue",
-    "Events still on sale a day after their end, or their start if they have no end.",
+    "Events still on sale a day after their end, or for a week after their start if they have no end.",
 )
 AUDIT_FINDINGS: Final = Gauge(
     "holdfast_audit_findings", "Violations of an invariant that the auditor has found. Must be 0."
 )
 AUDIT_OLDEST: Final = Gauge(
-    "holdfast_audit_oldest_seconds", "How long the event that has waited longest for its audit has waited."
+    "holdfast_audit_oldest_seconds", "How long the oldest change of an event has waited for its audit."
 )
 TELEGRAM_MESSAGES_WAITING: Final = Gauge(
     "holdfast_telegram_messages_waiting", "Telegram messages that are due and not sent."
@@ -120,7 +138,15 @@ TELEGRAM_MESSAGES_WAITING: Final = Gauge(
 
 # Notifications
 DELIVERIES: Final = Counter(
-    "holdfast_deliveries", "Attempts to deliver a notification, by channel and result.", "channel", "result"
+    "holdfast_deliveries",
+    "Attempts to deliver a notification, by channel and result.",
+    "channel",
+    "result",
+    initial=[
+        (channel, result)
+        for channel in (EMAIL, SMS, PUSH, WEBHOOK, *BUSES)
+        for result in ("delivered", "postponed", "failed")
+    ],
 )
 
 # Redis
@@ -140,6 +166,12 @@ POOL_CONNECTIONS: Final = Gauge(
     "state",
     combination="livesum",
 )
+POOLS_EXHAUSTED: Final = Gauge(
+    "holdfast_database_pools_exhausted",
+    "Processes that use every connection of a pool, by pool.",
+    "pool",
+    combination="livesum",
+)
 LOOP_LAG_SECONDS: Final = Histogram(
     "holdfast_event_loop_lag_seconds", "How late the event loop runs a timer, fifty times a second."
 )
@@ -149,7 +181,7 @@ JOB_RUNS: Final = Counter("holdfast_job_runs", "Runs of background jobs, by resu
 JOB_ITEMS: Final = Counter("holdfast_job_items", "Items that background jobs worked on.", "job_name")
 JOB_LAST_SUCCESS: Final = Gauge(
     "holdfast_job_last_success_timestamp_seconds",
-    "When a background job last succeeded, in seconds since 1970.",
+    "When a background job last succeeded, or when its worker started, in seconds since 1970.",
     "job_name",
 )
 PROCESSES: Final = Gauge(
@@ -170,13 +202,25 @@ TELEGRAM_MESSAGES: Final = Counter(
     initial=[("sent",), ("refused",), ("postponed",), ("failed",)],
 )
 TELEGRAM_FLOOD_WAITS: Final = Counter("holdfast_telegram_flood_waits", "How often Telegram asked the bot to slow down.")
+TELEGRAM_BOTS: Final = Gauge("holdfast_telegram_bots", "Bots that are connected.")
 TELEGRAM_BOTS_LED: Final = Gauge("holdfast_telegram_bots_led", "Bots that this process leads.", combination="livesum")
 
 
-def follow_pool(name: str, get_size: Callable[[], int], get_idle: Callable[[], int]) -> None:
-    """Let the gauge follow a pool of connections."""
-    POOL_CONNECTIONS.follow(lambda: get_size() - get_idle(), name, "used")
-    POOL_CONNECTIONS.follow(get_idle, name, "idle")
+class ConnectionPool(Protocol):
+    def get_size(self) -> int: ...
+    def get_idle_size(self) -> int: ...
+    def get_max_size(self) -> int: ...
+
+
+def follow_pool(name: str, pool: ConnectionPool) -> None:
+    """Let the gauges follow a pool of connections."""
+
+    def count_used() -> int:
+        return pool.get_size() - pool.get_idle_size()
+
+    POOL_CONNECTIONS.follow(count_used, name, "used")
+    POOL_CONNECTIONS.follow(pool.get_idle_size, name, "idle")
+    POOLS_EXHAUSTED.follow(lambda: count_used() >= pool.get_max_size(), name)
 
 
 ALL: Final[list[Instrument]] = [value for value in list(globals().values()) if isinstance(value, Instrument)]

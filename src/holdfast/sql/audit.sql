@@ -7,7 +7,7 @@
 -- Events whose journal has grown since their last audit, the longest waiting first.
 SELECT event.id FROM event LEFT JOIN audit ON audit.event_id = event.id
 WHERE audit.version IS DISTINCT FROM event.version
-ORDER BY audit.at NULLS FIRST LIMIT $1
+ORDER BY greatest(audit.at, audit.failed_at) NULLS FIRST LIMIT $1
 
 -- name: all_events
 SELECT id FROM event ORDER BY id
@@ -17,17 +17,17 @@ SELECT id FROM event ORDER BY id
 INSERT INTO audit (event_id, at, version, findings, chain_version, chain_head)
 VALUES (:event, holdfast_now(), :version, :findings, coalesce(:chain_version::bigint, 0), :chain_head)
 ON CONFLICT (event_id) DO UPDATE SET
-    at = excluded.at, version = excluded.version, findings = excluded.findings,
+    at = excluded.at, version = excluded.version, findings = excluded.findings, failed_at = NULL,
     chain_version = coalesce(:chain_version::bigint, audit.chain_version),
     chain_head = coalesce(:chain_head::bytea, audit.chain_head)
 
 -- name: postpone
 -- An event whose audit failed waits behind the others. Its version is -1 until an audit succeeds.
-INSERT INTO audit (event_id, at, version, findings) VALUES ($1, holdfast_now(), -1, '[]')
-ON CONFLICT (event_id) DO UPDATE SET at = excluded.at
+INSERT INTO audit (event_id, at, version, findings, failed_at) VALUES ($1, holdfast_now(), -1, '[]', holdfast_now())
+ON CONFLICT (event_id) DO UPDATE SET failed_at = excluded.failed_at
 
 -- name: summary
-SELECT count(*) FILTER (WHERE version >= 0) AS events, max(at) AS last_at, coalesce(sum(json_array_length(findings)), 0)::bigint AS findings FROM audit
+SELECT count(*) FILTER (WHERE version >= 0) AS events, max(at) FILTER (WHERE version >= 0) AS last_at, coalesce(sum(json_array_length(findings)), 0)::bigint AS findings FROM audit
 
 -- name: version
 SELECT version FROM event WHERE id = $1

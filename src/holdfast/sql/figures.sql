@@ -1,5 +1,5 @@
--- What the worker reads for the metrics. Each statement reads rows that wait for something, which are few, by a partial
--- index of such rows.
+-- What the worker reads for the metrics. Each statement but `audit_oldest` reads rows that wait for something, which are few,
+-- by a partial index of such rows.
 
 -- name: holds
 -- Holds before their deadline, and how long ago the deadline of the oldest unrecorded expiry passed.
@@ -28,22 +28,62 @@ FROM payment WHERE status IN ('refund_due', 'review')
 SELECT count(*) FROM payment_notice WHERE due_at IS NOT NULL
 
 -- name: deliveries
-SELECT channel, count(*) AS waiting,
-       extract(epoch FROM (SELECT holdfast_now()) - min(created_at))::float8 AS oldest_seconds
-FROM (SELECT channel, created_at FROM delivery WHERE status = 'waiting' LIMIT :counted_max) AS counted
-GROUP BY channel
+-- For each channel, how many rows wait, counted up to :counted_max, and how long the latest of those that nobody has tried to
+-- send have been due. A retry is not late: its target has failed before. Each step of `seen` jumps to the next target in
+-- `delivery_due`, up to :targets_max, so the backlog of one channel does not hide the others.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS at),
+seen AS (
+    (SELECT 1 AS step, target, channel FROM delivery WHERE status = 'waiting' ORDER BY target, due_at LIMIT 1)
+    UNION ALL
+    SELECT seen.step + 1, following.target, following.channel FROM seen CROSS JOIN LATERAL (
+        SELECT target, channel FROM delivery
+        WHERE status = 'waiting' AND target > seen.target ORDER BY target, due_at LIMIT 1
+    ) AS following WHERE seen.step < :targets_max
+), late AS (
+    SELECT seen.channel, min(due.due_at) FILTER (WHERE due.attempts = 0) AS due_at
+    FROM seen CROSS JOIN clock CROSS JOIN LATERAL (
+        SELECT delivery.due_at, delivery.attempts FROM delivery
+        WHERE delivery.status = 'waiting' AND delivery.target = seen.target AND delivery.due_at <= clock.at
+        ORDER BY delivery.due_at LIMIT :due_max
+    ) AS due
+    GROUP BY seen.channel
+)
+SELECT found.channel, counted.waiting, extract(epoch FROM clock.at - late.due_at)::float8 AS oldest_seconds
+FROM clock CROSS JOIN (SELECT DISTINCT channel FROM seen) AS found
+CROSS JOIN LATERAL (
+    SELECT count(*) AS waiting FROM (
+        SELECT FROM seen CROSS JOIN LATERAL (
+            SELECT FROM delivery WHERE delivery.status = 'waiting' AND delivery.target = seen.target LIMIT :counted_max
+        ) AS waiting WHERE seen.channel = found.channel LIMIT :counted_max
+    ) AS bounded
+) AS counted
+LEFT JOIN late ON late.channel = found.channel
 
 -- name: events_overdue
--- Events on sale more than a day after their end.
-SELECT count(*) FROM event
-WHERE status = 'active' AND coalesce(ends_at, starts_at) < (SELECT holdfast_now()) - interval '1 day'
+-- Events on sale more than a day after their end, or their start if they have no end. A worker completes only events that
+-- have an end. The others count for a week, because their merchant may never end them. They are found in `event_by_start`;
+-- as a condition, their missing end would lead to all active events without one.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS at)
+SELECT (SELECT count(*) FROM event WHERE status = 'active' AND ends_at < clock.at - interval '1 day')
+     + (SELECT count(*) FILTER (WHERE ends_at IS NULL) FROM event
+        WHERE status = 'active' AND tax_bps >= 0
+          AND starts_at >= clock.at - interval '8 days' AND starts_at < clock.at - interval '1 day')
+FROM clock
 
--- name: audits
--- How many findings there are, and how long the event that has waited longest for its audit has waited.
-SELECT coalesce(sum(json_array_length(audit.findings)), 0)::bigint AS findings,
-       extract(epoch FROM (SELECT holdfast_now()) - min(audit.at) FILTER (WHERE audit.version <> event.version))::float8
-           AS oldest_seconds
-FROM audit JOIN event ON event.id = audit.event_id
+-- name: audit_findings
+SELECT coalesce(sum(json_array_length(findings)), 0)::bigint FROM audit WHERE json_array_length(findings) > 0
+
+-- name: audit_oldest
+-- For how long the oldest change that no audit has covered has waited. An audit that fails covers nothing. This compares the
+-- versions of all events, because an index of versions would make every hold dearer.
+SELECT extract(epoch FROM (SELECT holdfast_now()) - min(coalesce(first.at, audit.at, event.created_at)))::float8
+FROM event LEFT JOIN audit ON audit.event_id = event.id
+LEFT JOIN LATERAL (
+    SELECT journal.at FROM journal
+    WHERE journal.event_id = event.id AND journal.number > greatest(audit.version, 0)
+    ORDER BY journal.number LIMIT 1
+) AS first ON true
+WHERE audit.version IS DISTINCT FROM event.version
 
 -- name: telegram_messages
 SELECT count(*) FROM telegram_message WHERE due_at IS NOT NULL AND due_at <= (SELECT holdfast_now())

@@ -1,5 +1,6 @@
 """Reads figures from the database for the metrics: what waits, and for how long."""
 
+import time
 from typing import Final
 
 from msgspec import Struct
@@ -10,7 +11,14 @@ from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.instruments import Gauge
 
+# Of each channel.
 COUNTED_MAX: Final = 100_000
+# Each org has one target per channel, and each webhook endpoint is one.
+TARGETS_MAX: Final = 20_000
+# A target has few retries that are due, so there is a new row among the first of its rows if it has any.
+DUE_MAX: Final = 100
+# The age of the oldest audit is the only figure whose cost grows with the number of events.
+AUDIT_AGE_SECONDS: Final = 60.0
 # Channels that report even when nothing waits.
 CHANNELS: Final = (EMAIL, WEBHOOK)
 
@@ -37,15 +45,11 @@ class ChannelRow(Struct, frozen=True):
     oldest_seconds: float | None
 
 
-class AuditsRow(Struct, frozen=True):
-    findings: int
-    oldest_seconds: float | None
-
-
 class Figures:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._channels = set(CHANNELS)
+        self._audit_age_due_at = 0.0
 
     async def run_once(self) -> int:
         async with self._database.all_events.transaction(readonly=True) as scope:
@@ -79,7 +83,9 @@ class Figures:
 
     async def _read_deliveries(self, scope: DatabaseScope) -> None:
         """A channel that has nothing left reports zero from then on."""
-        rows = await scope.rows(ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX))
+        rows = await scope.rows(
+            ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX, targets_max=TARGETS_MAX, due_max=DUE_MAX)
+        )
         found = {row.channel: row for row in rows}
         self._channels |= found.keys()
         for channel in self._channels:
@@ -88,10 +94,10 @@ class Figures:
             _set_age(metrics.DELIVERIES_OLDEST, row.oldest_seconds, channel)
 
     async def _read_audits(self, scope: DatabaseScope) -> None:
-        audits = await scope.row(AuditsRow, sql.figures.audits)
-        assert audits is not None
-        metrics.AUDIT_FINDINGS.set(audits.findings)
-        _set_age(metrics.AUDIT_OLDEST, audits.oldest_seconds)
+        metrics.AUDIT_FINDINGS.set(await scope.fetchval(sql.figures.audit_findings))
+        if time.monotonic() >= self._audit_age_due_at:
+            _set_age(metrics.AUDIT_OLDEST, await scope.fetchval(sql.figures.audit_oldest))
+            self._audit_age_due_at = time.monotonic() + AUDIT_AGE_SECONDS
 
 
 def _set_age(gauge: Gauge, seconds: float | None, *labels: str) -> None:

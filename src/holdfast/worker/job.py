@@ -80,6 +80,8 @@ class JobLoop:
         assert len(self.stats) == len(jobs), "two jobs have the same name"
         for job in jobs:
             metrics.JOB_RUNS.add(job.name, "failed", count=0)
+            # A job that has never succeeded is overdue in time, like one that has stopped succeeding.
+            metrics.JOB_LAST_SUCCESS.set(time.time(), job.name)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until asked to stop, then let every job finish its run. Raises `JobDiedError` if one dies."""

@@ -103,7 +103,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
     engine.start()
     resources.push_async_callback(engine.close)
     metrics.LANE_QUEUE_DEPTH.follow(lambda: engine.waiting)
-    metrics.follow_pool("worker", pool.get_size, pool.get_idle_size)
+    metrics.follow_pool("worker", pool)
     channels = _make_channels(settings, database, engine, resources)
     relay = Relay(database, channels, buses=await _make_bus_relays(settings, url, database, resources))
     resources.push_async_callback(relay.close)
