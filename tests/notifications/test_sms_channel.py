@@ -11,6 +11,7 @@ from holdfast.core.notification_rules import SmsLimit, phone_hash
 from holdfast.core.states import Verb
 from holdfast.notifications import sms_limits
 from holdfast.notifications.channel import Channel
+from holdfast.notifications.delivery_cleanup import DeliveryCleanup
 from holdfast.notifications.sms_channel import SmsChannel
 from holdfast.notifications.sms_limits import (
     FREE_PER_DAY,
@@ -18,7 +19,6 @@ from holdfast.notifications.sms_limits import (
     TOO_MANY,
     TOO_MANY_OF_BUYER,
     TOO_MANY_OF_ORG,
-    delete_old_counts,
 )
 from holdfast.notifications.twilio import Twilio
 from holdfast.runtime import ids
@@ -247,10 +247,11 @@ async def test_hashes_of_numbers_are_deleted_after_a_day(database: str, twilio: 
         async def hashes() -> list[Any]:
             return [row["recipient_hash"] or row["buyer_hash"] for row in await texts.deliveries("sms")]
 
-        await delete_old_counts(texts.database)
+        cleanup = DeliveryCleanup(texts.database, texts.channels)
+        await cleanup.run_once()
         assert None not in await hashes()
         await texts.pass_seconds(2 * DAY)
-        assert await delete_old_counts(texts.database) == 1
+        assert await cleanup.run_once() == 1
         assert await hashes() == [None]
         assert await texts.connection.fetchval("SELECT count(*) FROM sms_count") == 0
 

@@ -1,18 +1,17 @@
 """Reads figures from the database for the metrics: what waits, and for how long."""
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import EMAIL, WEBHOOK
+from holdfast.core.notification_rules import BUSES
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.instruments import Gauge
 
 COUNTED_MAX: Final = 100_000
-# Channels that report even when nothing waits.
-CHANNELS: Final = (EMAIL, WEBHOOK)
 
 
 class HoldsRow(Struct, frozen=True):
@@ -43,9 +42,14 @@ class AuditsRow(Struct, frozen=True):
 
 
 class Figures:
-    def __init__(self, database: Database) -> None:
+    """Of notifications, it counts those on the event bus and on `channels`, which this worker serves. Without a mail
+    server, for example, waiting emails are no fault: nobody is to send them."""
+
+    def __init__(self, database: Database, channels: Collection[str]) -> None:
         self._database = database
-        self._channels = set(CHANNELS)
+        self._served = {*channels, *BUSES}
+        # A channel reports even when nothing waits. A bus does once something has waited for it.
+        self._channels = set(channels)
 
     async def run_once(self) -> int:
         async with self._database.all_events.transaction(readonly=True) as scope:
@@ -80,7 +84,7 @@ class Figures:
     async def _read_deliveries(self, scope: DatabaseScope) -> None:
         """A channel that has nothing left reports zero from then on."""
         rows = await scope.rows(ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX))
-        found = {row.channel: row for row in rows}
+        found = {row.channel: row for row in rows if row.channel in self._served}
         self._channels |= found.keys()
         for channel in self._channels:
             row = found.get(channel, ChannelRow(channel, 0, None))
