@@ -24,6 +24,7 @@ from holdfast.runtime.cli_database import (
     run_with_database,
 )
 from holdfast.runtime.cli_doctor import doctor
+from holdfast.runtime.cli_erase import erase
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
@@ -130,6 +131,7 @@ def demo(data: DataFolder = None) -> None:
 
 
 app.command()(audit)
+app.command()(erase)
 app.command()(reap)
 app.command()(doctor)
 app.command()(top)
