@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.notifications.bus import check_prefix, stream_name
 from holdfast.notifications.channel import UndeliveredError
-from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage
+from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage, Topic
 from holdfast.runtime.extras import optional_import
 
 with optional_import("nats", extra="nats"):
@@ -126,7 +126,10 @@ class NatsBus:
         except NoStreamResponseError:
             # Somebody has deleted the stream.
             await self._ensure_stream(stream)
-            await stream.publish(subject, message.content, timeout=PUBLISH_SECONDS, headers=headers)
+            try:
+                await stream.publish(subject, message.content, timeout=PUBLISH_SECONDS, headers=headers)
+            except NoStreamResponseError:
+                raise UndeliveredError(f"NATS: no stream takes the subject {subject}") from None
 
     async def _connect(self) -> Client:
         """The open connection. Messages that arrive while one is being opened wait for it, and fail with it."""
@@ -181,21 +184,30 @@ class NatsBus:
             log.warning("nats_stream_not_checked", error=_reason(error))
 
     async def _ensure_stream(self, stream: JetStreamContext) -> None:
-        """Create the stream unless one already takes our subjects. Never change one that exists."""
-        subjects = f"{self._prefix}.>"
-        try:
-            await stream.find_stream_name_by_subject(subjects)
-        except NotFoundError:
+        """Create the stream unless others already take our subjects, or some of them. Never change one that exists."""
+        groups = [f"{self._prefix}.*.{topic}.*" for topic in Topic]
+        missing = [subjects for subjects in groups if not await _has_stream(stream, subjects)]
+        if missing == groups:
             config = StreamConfig(
                 name=stream_name(self._prefix),
                 description="Everything that happens to bookings, payments and events in Holdfast.",
-                subjects=[subjects],
+                subjects=[f"{self._prefix}.>"],
                 storage=StorageType.FILE,
                 max_age=KEEP_SECONDS,
                 duplicate_window=DUPLICATE_SECONDS,
             )
             await stream.add_stream(config)
             log.info("nats_stream_created", stream=config.name)
+        elif missing:
+            log.error("nats_stream_missing", subjects=missing)
+
+
+async def _has_stream(stream: JetStreamContext, subjects: str) -> bool:
+    try:
+        await stream.find_stream_name_by_subject(subjects)
+    except NotFoundError:
+        return False
+    return True
 
 
 class _TlsClient(Client):
