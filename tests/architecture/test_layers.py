@@ -31,7 +31,7 @@ LAYERS = {
     "notifications": {"core", "sql", "runtime", "engine", "i18n", "tickets"},
     "demo": {"core", "sql", "runtime", "engine"},
     "gate": {"core", "sql", "runtime", "engine"},
-    "doctor": {"core", "sql", "runtime", "gate", "notifications"},
+    "doctor": {"core", "sql", "runtime", "gate", "notifications", "payments"},
     "top": {"core", "sql", "runtime"},
     "worker": {"core", "sql", "runtime", "engine", "gate", *SERVICES},
     "api": {"core", "sql", "runtime", "engine", "live", "gate", "i18n", *SERVICES},

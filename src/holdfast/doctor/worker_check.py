@@ -72,7 +72,10 @@ async def check_worker(installation: Installation) -> Results:
                     _REMEDY,
                 )
     if is_fine:
-        yield ok("Nothing is overdue: holds, payments and notifications are up to date.")
+        yield ok(
+            "Nothing is overdue: holds, payments and notifications are up to date. While nothing is due, this does "
+            "not show that a worker runs."
+        )
 
 
 def _unused_channels(settings: Settings) -> set[str]:

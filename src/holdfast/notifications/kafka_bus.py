@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.notifications.bus import check_prefix
 from holdfast.notifications.channel import UndeliveredError
-from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage
+from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage, Topic
 from holdfast.runtime.extras import optional_import
 
 with optional_import("confluent_kafka", extra="kafka"):
@@ -30,6 +30,7 @@ QUEUED_MESSAGES_MAX: Final = 20_000
 QUEUED_KBYTES_MAX: Final = 65_536
 POLL_SECONDS: Final = 0.1
 CLOSE_SECONDS: Final = 5.0
+LOOKUP_SECONDS: Final = 5.0
 
 # What the order and safety of messages depend on. The URL may not change these options.
 FIXED_OPTIONS: Final[dict[str, str | int]] = {
@@ -142,6 +143,16 @@ def _make_producer(url: KafkaUrl, message_seconds: float, *, alone: bool = False
     except KafkaException as error:
         # The text names the option. The check of the URL has refused names that could be a part of a password.
         raise ValueError(f"librdkafka refuses it: {error.args[0].str()}") from None
+
+
+def find_missing_topics(url: str, prefix: str) -> list[str]:
+    """The topics that Kafka lacks. Blocks for a few seconds at most, and creates none."""
+    producer = _make_producer(KafkaUrl.parse(url), MESSAGE_SECONDS)
+    try:
+        known = producer.list_topics(timeout=LOOKUP_SECONDS).topics
+    except KafkaException as error:
+        raise UndeliveredError(f"Kafka: {error.args[0].name()}") from None
+    return [topic for topic in (f"{prefix}.{each}" for each in Topic) if topic not in known]
 
 
 class KafkaBus:

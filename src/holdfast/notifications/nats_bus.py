@@ -96,6 +96,20 @@ def check_nats(url: str) -> NatsUrl:
     return parsed
 
 
+class MissingSubjects(Struct, frozen=True):
+    """Groups of subjects that no stream takes. If none of them has a stream, Holdfast creates one."""
+
+    subjects: list[str]
+
+    @property
+    def are_all(self) -> bool:
+        return len(self.subjects) == len(Topic)
+
+    @property
+    def are_some(self) -> bool:
+        return 0 < len(self.subjects) < len(Topic)
+
+
 class NatsBus:
     """One connection at a time. It never reconnects on its own: the client would keep messages that the relay has given
     up on, and send them after later ones. The next message opens a new connection instead."""
@@ -113,6 +127,18 @@ class NatsBus:
             await self._publish(client.jetstream(timeout=PUBLISH_SECONDS), message)
         except (errors.Error, OSError, TimeoutError) as error:
             raise UndeliveredError(f"NATS: {_reason(error)}", is_permanent=_is_too_large(error)) from None
+
+    async def find_missing_subjects(self) -> "MissingSubjects":
+        """Connects, and creates nothing."""
+        client: Client | None = None
+        try:
+            client = await self._open(creates_stream=False)
+            return await self._find_missing(client.jetstream(timeout=PUBLISH_SECONDS))
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise UndeliveredError(f"NATS: {_reason(error)}") from None
+        finally:
+            if client is not None:
+                await _close(client)
 
     async def close(self) -> None:
         if self._client is not None:
@@ -148,14 +174,14 @@ class NatsBus:
         finally:
             self._opening = None
 
-    async def _open(self) -> Client:
+    async def _open(self, *, creates_stream: bool = True) -> Client:
         servers = random.sample(self._url.servers, len(self._url.servers))
         for server in servers[:-1]:
             with suppress(errors.Error, OSError, TimeoutError):
-                return await self._open_to(server)
-        return await self._open_to(servers[-1])
+                return await self._open_to(server, creates_stream=creates_stream)
+        return await self._open_to(servers[-1], creates_stream=creates_stream)
 
-    async def _open_to(self, server: str) -> Client:
+    async def _open_to(self, server: str, *, creates_stream: bool) -> Client:
         client = _TlsClient() if self._url.is_encrypted else Client()
         options: dict[str, Any] = {} if self._tls is None else {"tls": self._tls}
         try:
@@ -170,7 +196,8 @@ class NatsBus:
                     error_cb=_log_error,
                     **options,
                 )
-            await self._check_stream(client.jetstream(timeout=PUBLISH_SECONDS))
+            if creates_stream:
+                await self._check_stream(client.jetstream(timeout=PUBLISH_SECONDS))
         except BaseException:
             await _close(client)
             raise
@@ -185,9 +212,8 @@ class NatsBus:
 
     async def _ensure_stream(self, stream: JetStreamContext) -> None:
         """Create the stream unless others already take our subjects, or some of them. Never change one that exists."""
-        groups = [f"{self._prefix}.*.{topic}.*" for topic in Topic]
-        missing = [subjects for subjects in groups if not await _has_stream(stream, subjects)]
-        if missing == groups:
+        missing = await self._find_missing(stream)
+        if missing.are_all:
             config = StreamConfig(
                 name=stream_name(self._prefix),
                 description="Everything that happens to bookings, payments and events in Holdfast.",
@@ -198,8 +224,12 @@ class NatsBus:
             )
             await stream.add_stream(config)
             log.info("nats_stream_created", stream=config.name)
-        elif missing:
-            log.error("nats_stream_missing", subjects=missing)
+        elif missing.are_some:
+            log.error("nats_stream_missing", subjects=missing.subjects)
+
+    async def _find_missing(self, stream: JetStreamContext) -> "MissingSubjects":
+        groups = [f"{self._prefix}.*.{topic}.*" for topic in Topic]
+        return MissingSubjects([subjects for subjects in groups if not await _has_stream(stream, subjects)])
 
 
 async def _has_stream(stream: JetStreamContext, subjects: str) -> bool:
