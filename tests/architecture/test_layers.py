@@ -31,7 +31,7 @@ LAYERS = {
     "notifications": {"core", "sql", "runtime", "engine", "i18n", "tickets"},
     "demo": {"core", "sql", "runtime", "engine"},
     "gate": {"core", "sql", "runtime", "engine"},
-    "doctor": {"core", "sql", "runtime", "gate", "notifications"},
+    "doctor": {"core", "sql", "runtime", "gate", "notifications", "payments"},
     "top": {"core", "sql", "runtime"},
     "worker": {"core", "sql", "runtime", "engine", "gate", *SERVICES},
     "api": {"core", "sql", "runtime", "engine", "live", "gate", "i18n", *SERVICES},
@@ -40,10 +40,10 @@ LAYERS = {
 }
 # These start processes, so they import everything.
 ENTRY_POINTS = re.compile(
-    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_audit|cli_bot|cli_bus|cli_database|cli_doctor|cli_gate|cli_keys|cli_orgs"
-    r"|cli_reap|cli_top|server))"
+    r"holdfast\.(__main__|runtime\.(asgi|cli|cli_audit|cli_bot|cli_bus|cli_database|cli_doctor|cli_erase|cli_gate|cli_keys"
+    r"|cli_orgs|cli_reap|cli_top|server))"
 )
-STOCK_STATEMENTS = ("engine", "events")
+STOCK_STATEMENTS = ("engine", "erase", "events")
 # The one engine statement that a caller passes in: how to lock.
 PASSED_IN_STATEMENT = "sql.engine.lock_if_free"
 
@@ -105,7 +105,7 @@ def impurities(source: str, module: str) -> set[str]:
 
 
 def stock_statements_used(source: str, module: str) -> set[str]:
-    """Statements of `engine.sql` and `events.sql`, as `sql.engine.lock`, or the whole file if it is used as one."""
+    """Statements of the files in `STOCK_STATEMENTS`, as `sql.engine.lock`, or the whole file if it is used as one."""
     tree = parse(source)
     dotted = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     files = {f"sql.{name}" for name in STOCK_STATEMENTS}

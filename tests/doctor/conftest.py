@@ -110,6 +110,7 @@ def healthy(
         "HOLDFAST_TELEGRAM_API": telegram.url,
         "HOLDFAST_PUBLIC_URL": "https://shop.example.com",
         "HOLDFAST_PROXIES": "1",
+        "HOLDFAST_METRICS_TOKEN": "of-the-scraper",
         "HOLDFAST_DATA_DIR": str(tmp_path),
         "HOLDFAST_LIVE_SOCKETS": "10",
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from nats.aio.client import Client
 from rich.console import Console
 
 from holdfast.api import app as api_app
@@ -20,6 +21,7 @@ from holdfast.doctor.database_check import Server, find_weaknesses
 from holdfast.doctor.machine_check import GIB, judge_open_files, judge_space
 from holdfast.doctor.printout import print_diagnosis
 from holdfast.doctor.redis_check import RIGHTS, RedisInfo, judge_info
+from holdfast.doctor.secret_filter import SecretFilter
 from holdfast.engine import auditor
 from holdfast.runtime import db
 from holdfast.worker import runner as worker_runner
@@ -36,6 +38,8 @@ from tests.support.doctor_harness import (
 )
 from tests.support.engine_harness import new_event, new_hold_command, new_org, one_pool, run_commands, shift_clock
 from tests.support.harness import connection_to, fresh_database, query, run_with_connection
+from tests.support.kafka_cluster import running_kafka
+from tests.support.nats_process import running_nats
 from tests.support.old_schema import database_at_step
 from tests.support.redis_process import RedisServer, running_cluster, running_redis
 from tests.support.stripe_balance_server import RESTRICTED_KEY
@@ -75,6 +79,19 @@ def test_the_checks_leave_nothing_behind_in_redis(healthy: Environment, redis: R
         ({"HOLDFAST_PUBLIC_URL": "http://shop.example"}, "production", "warning", "not encrypted", "certificate"),
         ({"HOLDFAST_PROXIES": "0"}, "production", "warning", "HOLDFAST_PROXIES", "number of your proxies"),
         ({"HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true"}, "production", "warning", "private", "Remove"),
+        ({"HOLDFAST_METRICS_TOKEN": ""}, "production", "warning", "/metrics", "HOLDFAST_METRICS_TOKEN"),
+        ({"HOLDFAST_KAFKA_URL": "kafka://h?acks=1"}, "settings", "problem", "HOLDFAST_KAFKA_URL", "Correct"),
+        ({"HOLDFAST_NATS_URL": "http://h"}, "settings", "problem", "HOLDFAST_NATS_URL", "Correct"),
+        ({"HOLDFAST_BUS_PREFIX": "a b"}, "settings", "problem", "HOLDFAST_BUS_PREFIX", "Correct"),
+        ({"HOLDFAST_KAFKA_URL": f"kafka://{NOBODY}"}, "bus", "problem", "does not answer", "HOLDFAST_KAFKA_URL"),
+        ({"HOLDFAST_NATS_URL": f"nats://{NOBODY}"}, "bus", "problem", "does not answer", "HOLDFAST_NATS_URL"),
+        (
+            {"HOLDFAST_WEB_PUSH": "true", "HOLDFAST_EMAIL_FROM": "tickets@localhost"},
+            "push",
+            "warning",
+            "contact",
+            "HOLDFAST_EMAIL_FROM",
+        ),
         ({"HOLDFAST_LIVE_SOCKETS": "2000000000"}, "machine", "warning", "files", "LimitNOFILE"),
         ({"HOLDFAST_LANES": "100"}, "connections", "problem", "connections", "max_connections"),
         ({"HOLDFAST_EMAIL_FROM": ""}, "mail", "warning", "tickets@localhost", "HOLDFAST_EMAIL_FROM"),
@@ -462,6 +479,37 @@ def test_a_terminal_shows_every_result_and_remedy(healthy: Environment) -> None:
         assert "".join(result.text.split()) in shown
         assert "".join((result.remedy or "").split()) in shown
     assert shown.endswith("1problem,nowarnings.")
+
+
+def test_brokers_without_a_place_for_every_message_are_named(healthy: Environment) -> None:
+    with running_kafka() as kafka, running_nats() as nats:
+        environment = {**healthy, "HOLDFAST_KAFKA_URL": kafka.url, "HOLDFAST_NATS_URL": nats.url}
+        found = examine_for("bus", environment)
+        assert [result.level for result in found] == [Level.WARNING, Level.OK]
+        assert "holdfast.bookings, holdfast.payments, holdfast.events" in found[0].text
+        assert "will create its stream" in found[1].text
+        assert kafka.topics() == set()
+        asyncio.run(_add_stream(nats.url, "holdfast.*.bookings.*"))
+        partly = examine_for("bus", environment)[1]
+        assert partly.level is Level.PROBLEM
+        assert "holdfast.*.payments.*, holdfast.*.events.*" in partly.text
+
+
+async def _add_stream(url: str, subjects: str) -> None:
+    client = Client()
+    await client.connect(url)
+    await client.jetstream().add_stream(name="PARTLY", subjects=[subjects])
+    await client.close()
+
+
+def test_the_token_of_nats_and_passwords_of_keys_are_secrets() -> None:
+    hide = SecretFilter(
+        {
+            "HOLDFAST_NATS_URL": "nats://s3cr%40t-token@nats-1,nats-2",
+            "HOLDFAST_KAFKA_URL": "kafka+ssl://kafka-1?ssl.key.password=keypass%21&compression.type=zstd",
+        }
+    ).hide
+    assert hide("s3cr%40t-token s3cr@t-token keypass%21 keypass! zstd nats-1") == "*** *** *** *** zstd nats-1"
 
 
 def test_no_secret_of_any_setting_is_printed(healthy: Environment) -> None:

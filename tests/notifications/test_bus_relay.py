@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from msgspec import structs
+from nats.aio.client import Client
+from structlog.testing import capture_logs
 
 from holdfast import sql
 from holdfast.core.notification_rules import BUSES, KAFKA, bus_target
@@ -15,6 +18,7 @@ from holdfast.notifications.bus_relay import PUBLISH_SECONDS, PUBLISHES_PER_LEAS
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.claimed_delivery import STREAM_WAIT_SECONDS
 from holdfast.notifications.cloud_events import BusMessage, Topic
+from holdfast.notifications.nats_bus import NatsBus
 from holdfast.notifications.relay import Relay
 from holdfast.runtime import db
 from tests.support.bus_harness import (
@@ -240,6 +244,44 @@ async def test_a_message_that_is_too_large_blocks_nothing_and_can_be_published_a
             assert await retry_failed(db.Database(connection), broker.name) == 1
             await wait_until_empty(connection, broker.name)
         assert len(await broker.read(Topic.BOOKINGS, 8)) == 8
+
+
+@async_test
+async def test_a_row_that_is_no_message_blocks_nothing(database: str) -> None:
+    async with connection_to(database) as connection:
+        await insert_messages(connection, KAFKA, await insert_org(connection), each=3)
+        await connection.execute("UPDATE delivery SET kind = 'booking.of_a_later_version' WHERE number = 2")
+        bus = MemoryBus()
+        with capture_logs() as logs:
+            async with running_relay(database, {KAFKA: bus}):
+                await wait_until_empty(connection, KAFKA, shift_seconds=40)
+        assert [message.id.rpartition("_")[2] for message in bus.published] == ["1", "3"]
+        assert [log["number"] for log in logs if log["event"] == "bus_message_refused"] == [2]
+        assert await connection.fetchval("SELECT last_error FROM delivery") == (
+            "booking.of_a_later_version cannot be made a message: KeyError"
+        )
+
+
+@async_test
+async def test_a_stream_that_takes_only_some_subjects_is_found_out(nats: NatsServer) -> None:
+    client = Client()
+    await client.connect(nats.url)
+    await client.jetstream().add_stream(name="PARTLY", subjects=["partly.*.bookings.*", "partly.*.events.*"])
+    bus = NatsBus(nats.url, "partly")
+    message = BusMessage(id="1", topic=Topic.BOOKINGS, org="org", kind="booking.held", key="bk_1", content=b"{}")
+    try:
+        with capture_logs() as logs:
+            await bus.publish(message)
+            with pytest.raises(
+                UndeliveredError, match=r"no stream takes the subject partly\.org\.payments\.started"
+            ) as error:
+                await bus.publish(structs.replace(message, topic=Topic.PAYMENTS, kind="payment.started"))
+        assert not error.value.is_permanent
+        assert logs[0]["event"] == "nats_stream_missing"
+        assert logs[0]["subjects"] == ["partly.*.payments.*"]
+    finally:
+        await bus.close()
+        await client.close()
 
 
 @async_test

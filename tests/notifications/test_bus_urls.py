@@ -48,6 +48,8 @@ def test_a_kafka_url_becomes_options_of_librdkafka(url: str, options: dict[str, 
         ("kafka://one?message.timeout.ms=1", "may not set message.timeout.ms"),
         ("kafka://one?no.such.option=1", "no.such.option"),
         ("kafka://ada:secret@one?sasl.mechanism=NONE", "librdkafka refuses"),
+        ("kafka+ssl://ada:12?34secret@one", "Percent-encode"),
+        ("kafka://one?transactional.id=1", "without transactions"),
     ],
 )
 def test_a_kafka_url_that_cannot_work_is_refused(url: str, reason: str) -> None:

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from holdfast.core.notification_rules import BOOKING_WEBHOOK_KINDS, BUSES, EVENT_WEBHOOK_KINDS
 from holdfast.notifications.cloud_events import TOPICS, Topic
 from tests.support.bus_harness import insert_messages
-from tests.support.command_line import run_holdfast
+from tests.support.command_line import call_holdfast, run_holdfast
 from tests.support.harness import (
     Org,
     Server,
@@ -23,6 +23,7 @@ from tests.support.harness import (
     fresh_database,
     post_hold,
     publish_event,
+    query,
     running_server,
 )
 from tests.support.http_assertions import expect_ok
@@ -182,7 +183,12 @@ def test_the_command_line_shows_and_removes_what_waits(database: str) -> None:
     (status,) = json.loads(shown.stdout)
     assert (shown.returncode, status["name"], status["waiting"], status["failed"]) == (1, "kafka", 1, 1)
     assert "publishes 1 messages" in run_holdfast("bus", "retry", "kafka", database_url=database).stderr
-    assert run_holdfast("bus", "status", database_url=database).returncode == 0
+    assert call_holdfast(database, "bus", "status").returncode == 0
+    query(database, "UPDATE delivery SET last_error = 'no topic', created_at = created_at - interval '16 min'")
+    shown = call_holdfast(database, "bus", "status")
+    (status,) = json.loads(shown.stdout)
+    assert (shown.returncode, status["failed"], status["last_error"]) == (1, 0, "no topic")
+    assert 960 <= status["oldest_waiting_seconds"] < 3_600
     assert "deleted 2 messages" in run_holdfast("bus", "remove", "kafka", database_url=database).stderr
     assert json.loads(run_holdfast("bus", "status", database_url=database).stdout) == []
 

@@ -1,9 +1,11 @@
-"""A Kafka producer that has failed for good is replaced, and a batch that is too large takes no message with it."""
+"""A Kafka producer that has failed for good is replaced, a batch that is too large takes no message with it, and errors
+name the topic."""
 
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError
+from msgspec import structs
 
 from holdfast.notifications.channel import UndeliveredError
 from holdfast.notifications.cloud_events import BusMessage, Topic
@@ -41,13 +43,31 @@ async def test_the_next_message_starts_another_producer(kafka: KafkaCluster) -> 
 
 
 @async_test
-async def test_only_a_message_that_was_alone_in_its_batch_is_refused_for_good(kafka: KafkaCluster) -> None:
+async def test_a_message_is_refused_for_good_only_if_kafka_refuses_it_alone(kafka: KafkaCluster) -> None:
     bus = KafkaBus(kafka.url, "large")
     try:
-        for size, is_permanent in ((10, False), (BATCH_BYTES + 1, True)):
-            kafka.fail_next_produce(KafkaError.MSG_SIZE_TOO_LARGE)
-            with pytest.raises(UndeliveredError, match="MSG_SIZE_TOO_LARGE") as error:
-                await bus.publish(message(1, size))
-            assert error.value.is_permanent == is_permanent
+        kafka.fail_next_produce(KafkaError.MSG_SIZE_TOO_LARGE)
+        await bus.publish(message(1))
+        for failures, size in ((2, 0), (1, BATCH_BYTES + 1)):
+            for _ in range(failures):
+                kafka.fail_next_produce(KafkaError.MSG_SIZE_TOO_LARGE)
+            with pytest.raises(UndeliveredError, match=r"MSG_SIZE_TOO_LARGE for the topic large\.bookings") as error:
+                await bus.publish(message(2, size))
+            assert error.value.is_permanent
+    finally:
+        await bus.close()
+    with reading(kafka, "large.bookings") as reader:
+        assert [found.value() for found in reader.wait_for(1)] == [b"1"]
+
+
+@async_test
+async def test_a_missing_topic_is_named_and_its_messages_wait(kafka: KafkaCluster) -> None:
+    kafka.remove_topic("partly.payments")
+    bus = KafkaBus(kafka.url, "partly", message_seconds=4)
+    try:
+        await bus.publish(message(1))
+        with pytest.raises(UndeliveredError, match=r"^Kafka has no topic partly\.payments$") as error:
+            await bus.publish(structs.replace(message(2), topic=Topic.PAYMENTS))
+        assert not error.value.is_permanent
     finally:
         await bus.close()

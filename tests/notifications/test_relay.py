@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from holdfast import sql
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
+from holdfast.notifications.delivery_cleanup import DONE_SECONDS, HASH_SECONDS, UNCLAIMED_SECONDS, DeliveryCleanup
 from holdfast.notifications.relay import CLAIM_MAX, FAILING_MAX, RETRIES, RETRY_FOR_SECONDS, TARGETS_MAX, Relay
 from holdfast.runtime import db
 from tests.support.engine_harness import async_test, poll_until, remove_guard, shift_clock
@@ -429,15 +430,77 @@ async def test_a_gone_recipient_does_not_fail_other_emails(database: str) -> Non
 
 
 @async_test
-async def test_a_delivery_for_an_unconfigured_channel_fails_at_once_without_an_alarm(database: str) -> None:
+async def test_a_relay_without_a_channel_leaves_its_messages_to_one_that_has_it(database: str) -> None:
     async with connection_to(database) as connection:
         await insert_deliveries(connection, "email", channel="email", each=3)
-        with capture_logs() as logs:
-            async with running_relay(database):
-                await poll_until(lambda: is_all_done(connection))
-        assert await count_statuses(connection, "email") == {"failed": 3}
-        assert (await first_delivery(connection, "email"))["last_error"] == "this channel is not set up"
-        assert {log["log_level"] for log in logs} == {"info"}
+        await insert_deliveries(connection, "target", channel="late")
+        async with running_relay(database, {"late": FailingChannel()}):
+            await poll_until(lambda: _has_value(connection, "SELECT max(attempts) FROM delivery", 1))
+        assert (await first_delivery(connection, "email"))["attempts"] == 0
+        failing = FailingChannel(UndeliveredError("no such mailbox", is_permanent=True))
+        async with running_relay(database, {"email": failing}):
+            await poll_until(lambda: failing.calls == 3)
+
+
+@async_test
+async def test_messages_that_no_worker_has_a_channel_for_are_deleted_after_a_week(database: str) -> None:
+    async with connection_to(database) as connection:
+        for target in ("email", "webhook", "kafka"):
+            await insert_deliveries(connection, target, channel=target)
+        cleanup = DeliveryCleanup(db.Database(connection), {"webhook"})
+        await shift_clock(connection, UNCLAIMED_SECONDS - 60)
+        assert await cleanup.run_once() == 0
+        await shift_clock(connection, UNCLAIMED_SECONDS + 60)
+        assert await cleanup.run_once() == 1
+        rows = await connection.fetch("SELECT channel FROM delivery ORDER BY channel")
+        assert [row["channel"] for row in rows] == ["kafka", "webhook"]
+
+
+@async_test
+async def test_finished_deliveries_are_deleted_after_30_days(database: str) -> None:
+    async with connection_to(database) as connection:
+        cleanup = DeliveryCleanup(db.Database(connection), {"webhook"})
+        await insert_deliveries(connection, "target", each=3)
+        await connection.execute("UPDATE delivery SET status = 'delivered', done_at = holdfast_now() WHERE number = 0")
+        await connection.execute("UPDATE delivery SET status = 'failed', done_at = holdfast_now() WHERE number = 1")
+        await shift_clock(connection, DONE_SECONDS - 60)
+        assert await cleanup.run_once() == 0
+        await shift_clock(connection, DONE_SECONDS + 60)
+        assert await cleanup.run_once() == 2
+        assert await count_statuses(connection, "target") == {"waiting": 1}
+
+
+@async_test
+async def test_a_hash_is_deleted_a_day_after_the_message_was_sent_however_old_the_message_is(database: str) -> None:
+    """Otherwise a backlog would lose the count of its own messages while it is sent."""
+    async with connection_to(database) as connection:
+        cleanup = DeliveryCleanup(db.Database(connection), {"email"})
+        await insert_deliveries(connection, "email", channel="email", each=2)
+        await connection.execute("UPDATE delivery SET recipient_hash = 'r', buyer_hash = 'b'")
+        await shift_clock(connection, 2 * HASH_SECONDS)
+        await connection.execute("UPDATE delivery SET status = 'delivered', done_at = holdfast_now() WHERE number = 0")
+        assert await cleanup.run_once() == 0
+        await shift_clock(connection, 3 * HASH_SECONDS + 60)
+        assert await cleanup.run_once() == 1
+        rows = await connection.fetch("SELECT recipient_hash, buyer_hash FROM delivery ORDER BY number")
+        assert [tuple(row) for row in rows] == [(None, None), (b"r", b"b")], "a message that waits still counts"
+
+
+@pytest.mark.parametrize("statement", ["delete_old_hashes", "delete_done", "delete_unclaimed"])
+@async_test
+async def test_the_cleanup_finds_its_rows_by_their_own_index_in_a_database_that_was_never_analysed(
+    database: str, statement: str
+) -> None:
+    index = {"delete_old_hashes": "delivery_with_hash", "delete_done": "delivery_done"}.get(statement, "delivery_due")
+    types = "text, integer, integer" if statement == "delete_unclaimed" else "integer, integer"
+    values = "'email', 1, 1" if statement == "delete_unclaimed" else "1, 1"
+    async with connection_to(database) as connection, connection.transaction():
+        await connection.execute(db.INDEX_LOOKUPS_ONLY)
+        await connection.execute(f"PREPARE cleanup ({types}) AS {getattr(sql.notifications, statement)}")
+        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE cleanup ({values})"))
+    assert f"Index Scan using {index} on delivery delivery_1" in plan, plan
+    assert "Index Scan using delivery_pkey on delivery" in plan, plan
+    assert "Seq Scan" not in plan, plan
 
 
 @async_test

@@ -15,6 +15,7 @@ from holdfast.core.states import Verb
 from holdfast.engine.event_editor import change_event
 from holdfast.notifications import sms_limits
 from holdfast.notifications.channel import Channel
+from holdfast.notifications.delivery_cleanup import DeliveryCleanup
 from holdfast.notifications.reminders import Reminders
 from holdfast.notifications.sms_channel import SmsChannel
 from holdfast.notifications.sms_countries import SmsCountries, SmsCountriesError
@@ -25,7 +26,6 @@ from holdfast.notifications.sms_limits import (
     TOO_MANY_OF_BUYER,
     TOO_MANY_OF_CLIENT,
     TOO_MANY_OF_ORG,
-    delete_old_counts,
 )
 from holdfast.notifications.twilio import Twilio
 from holdfast.runtime import ids
@@ -383,10 +383,11 @@ async def test_hashes_of_numbers_are_deleted_after_a_day(database: str, twilio: 
             (row,) = await texts.deliveries("sms")
             return [row[name] for name in ("recipient_hash", "buyer_hash", "client_hash")]
 
-        await delete_old_counts(texts.database)
+        cleanup = DeliveryCleanup(texts.database, texts.channels)
+        await cleanup.run_once()
         assert None not in await hashes()
         await texts.pass_seconds(2 * DAY)
-        assert await delete_old_counts(texts.database) == 1
+        assert await cleanup.run_once() == 1
         assert await hashes() == [None] * 3
         assert await texts.connection.fetchval("SELECT count(*) FROM sms_count") == 0
 

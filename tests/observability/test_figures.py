@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import sql
+from holdfast.core.notification_rules import EMAIL, PUSH, SMS, WEBHOOK
 from holdfast.engine import auditor
 from holdfast.runtime import db, ids, metrics
 from holdfast.runtime.instruments import Gauge
@@ -23,6 +24,7 @@ MOVE = """
     UPDATE event SET starts_at = holdfast_now() - make_interval(hours => $2),
                      ends_at = holdfast_now() - make_interval(hours => $3) WHERE id = $1"""
 PATIENCE_SECONDS = 60
+CHANNELS = (EMAIL, SMS, PUSH, WEBHOOK)
 
 
 def value(gauge: Gauge, *labels: str) -> float:
@@ -30,7 +32,7 @@ def value(gauge: Gauge, *labels: str) -> float:
 
 
 async def read(connection: db.Connection) -> None:
-    await Figures(db.Database(connection)).run_once()
+    await Figures(db.Database(connection), CHANNELS).run_once()
 
 
 async def age_journal(connection: db.Connection, event: bytes, number: int, seconds: int) -> None:

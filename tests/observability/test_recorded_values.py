@@ -136,7 +136,7 @@ async def test_bookings_and_payments(database: str) -> None:
 @async_test
 async def test_refunds_receipts_and_expiries_that_wait(database: str) -> None:
     async with payment_harness(database, policy={"review": "manual", "review_seconds": 3600}) as payments:
-        figures = Figures(db.Database(payments.pool))
+        figures = Figures(db.Database(payments.pool), ())
         refunded, disputed, reviewed, waiting, forgotten = [await payments.hold() for _ in range(5)]
         payment = await payments.start_payment(refunded)
         await payments.settle(payment, refunded)

@@ -98,6 +98,59 @@ FORMATS = textwrap.dedent(
 )
 
 
+QUOTING_ERRORS = textwrap.dedent(
+    """
+    import os, asyncpg, structlog
+    from holdfast.runtime.logs import configure_logs
+    from holdfast.runtime.settings import Settings
+
+    configure_logs(Settings.from_environment(os.environ))
+    log = structlog.get_logger()
+
+    def fail():
+        syntax = asyncpg.InvalidTextRepresentationError('invalid input syntax for type integer: "ana@example.org"')
+        syntax.add_note("the row of ana@example.org")
+        unique = asyncpg.UniqueViolationError(
+            'duplicate key value violates unique constraint "booking_request"\\nDETAIL:  Key is ana@example.org'
+        )
+        inner = ExceptionGroup("inner", [unique, ValueError("ana@example.org"), KeyError("ana@example.org")])
+        try:
+            raise ExceptionGroup("two tasks failed", [syntax, inner])
+        except ExceptionGroup as error:
+            raise RuntimeError("no row was written") from error
+
+    try:
+        fail()
+    except RuntimeError:
+        log.exception("it_failed")
+    """
+)
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_errors_keep_what_operators_need_and_quote_nobody(log_format: str) -> None:
+    environment = {**os.environ, "HOLDFAST_LOG_FORMAT": log_format}
+    done = subprocess.run(
+        [sys.executable, "-c", QUOTING_ERRORS], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "it_failed" in done.stderr
+    shown = [
+        "RuntimeError",
+        "no row was written",
+        "two tasks failed",
+        "InvalidTextRepresentationError",
+        "invalid input syntax for type integer",
+        "booking_request",
+        "ValueError",
+        "KeyError",
+        "in fail" if log_format == "console" else '"name":"fail"',
+    ]
+    assert [text for text in shown if text not in done.stderr] == []
+    # A terminal also shows the lines of the code, which contain our address.
+    quoted = [line for line in done.stderr.splitlines() if "ana@example.org" in line]
+    assert quoted == []
+
+
 @pytest.mark.parametrize(
     ("setting", "is_terminal", "is_text"),
     [(None, True, True), (None, False, False), ("json", True, False), ("console", False, True)],

@@ -20,6 +20,8 @@ from confluent_kafka.admin import AdminClient
 
 BROKERS = (1, 2, 3)
 PRODUCE = 0
+# UNKNOWN_TOPIC_OR_PARTITION in Kafka's protocol.
+UNKNOWN_TOPIC = 3
 ERROR_TEXT_BYTES = 512
 WAIT_SECONDS = 60
 
@@ -40,6 +42,10 @@ class KafkaCluster:
 
     def fail_next_produce(self, error: int) -> None:
         self._command(f"fail {error}")
+
+    def remove_topic(self, topic: str) -> None:
+        """From now on, the cluster says that there is no such topic."""
+        self._command(f"missing {topic}")
 
     def pause(self) -> None:
         """They accept connections, and never answer until `resume`."""
@@ -145,6 +151,10 @@ def _serve() -> None:
         if command == "fail":
             library.rd_kafka_mock_push_request_errors(
                 ctypes.c_void_p(cluster), ctypes.c_int16(PRODUCE), ctypes.c_size_t(1), ctypes.c_int(int(value))
+            )
+        elif command == "missing":
+            library.rd_kafka_mock_topic_set_error(
+                ctypes.c_void_p(cluster), ctypes.c_char_p(value.encode()), ctypes.c_int(UNKNOWN_TOPIC)
             )
         else:
             for broker in BROKERS:

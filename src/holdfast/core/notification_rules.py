@@ -160,12 +160,6 @@ def bus_target(bus: str, org: bytes) -> str:
     return f"{bus}:{org.hex()}"
 
 
-def bus_of_target(target: str) -> str | None:
-    """The bus that a target belongs to, or None if it belongs to another channel."""
-    name, _, _ = target.partition(":")
-    return name if name in BUSES else None
-
-
 def email_target(org: bytes) -> str:
     """Each org's emails are a separate target, so many emails of one org do not delay another's."""
     return f"{EMAIL}:{org.hex()}"

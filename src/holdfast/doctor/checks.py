@@ -3,6 +3,7 @@
 from typing import Final
 
 from holdfast.doctor.audit_check import check_audit
+from holdfast.doctor.bus_check import check_bus
 from holdfast.doctor.check import Check
 from holdfast.doctor.clock_check import check_clock
 from holdfast.doctor.connections_check import check_connections
@@ -10,6 +11,7 @@ from holdfast.doctor.database_check import check_database
 from holdfast.doctor.machine_check import check_machine
 from holdfast.doctor.mail_check import check_mail
 from holdfast.doctor.production_check import check_production
+from holdfast.doctor.push_check import check_push
 from holdfast.doctor.receipts_check import check_receipts
 from holdfast.doctor.redis_check import check_redis
 from holdfast.doctor.rights_check import check_rights
@@ -31,6 +33,8 @@ CHECKS: Final = (
     Check("redis", check_redis),
     Check("mail", check_mail),
     Check("sms", check_sms),
+    Check("push", check_push),
+    Check("bus", check_bus),
     Check("stripe", check_stripe),
     Check("telegram", check_telegram),
     Check("receipts", check_receipts),

@@ -81,6 +81,13 @@ def _find_bad_combinations(installation: Installation) -> list[CheckResult]:
                 "Set HOLDFAST_PROXIES to the number of your proxies.",
             )
         )
+    if settings.metrics_token is None and (installation.is_public or settings.proxies > 0):
+        found.append(
+            warning(
+                "/metrics needs no token, so anyone who reaches it through your proxy can see what you sell.",
+                "Set HOLDFAST_METRICS_TOKEN, also if your proxy refuses to pass on /metrics.",
+            )
+        )
     if settings.webhooks_to_private_addresses:
         found.append(
             warning(

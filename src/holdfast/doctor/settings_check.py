@@ -5,14 +5,17 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import urlsplit
 
-from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
-
 from holdfast.doctor.check import CheckResult, Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.doctor.unusable_settings import find_unusable_settings
 from holdfast.runtime.settings import PREFIX, Settings
 
 # 1 would find only exact matches.
 _SIMILARITY: Final = 0.8
+# Their own checks report them.
+HAVE_OWN_CHECK: Final = frozenset(
+    f"{PREFIX}{name}" for name in ("SMTP_URL", "SMS_URL", "REDIS_URL", "RECEIPTS_URL", "STRIPE_KEY")
+)
 _KNOWN: Final = tuple(PREFIX + name.upper() for name in Settings.__struct_fields__)
 
 
@@ -55,13 +58,14 @@ def _find_bad_values(settings: Settings) -> list[CheckResult]:
                 "Put a proxy with a certificate in front of `holdfast bot`, or remove the setting to poll.",
             )
         )
-    if settings.sandbox_webhook_secret is not None and not _is_signing_secret(settings.sandbox_webhook_secret):
-        found.append(
-            problem(
-                "HOLDFAST_SANDBOX_WEBHOOK_SECRET is not a signing secret, so Holdfast does not start.",
-                "Write whsec_ followed by base64, or remove the setting.",
-            )
+    found += [
+        problem(
+            f"Holdfast cannot use {setting.name}, so it does not start. {setting.reason}",
+            "Correct the value. docs/settings.md describes it.",
         )
+        for setting in find_unusable_settings(settings)
+        if setting.name not in HAVE_OWN_CHECK
+    ]
     return found
 
 
@@ -71,11 +75,3 @@ def _is_http_url(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-
-
-def _is_signing_secret(text: str) -> bool:
-    try:
-        Webhook(text)
-    except (ValueError, EmptyWebhookSecretError):
-        return False
-    return True

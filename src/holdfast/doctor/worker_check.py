@@ -5,9 +5,10 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import EMAIL
+from holdfast.core.notification_rules import EMAIL, PUSH, SMS
 from holdfast.doctor.check import Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.runtime.settings import Settings
 
 # A worker takes seconds.
 OVERDUE_SECONDS: Final = 60.0
@@ -56,17 +57,28 @@ async def check_worker(installation: Installation) -> Results:
         )
     for channel in channels:
         if channel.is_late:
-            is_fine = False
             if channel.channel == EMAIL and installation.settings.smtp_url is None:
+                is_fine = False
                 yield warning(
                     f"Emails have waited for up to {channel.minutes}, because there is no mail server.",
-                    "Set HOLDFAST_SMTP_URL, and restart the workers.",
+                    "Set HOLDFAST_SMTP_URL, and restart the workers. Holdfast deletes emails that nobody sends after "
+                    "seven days.",
                 )
-            else:
+            elif channel.channel not in _unused_channels(installation.settings):
+                is_fine = False
                 yield problem(
                     f"Notifications by {channel.channel} have been due for up to {channel.minutes}, and nobody has "
                     f"sent them to {channel.waiting} targets.",
                     _REMEDY,
                 )
     if is_fine:
-        yield ok("Nothing is overdue: holds, payments and notifications are up to date.")
+        yield ok(
+            "Nothing is overdue: holds, payments and notifications are up to date. While nothing is due, this does "
+            "not show that a worker runs."
+        )
+
+
+def _unused_channels(settings: Settings) -> set[str]:
+    """Nobody has to send these. A booking with a phone number causes an SMS whether or not there is a provider."""
+    channels = {SMS: settings.sms_url, PUSH: settings.web_push}
+    return {channel for channel, setting in channels.items() if not setting}

@@ -13,6 +13,8 @@ from holdfast.runtime.db import Database
 from holdfast.runtime.settings import Settings
 
 ROWS_AT_ONCE: Final = 1_000
+# A message that has waited for longer needs attention. The alert on late notifications has the same time.
+WAITING_SECONDS: Final = 15 * 60
 
 
 class BusStatus(Struct, frozen=True):
@@ -23,7 +25,13 @@ class BusStatus(Struct, frozen=True):
     registered_at: datetime | None
     waiting: int
     oldest_waiting_at: datetime | None
+    oldest_waiting_seconds: float | None
     failed: int
+    last_error: str | None
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.failed and (self.oldest_waiting_seconds or 0) <= WAITING_SECONDS
 
 
 class _OrgRow(Struct, frozen=True):

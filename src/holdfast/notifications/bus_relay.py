@@ -23,7 +23,7 @@ from holdfast.notifications.claimed_delivery import (
     ClaimedDelivery,
     claim_queue,
 )
-from holdfast.notifications.cloud_events import bus_message
+from holdfast.notifications.cloud_events import BusMessage, bus_message
 from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff, FailureBackoff
 from holdfast.runtime.db import Database
@@ -121,7 +121,8 @@ class BusRelay:
 
     async def _publish(self, row: ClaimedDelivery) -> "_Result":
         try:
-            message = bus_message(row, await self._slug(row.org), self._public_url)
+            slug = await self._slug(row.org)
+            message = self._make_message(row, slug)
             async with asyncio.timeout(self._publish_seconds):
                 await self._bus.publish(message)
         except UndeliveredError as error:
@@ -130,6 +131,15 @@ class BusRelay:
             log.warning("channel_failed", channel=self._name, error=type(error).__name__)
             return row, UndeliveredError(type(error).__name__)
         return row, None
+
+    def _make_message(self, row: ClaimedDelivery, slug: str) -> BusMessage:
+        """A row that is no message now will not become one, and must not keep the others of its booking waiting."""
+        try:
+            return bus_message(row, slug, self._public_url)
+        except Exception as error:
+            raise UndeliveredError(
+                f"{row.kind} cannot be made a message: {type(error).__name__}", is_permanent=True
+            ) from error
 
     async def _slug(self, org: bytes) -> str:
         """Slugs never change."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.notifications.bus import check_prefix
 from holdfast.notifications.channel import UndeliveredError
-from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage
+from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage, Topic
 from holdfast.runtime.extras import optional_import
 
 with optional_import("confluent_kafka", extra="kafka"):
@@ -22,12 +22,15 @@ log = structlog.get_logger()
 PORT: Final = 9092
 # librdkafka gives up on a message before the relay does, so no message is sent after the relay has postponed it.
 MESSAGE_SECONDS: Final = 20
+# The same for a message that Kafka gets a second time, without a batch around it.
+ALONE_SECONDS: Final = 8
 # A message larger than this is alone in its batch, so a broker that refuses the batch means this message.
 BATCH_BYTES: Final = 65_536
 QUEUED_MESSAGES_MAX: Final = 20_000
 QUEUED_KBYTES_MAX: Final = 65_536
 POLL_SECONDS: Final = 0.1
 CLOSE_SECONDS: Final = 5.0
+LOOKUP_SECONDS: Final = 5.0
 
 # What the order and safety of messages depend on. The URL may not change these options.
 FIXED_OPTIONS: Final[dict[str, str | int]] = {
@@ -48,6 +51,9 @@ DEFAULT_OPTIONS: Final[dict[str, str | int]] = {
 }
 URL_OPTIONS: Final = ("message.timeout.ms", "bootstrap.servers", "security.protocol", "sasl.username", "sasl.password")
 
+# What librdkafka reports for a topic that does not exist.
+NO_TOPIC: Final = (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
 _FORM: Final = "Write it as kafka://host:9092,other:9092 or kafka+ssl://user:password@host:9092?option=value."
 
 
@@ -64,10 +70,18 @@ class KafkaUrl(Struct, frozen=True):
             raise ValueError(f"It must start with kafka:// or kafka+ssl://. {_FORM}")
         if url.path.strip("/") or url.fragment:
             raise ValueError(f"Only options may follow the hosts. {_FORM}")
+        if "@" in url.query:
+            # The rest of a password, which must not appear in an error as the name of an option.
+            raise ValueError(
+                "An option contains an @. Percent-encode special characters in the user, the password and the options: "
+                "? is %3F, / is %2F, # is %23 and @ is %40."
+            )
         given = dict(parse_qsl(url.query, keep_blank_values=True))
         for name in given:
             if name in FIXED_OPTIONS or name in URL_OPTIONS:
                 raise ValueError(f"It may not set {name}: Holdfast sets that option itself.")
+        if "transactional.id" in given:
+            raise ValueError("It may not set transactional.id: Holdfast publishes without transactions.")
         return cls({**_connection_options(url), **given})
 
 
@@ -111,45 +125,73 @@ def check_kafka(url: str) -> KafkaUrl:
     return parsed
 
 
-def _make_producer(url: KafkaUrl, message_seconds: float) -> Producer:
-    timeout = {"message.timeout.ms": int(message_seconds * 1_000)}
-    options: dict[str, object] = {**DEFAULT_OPTIONS, **url.options, **FIXED_OPTIONS, **timeout, "error_cb": _log_error}
+def _make_producer(url: KafkaUrl, message_seconds: float, *, alone: bool = False) -> Producer:
+    milliseconds = int(message_seconds * 1_000)
+    options: dict[str, object] = {
+        **DEFAULT_OPTIONS,
+        # A topic that is missing for so long is reported as missing, rather than as a broker that does not answer.
+        "topic.metadata.propagation.max.ms": milliseconds // 2,
+        **url.options,
+        **FIXED_OPTIONS,
+        "message.timeout.ms": milliseconds,
+        "error_cb": _log_error,
+    }
+    if alone:
+        options["batch.num.messages"] = 1
     try:
         return Producer(options)
     except KafkaException as error:
-        # The text names the option and never quotes the URL.
+        # The text names the option. The check of the URL has refused names that could be a part of a password.
         raise ValueError(f"librdkafka refuses it: {error.args[0].str()}") from None
 
 
+def find_missing_topics(url: str, prefix: str) -> list[str]:
+    """The topics that Kafka lacks. Blocks for a few seconds at most, and creates none."""
+    producer = _make_producer(KafkaUrl.parse(url), MESSAGE_SECONDS)
+    try:
+        known = producer.list_topics(timeout=LOOKUP_SECONDS).topics
+    except KafkaException as error:
+        raise UndeliveredError(f"Kafka: {error.args[0].name()}") from None
+    return [topic for topic in (f"{prefix}.{each}" for each in Topic) if topic not in known]
+
+
 class KafkaBus:
-    """One producer at a time. A producer can fail for good, for example if the cluster has forgotten it; then the next
-    message starts another one."""
+    """A producer, and if batches turn out to be too large, another one that sends each message alone. A producer can
+    fail for good, for example if the cluster has forgotten it; then the next message starts another one."""
 
     def __init__(self, url: str, prefix: str, *, message_seconds: float = MESSAGE_SECONDS) -> None:
         self._url = KafkaUrl.parse(url)
         self._prefix = check_prefix(prefix)
         self._message_seconds = message_seconds
-        self._producer: _PolledProducer | None = self._start_producer()
+        # By whether it sends messages alone.
+        self._producers = {False: self._start_producer(alone=False)}
 
     async def publish(self, message: BusMessage) -> None:
-        producer = self._producer
-        if producer is None:
-            producer = self._producer = self._start_producer()
-        error = await producer.send(f"{self._prefix}.{message.topic}", message)
-        if error is None:
-            return
-        if (producer.has_failed or error.fatal()) and self._producer is producer:
-            log.warning("kafka_producer_replaced", error=error.name())
-            self._producer = None
-            producer.abandon()
-        raise UndeliveredError(f"Kafka: {error.name()}", is_permanent=_is_too_large(error, message))
+        topic = f"{self._prefix}.{message.topic}"
+        error = await self._send(topic, message, alone=False)
+        if error is not None and _is_too_large(error) and len(message.content) <= BATCH_BYTES:
+            # Perhaps it was the batch that was too large.
+            error = await self._send(topic, message, alone=True)
+        if error is not None:
+            raise UndeliveredError(_explain(error, topic), is_permanent=_is_too_large(error))
 
     async def close(self) -> None:
-        if self._producer is not None:
-            await asyncio.to_thread(self._producer.close)
+        await asyncio.gather(*(asyncio.to_thread(producer.close) for producer in self._producers.values()))
 
-    def _start_producer(self) -> "_PolledProducer":
-        return _PolledProducer(_make_producer(self._url, self._message_seconds))
+    async def _send(self, topic: str, message: BusMessage, *, alone: bool) -> KafkaError | None:
+        producer = self._producers.get(alone)
+        if producer is None:
+            producer = self._producers[alone] = self._start_producer(alone=alone)
+        error = await producer.send(topic, message)
+        if error is not None and (producer.has_failed or error.fatal()) and self._producers.get(alone) is producer:
+            log.warning("kafka_producer_replaced", error=error.name())
+            del self._producers[alone]
+            producer.abandon()
+        return error
+
+    def _start_producer(self, *, alone: bool) -> "_PolledProducer":
+        seconds = min(self._message_seconds, ALONE_SECONDS) if alone else self._message_seconds
+        return _PolledProducer(_make_producer(self._url, seconds, alone=alone))
 
 
 class _PolledProducer:
@@ -220,11 +262,15 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         return
 
 
-def _is_too_large(error: KafkaError, message: BusMessage) -> bool:
-    """Whether this message is too large, rather than the batch it was in. librdkafka itself refuses single messages."""
-    if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-        return False
-    return len(message.content) > BATCH_BYTES
+def _is_too_large(error: KafkaError) -> bool:
+    """The message, or the batch that it was in."""
+    return error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def _explain(error: KafkaError, topic: str) -> str:
+    if error.code() in NO_TOPIC:
+        return f"Kafka has no topic {topic}"
+    return f"Kafka: {error.name()} for the topic {topic}"
 
 
 def _log_error(error: KafkaError) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.notifications.bus import check_prefix, stream_name
 from holdfast.notifications.channel import UndeliveredError
-from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage
+from holdfast.notifications.cloud_events import CONTENT_TYPE, BusMessage, Topic
 from holdfast.runtime.extras import optional_import
 
 with optional_import("nats", extra="nats"):
@@ -96,6 +96,20 @@ def check_nats(url: str) -> NatsUrl:
     return parsed
 
 
+class MissingSubjects(Struct, frozen=True):
+    """Groups of subjects that no stream takes. If none of them has a stream, Holdfast creates one."""
+
+    subjects: list[str]
+
+    @property
+    def are_all(self) -> bool:
+        return len(self.subjects) == len(Topic)
+
+    @property
+    def are_some(self) -> bool:
+        return 0 < len(self.subjects) < len(Topic)
+
+
 class NatsBus:
     """One connection at a time. It never reconnects on its own: the client would keep messages that the relay has given
     up on, and send them after later ones. The next message opens a new connection instead."""
@@ -114,6 +128,18 @@ class NatsBus:
         except (errors.Error, OSError, TimeoutError) as error:
             raise UndeliveredError(f"NATS: {_reason(error)}", is_permanent=_is_too_large(error)) from None
 
+    async def find_missing_subjects(self) -> "MissingSubjects":
+        """Connects, and creates nothing."""
+        client: Client | None = None
+        try:
+            client = await self._open(creates_stream=False)
+            return await self._find_missing(client.jetstream(timeout=PUBLISH_SECONDS))
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise UndeliveredError(f"NATS: {_reason(error)}") from None
+        finally:
+            if client is not None:
+                await _close(client)
+
     async def close(self) -> None:
         if self._client is not None:
             await _close(self._client)
@@ -126,7 +152,10 @@ class NatsBus:
         except NoStreamResponseError:
             # Somebody has deleted the stream.
             await self._ensure_stream(stream)
-            await stream.publish(subject, message.content, timeout=PUBLISH_SECONDS, headers=headers)
+            try:
+                await stream.publish(subject, message.content, timeout=PUBLISH_SECONDS, headers=headers)
+            except NoStreamResponseError:
+                raise UndeliveredError(f"NATS: no stream takes the subject {subject}") from None
 
     async def _connect(self) -> Client:
         """The open connection. Messages that arrive while one is being opened wait for it, and fail with it."""
@@ -145,14 +174,14 @@ class NatsBus:
         finally:
             self._opening = None
 
-    async def _open(self) -> Client:
+    async def _open(self, *, creates_stream: bool = True) -> Client:
         servers = random.sample(self._url.servers, len(self._url.servers))
         for server in servers[:-1]:
             with suppress(errors.Error, OSError, TimeoutError):
-                return await self._open_to(server)
-        return await self._open_to(servers[-1])
+                return await self._open_to(server, creates_stream=creates_stream)
+        return await self._open_to(servers[-1], creates_stream=creates_stream)
 
-    async def _open_to(self, server: str) -> Client:
+    async def _open_to(self, server: str, *, creates_stream: bool) -> Client:
         client = _TlsClient() if self._url.is_encrypted else Client()
         options: dict[str, Any] = {} if self._tls is None else {"tls": self._tls}
         try:
@@ -167,7 +196,8 @@ class NatsBus:
                     error_cb=_log_error,
                     **options,
                 )
-            await self._check_stream(client.jetstream(timeout=PUBLISH_SECONDS))
+            if creates_stream:
+                await self._check_stream(client.jetstream(timeout=PUBLISH_SECONDS))
         except BaseException:
             await _close(client)
             raise
@@ -181,21 +211,33 @@ class NatsBus:
             log.warning("nats_stream_not_checked", error=_reason(error))
 
     async def _ensure_stream(self, stream: JetStreamContext) -> None:
-        """Create the stream unless one already takes our subjects. Never change one that exists."""
-        subjects = f"{self._prefix}.>"
-        try:
-            await stream.find_stream_name_by_subject(subjects)
-        except NotFoundError:
+        """Create the stream unless others already take our subjects, or some of them. Never change one that exists."""
+        missing = await self._find_missing(stream)
+        if missing.are_all:
             config = StreamConfig(
                 name=stream_name(self._prefix),
                 description="Everything that happens to bookings, payments and events in Holdfast.",
-                subjects=[subjects],
+                subjects=[f"{self._prefix}.>"],
                 storage=StorageType.FILE,
                 max_age=KEEP_SECONDS,
                 duplicate_window=DUPLICATE_SECONDS,
             )
             await stream.add_stream(config)
             log.info("nats_stream_created", stream=config.name)
+        elif missing.are_some:
+            log.error("nats_stream_missing", subjects=missing.subjects)
+
+    async def _find_missing(self, stream: JetStreamContext) -> "MissingSubjects":
+        groups = [f"{self._prefix}.*.{topic}.*" for topic in Topic]
+        return MissingSubjects([subjects for subjects in groups if not await _has_stream(stream, subjects)])
+
+
+async def _has_stream(stream: JetStreamContext, subjects: str) -> bool:
+    try:
+        await stream.find_stream_name_by_subject(subjects)
+    except NotFoundError:
+        return False
+    return True
 
 
 class _TlsClient(Client):

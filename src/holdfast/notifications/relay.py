@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import WEBHOOK, bus_of_target
+from holdfast.core.notification_rules import WEBHOOK
 from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel, Delivery, TargetGoneError, UndeliveredError
 from holdfast.notifications.claimed_delivery import (
@@ -52,12 +52,13 @@ RETRY_FOR_SECONDS: Final = 72 * HOUR
 
 class DueTarget(Struct, frozen=True):
     target: str
+    channel: str
     due: bool
 
 
 class Relay:
     """Serves each target in a task of its own, so that a slow target delays no other. Targets on a bus have their own
-    relay. If this process has none for a bus, its rows wait for a process that has."""
+    relay. Rows of a bus or a channel that this process does not have wait for a process that has it."""
 
     def __init__(
         self,
@@ -84,10 +85,10 @@ class Relay:
             DueTarget, sql.notifications.targets, self._scan_after, TARGETS_SCANNED_MAX
         )
         self._scan_after = rows[-1].target if len(rows) == TARGETS_SCANNED_MAX else ""
-        due = [row.target for row in rows if row.due]
-        self._round_robin.start((target for target in due if bus_of_target(target) is None), self._may_start)
+        due = [row for row in rows if row.due]
+        self._round_robin.start((row.target for row in due if row.channel in self._channels), self._may_start)
         for name, bus in self._buses.items():
-            bus.start(target for target in due if bus_of_target(target) == name)
+            bus.start(row.target for row in due if row.channel == name)
         finished, self._finished = self._finished, 0
         return finished + sum(bus.take_published() for bus in self._buses.values())
 
@@ -143,13 +144,10 @@ class Relay:
         return True
 
     async def _send(self, delivery: Delivery) -> None:
-        channel = self._channels.get(delivery.channel)
-        if channel is None:
-            raise UndeliveredError("this channel is not set up", is_permanent=True)
         try:
             with tracing.span(f"deliver {delivery.channel}"):
                 async with asyncio.timeout(self._send_seconds):
-                    await channel.send(delivery)
+                    await self._channels[delivery.channel].send(delivery)
         except UndeliveredError:
             raise
         except Exception as error:

@@ -33,7 +33,6 @@ TOO_MANY: Final = "too many SMS to this number"
 TOO_MANY_OF_BUYER: Final = "too many SMS caused by this buyer"
 TOO_MANY_OF_CLIENT: Final = "too many SMS caused from this buyer's network"
 TOO_MANY_OF_ORG: Final = "the org has reached its limit of SMS per day"
-DELETE_MAX: Final = 1_000
 
 
 class EarlierSms(Struct, frozen=True):
@@ -63,13 +62,6 @@ async def check_limits(database: Database, delivery: Delivery, limit: SmsLimit, 
         raise UndeliveredError(TOO_MANY_OF_CLIENT, is_permanent=True)
     if not await _count(database, delivery, limit, per_org):
         raise UndeliveredError(TOO_MANY_OF_ORG, is_permanent=True)
-
-
-async def delete_old_counts(database: Database) -> int:
-    """Forget whom SMS went to once no limit needs it. Returns how many rows there were."""
-    hashes = await database.all_events.execute(sql.sms.delete_old_hashes, DELETE_MAX)
-    await database.shared.execute(sql.sms.delete_old_counts)
-    return int(hashes.rpartition(" ")[2])
 
 
 async def _count(database: Database, delivery: Delivery, limit: SmsLimit, per_org: int) -> bool:

@@ -1,14 +1,12 @@
 """The command line: `holdfast <command>`."""
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 import typer
 import uvloop
-from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
 from holdfast import __version__
 from holdfast.demo.data import fill_demo
@@ -24,6 +22,7 @@ from holdfast.runtime.cli_database import (
     run_with_database,
 )
 from holdfast.runtime.cli_doctor import doctor
+from holdfast.runtime.cli_erase import erase
 from holdfast.runtime.cli_gate import gate
 from holdfast.runtime.cli_keys import keys
 from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
@@ -35,7 +34,7 @@ from holdfast.runtime.cli_top import top
 from holdfast.runtime.logs import configure_command_logs, configure_logs
 from holdfast.runtime.server import is_port_free
 from holdfast.runtime.server import serve as serve_forever
-from holdfast.runtime.tracing import check_tracing, configure_tracing
+from holdfast.runtime.tracing import configure_tracing
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(orgs, name="orgs")
@@ -130,6 +129,7 @@ def demo(data: DataFolder = None) -> None:
 
 
 app.command()(audit)
+app.command()(erase)
 app.command()(reap)
 app.command()(doctor)
 app.command()(top)
@@ -183,60 +183,7 @@ def stampede(
 
 def _check_settings() -> None:
     """Report settings that cannot work before anything starts with them."""
-    from holdfast.notifications.bus import check_prefix
-    from holdfast.notifications.push_services import PushServices
-    from holdfast.notifications.sms_countries import SmsCountries
-    from holdfast.notifications.smtp import Smtp
-    from holdfast.notifications.twilio import Twilio
-    from holdfast.payments.registry import make_stripe
-    from holdfast.runtime.storage import open_storage
+    from holdfast.doctor.unusable_settings import find_unusable_settings
 
-    settings = read_settings()
-    checks: dict[str, Callable[[], object]] = {
-        "HOLDFAST_TRACING": lambda: check_tracing(settings),
-        "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and Smtp(settings.smtp_url),
-        "HOLDFAST_SMS_URL": lambda: settings.sms_url and Twilio(settings.sms_url),
-        "HOLDFAST_SMS_COUNTRIES": lambda: SmsCountries(settings.sms_countries),
-        "HOLDFAST_WEB_PUSH": lambda: settings.web_push and _import_push_channel(),
-        "HOLDFAST_PUSH_SERVICES": lambda: PushServices(settings.push_services),
-        "HOLDFAST_REDIS_URL": lambda: settings.redis_url and _parse_redis_url(settings.redis_url),
-        "HOLDFAST_KAFKA_URL": lambda: settings.kafka_url and _parse_kafka_url(settings.kafka_url),
-        "HOLDFAST_NATS_URL": lambda: settings.nats_url and _parse_nats_url(settings.nats_url),
-        "HOLDFAST_BUS_PREFIX": lambda: check_prefix(settings.bus_prefix),
-        "HOLDFAST_RECEIPTS_URL": lambda: (
-            settings.receipts_url and open_storage(settings.receipts_url, settings.data_dir)
-        ),
-        "HOLDFAST_STRIPE_KEY": lambda: settings.stripe_key and make_stripe(settings.stripe_key, settings),
-        "HOLDFAST_SANDBOX_WEBHOOK_SECRET": lambda: (
-            settings.sandbox_webhook_secret and Webhook(settings.sandbox_webhook_secret)
-        ),
-    }
-    for name, check in checks.items():
-        try:
-            check()
-        except (ValueError, EmptyWebhookSecretError) as error:
-            fail(f"Cannot use {name}: {error}")
-
-
-def _import_push_channel() -> object:
-    from holdfast.notifications import push_channel
-
-    return push_channel
-
-
-def _parse_redis_url(url: str) -> object:
-    from holdfast.gate.redis_client import RedisUrl
-
-    return RedisUrl.parse(url)
-
-
-def _parse_kafka_url(url: str) -> object:
-    from holdfast.notifications.kafka_bus import check_kafka
-
-    return check_kafka(url)
-
-
-def _parse_nats_url(url: str) -> object:
-    from holdfast.notifications.nats_bus import check_nats
-
-    return check_nats(url)
+    for setting in find_unusable_settings(read_settings()):
+        fail(f"Cannot use {setting.name}: {setting.reason}")

@@ -31,13 +31,16 @@ def register_configured_buses() -> None:
 
 @bus.command("status")
 def status(data: DataFolder = None) -> None:
-    """Print what waits for each bus, as JSON. Exits with 1 if a broker has refused messages for good."""
+    """Print what waits for each bus, as JSON.
+
+    Exits with 1 if a broker has refused messages for good, or if a message has waited for more than 15 minutes.
+    """
     from holdfast.notifications.bus_registry import bus_status
 
     require_database(data)
     found = run_with_database(data, bus_status)
     typer.echo(msgspec.json.format(msgspec.json.encode(found)))
-    raise typer.Exit(1 if any(bus.failed for bus in found) else 0)
+    raise typer.Exit(0 if all(bus.is_healthy for bus in found) else 1)
 
 
 @bus.command("retry")

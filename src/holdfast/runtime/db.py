@@ -73,6 +73,8 @@ _INDEX_LOOKUPS: Final = {
     "enable_material": "off",
     "jit": "off",
 }
+# The same for one transaction of another connection.
+INDEX_LOOKUPS_ONLY: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _INDEX_LOOKUPS.items())
 _LANE_SETTINGS: Final = {
     "application_name": "holdfast-lane",
     "TimeZone": "UTC",

@@ -7,7 +7,6 @@ reading costs log lines, not sales.
 import atexit
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -15,10 +14,10 @@ from collections import deque
 from typing import Any, Final
 
 import structlog
-from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import Processor
 
 from holdfast.runtime.log_lines import log_lines
+from holdfast.runtime.logged_errors import format_as_dicts, format_as_text
 from holdfast.runtime.request_ids import current_request_id
 from holdfast.runtime.settings import LogFormat, Settings
 
@@ -29,22 +28,6 @@ BYTES_MAX: Final = 8 * 1024 * 1024
 FLUSH_SECONDS: Final = 1.0
 # How long the thread collects lines before it writes them. Every time it wakes up, it interrupts the event loop.
 COLLECT_SECONDS: Final = 0.02
-
-# PostgreSQL and asyncpg quote the row or the value that caused an error.
-_QUOTED_VALUES: Final = re.compile(r"(\n(DETAIL|CONTEXT):|(?<=query argument \$)\d+:).*", re.DOTALL)
-
-
-def _remove_quoted_values(_logger: object, _method: str, event: Any) -> Any:
-    """Drop values from error messages, because they may be about a buyer."""
-    if isinstance(event.get("detail"), str):
-        event["detail"] = _QUOTED_VALUES.sub("", event["detail"])
-    exception = event.get("exception", ())
-    if isinstance(exception, str):
-        event["exception"] = _QUOTED_VALUES.sub("", exception)
-    else:
-        for error in exception:
-            error["exc_value"] = _QUOTED_VALUES.sub("", error["exc_value"])
-    return event
 
 
 def _add_request_id(_logger: object, _method: str, event: Any) -> Any:
@@ -180,12 +163,10 @@ def _renderers(settings: Settings) -> list[Processor]:
     if is_for_people(settings):
         has_colors = sys.stderr is not None and sys.stderr.isatty()
         return [
-            structlog.processors.format_exc_info,
-            _remove_quoted_values,
+            structlog.processors.ExceptionRenderer(format_as_text),
             structlog.dev.ConsoleRenderer(colors=has_colors),
         ]
     return [
-        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-        _remove_quoted_values,
+        structlog.processors.ExceptionRenderer(format_as_dicts),
         structlog.processors.JSONRenderer(separators=(",", ":")),
     ]

@@ -38,7 +38,10 @@ WHERE delivery.event_id = following.event_id AND delivery.number = following.num
 
 -- name: status
 -- What each bus has yet to accept, and what it refused for good. A bus that was removed shows up while it has rows left.
-SELECT bus.name, event_bus.created_at AS registered_at, rows.waiting, rows.oldest_waiting_at, rows.failed
+-- `last_error` is that of the oldest message with an error. Those that wait come first.
+SELECT bus.name, event_bus.created_at AS registered_at, rows.waiting, rows.oldest_waiting_at,
+       extract(epoch FROM (SELECT holdfast_now()) - rows.oldest_waiting_at)::float8 AS oldest_waiting_seconds,
+       rows.failed, failing.last_error
 FROM unnest(:buses::text[]) AS bus (name) LEFT JOIN event_bus ON event_bus.name = bus.name CROSS JOIN LATERAL (
     SELECT coalesce(sum(of_org.waiting), 0)::bigint AS waiting, coalesce(sum(of_org.failed), 0)::bigint AS failed,
            min(of_org.oldest_waiting_at) AS oldest_waiting_at
@@ -47,7 +50,11 @@ FROM unnest(:buses::text[]) AS bus (name) LEFT JOIN event_bus ON event_bus.name 
                min(created_at) FILTER (WHERE status = 'waiting') AS oldest_waiting_at
         FROM delivery WHERE delivery.target = bus.name || ':' || replace(org.id::text, '-', '')
     ) AS of_org
-) AS rows
+) AS rows LEFT JOIN LATERAL (
+    SELECT delivery.last_error FROM org JOIN delivery ON delivery.target = bus.name || ':' || replace(org.id::text, '-', '')
+    WHERE delivery.last_error IS NOT NULL
+    ORDER BY delivery.status = 'failed', delivery.created_at LIMIT 1
+) AS failing ON true
 WHERE event_bus.name IS NOT NULL OR rows.waiting + rows.failed > 0
 ORDER BY bus.name
 

@@ -4,18 +4,18 @@
 -- would later use them to read everything that was ever sent to the target.
 
 -- name: targets
--- Up to $2 targets after $1 that have waiting rows, and whether any of those is due. Each step jumps to the next target
+-- Up to $2 targets after $1 that have waiting rows, with their channel, and whether any of those rows is due. Each step jumps to the next target
 -- in `delivery_due`, where the first row of a target is the first one due, so the number of waiting rows does not matter.
 WITH RECURSIVE seen AS (
-    (SELECT 1 AS step, target, due_at FROM delivery
+    (SELECT 1 AS step, target, channel, due_at FROM delivery
      WHERE status = 'waiting' AND target > $1 ORDER BY target, due_at LIMIT 1)
     UNION ALL
-    SELECT seen.step + 1, following.target, following.due_at FROM seen CROSS JOIN LATERAL (
-        SELECT target, due_at FROM delivery
+    SELECT seen.step + 1, following.target, following.channel, following.due_at FROM seen CROSS JOIN LATERAL (
+        SELECT target, channel, due_at FROM delivery
         WHERE status = 'waiting' AND target > seen.target ORDER BY target, due_at LIMIT 1
     ) AS following WHERE seen.step < $2
 )
-SELECT target, due_at <= holdfast_now() AS due FROM seen
+SELECT target, channel, due_at <= holdfast_now() AS due FROM seen
 
 -- name: claim
 -- Takes due rows of one target. It leases a row that `is_first_in_stream`: no earlier row of its stream waits. It postpones
@@ -89,6 +89,37 @@ WITH waiting AS MATERIALIZED (
 )
 UPDATE delivery SET status = 'failed', last_error = $2, done_at = holdfast_now() FROM waiting
 WHERE delivery.event_id = waiting.event_id AND delivery.number = waiting.number AND delivery.target || '' = $1
+
+-- name: delete_old_hashes
+-- Forgets whom up to $2 messages went to, $1 seconds after they were sent. A limit counts the messages of the day before a
+-- message was written, so a backlog from before this time still counts the messages that were sent since.
+WITH old AS MATERIALIZED (
+    SELECT event_id, number, target FROM delivery
+    WHERE recipient_hash IS NOT NULL AND done_at < holdfast_now() - make_interval(secs => $1)
+    ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE delivery SET recipient_hash = NULL, buyer_hash = NULL, client_hash = NULL FROM old
+WHERE delivery.event_id = old.event_id AND delivery.number = old.number AND delivery.target || '' = old.target
+
+-- name: delete_done
+-- Deletes up to $2 rows that ended more than $1 seconds ago.
+WITH old AS MATERIALIZED (
+    SELECT event_id, number, target FROM delivery
+    WHERE status <> 'waiting' AND done_at < holdfast_now() - make_interval(secs => $1)
+    ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM delivery USING old
+WHERE delivery.event_id = old.event_id AND delivery.number = old.number AND delivery.target || '' = old.target
+
+-- name: delete_unclaimed
+-- Deletes up to $3 rows of the target $1 that have been due for more than $2 seconds.
+WITH old AS MATERIALIZED (
+    SELECT event_id, number FROM delivery
+    WHERE target = $1 AND status = 'waiting' AND due_at < holdfast_now() - make_interval(secs => $2)
+    ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM delivery USING old
+WHERE delivery.event_id = old.event_id AND delivery.number = old.number AND delivery.target || '' = $1
 
 -- name: endpoint
 -- The URL and the secrets that sign. After a rotation the old secret signs too until it expires.

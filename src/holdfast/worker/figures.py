@@ -1,12 +1,13 @@
 """Reads figures from the database for the metrics: what waits, and for how long."""
 
 import time
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import EMAIL, WEBHOOK
+from holdfast.core.notification_rules import BUSES
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.instruments import Gauge
@@ -19,8 +20,6 @@ TARGETS_MAX: Final = 20_000
 DUE_MAX: Final = 100
 # The age of the oldest audit is the only figure whose cost grows with the number of events.
 AUDIT_AGE_SECONDS: Final = 60.0
-# Channels that report even when nothing waits.
-CHANNELS: Final = (EMAIL, WEBHOOK)
 
 
 class HoldsRow(Struct, frozen=True):
@@ -46,9 +45,14 @@ class ChannelRow(Struct, frozen=True):
 
 
 class Figures:
-    def __init__(self, database: Database) -> None:
+    """Of notifications, it counts those on the event bus and on `channels`, which this worker serves. Without a mail
+    server, for example, waiting emails are no fault: nobody is to send them."""
+
+    def __init__(self, database: Database, channels: Collection[str]) -> None:
         self._database = database
-        self._channels = set(CHANNELS)
+        self._served = {*channels, *BUSES}
+        # A channel reports even when nothing waits. A bus does once something has waited for it.
+        self._channels = set(channels)
         self._audit_age_due_at = 0.0
 
     async def run_once(self) -> int:
@@ -86,7 +90,7 @@ class Figures:
         rows = await scope.rows(
             ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX, targets_max=TARGETS_MAX, due_max=DUE_MAX)
         )
-        found = {row.channel: row for row in rows}
+        found = {row.channel: row for row in rows if row.channel in self._served}
         self._channels |= found.keys()
         for channel in self._channels:
             row = found.get(channel, ChannelRow(channel, 0, None))

@@ -14,6 +14,7 @@ from holdfast.engine.sweeper import KeptConnection, NotConnectedError, Sweeper, 
 from holdfast.runtime import ids
 from holdfast.runtime.backoff import Backoff, FailureBackoff
 from holdfast.runtime.db import Connect, Database
+from holdfast.runtime.logged_errors import error_text
 
 log = structlog.get_logger()
 
@@ -64,7 +65,10 @@ class Reaper:
             raise
         except Exception as error:
             log.error(
-                "sweep_failed", event_id=ids.format_event_id(event), error=type(error).__name__, detail=str(error)
+                "sweep_failed",
+                event_id=ids.format_event_id(event),
+                error=type(error).__name__,
+                detail=error_text(error),
             )
             self._failures.record_failure(event)
             return 0

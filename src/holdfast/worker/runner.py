@@ -17,6 +17,7 @@ from holdfast.engine.engine_logs import EngineLogs
 from holdfast.notifications.bus_registry import configured_buses, make_buses, registered_buses
 from holdfast.notifications.bus_relay import BusRelay
 from holdfast.notifications.channel import Channel
+from holdfast.notifications.delivery_cleanup import DeliveryCleanup
 from holdfast.notifications.email_channel import EmailChannel
 from holdfast.notifications.hold_warnings import warn_of_ending_holds
 from holdfast.notifications.push_services import PushServices
@@ -25,7 +26,6 @@ from holdfast.notifications.relay import Relay
 from holdfast.notifications.reminders import Reminders
 from holdfast.notifications.sms_channel import SmsChannel
 from holdfast.notifications.sms_countries import SmsCountries
-from holdfast.notifications.sms_limits import delete_old_counts
 from holdfast.notifications.smtp import Smtp
 from holdfast.notifications.twilio import Twilio
 from holdfast.notifications.webhook_channel import WebhookChannel
@@ -113,7 +113,7 @@ async def _make_jobs(settings: Settings, url: str, resources: AsyncExitStack) ->
         Job(name="relay", run=relay.run_once, interval_seconds=RELAY_SECONDS, drains=False),
         *_make_payment_jobs(settings, database, engine, resources),
         *_make_recovery_jobs(settings, database, resources),
-        Job(name="figures", run=Figures(database).run_once, interval_seconds=FIGURES_SECONDS),
+        Job(name="figures", run=Figures(database, channels).run_once, interval_seconds=FIGURES_SECONDS),
         *_make_gate_jobs(settings, database),
         *_make_buyer_jobs(settings, database, frozenset(channels)),
     ]
@@ -249,10 +249,10 @@ def _make_recovery_jobs(settings: Settings, database: db.Database, resources: As
 
 
 def _make_buyer_jobs(settings: Settings, database: db.Database, channels: frozenset[str]) -> list[Job]:
-    """Without SMS or push messages, there is still something to delete if there used to be any."""
+    cleanup = DeliveryCleanup(database, channels)
     jobs = [
         Job(name="hold_warnings", run=partial(warn_of_ending_holds, database), interval_seconds=HOLD_WARNINGS_SECONDS),
-        Job(name="sms_cleanup", run=partial(delete_old_counts, database), interval_seconds=CLEANUP_SECONDS),
+        Job(name="delivery_cleanup", run=cleanup.run_once, interval_seconds=CLEANUP_SECONDS),
     ]
     if settings.reminder_hours and channels & {EMAIL, SMS}:
         reminders = Reminders(database, settings.reminder_hours, channels)
