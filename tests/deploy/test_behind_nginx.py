@@ -158,6 +158,11 @@ def test_the_limit_of_nginx_is_the_limit_of_holdfast() -> None:
     assert f"client_max_body_size {UPLOAD_BYTES_MAX // 1024}k;" in CONFIGURATION.read_text()
 
 
+def test_a_server_behind_a_proxy_keeps_its_metrics_from_a_program_on_its_machine(site: Site) -> None:
+    """It might be a proxy that adds no header."""
+    assert httpx.get(f"{site.servers[0].url}/metrics").status_code == 403
+
+
 @pytest.mark.parametrize("path", ["/metrics", "//metrics", "/%6detrics", "/x/../metrics", "/metrics?x=1"])
 def test_metrics_are_not_public(site: Site, path: str) -> None:
     """Send the path as it is: a client would tidy it up."""

@@ -145,6 +145,11 @@ def test_who_may_read_the_metrics(
     assert (metrics_access.refusal(token, authorization, address, headers) is None) == may_read
 
 
+def test_a_process_behind_a_proxy_needs_a_token() -> None:
+    assert metrics_access.refusal(None, "", "127.0.0.1", (), behind_proxy=True) is not None
+    assert metrics_access.refusal("secret", "Bearer secret", "127.0.0.1", (), behind_proxy=True) is None
+
+
 @pytest.fixture
 def address() -> Iterator[MetricsAddress]:
     found = MetricsAddress("127.0.0.1", free_port())

@@ -171,7 +171,7 @@ class App:
             [
                 *pages,
                 *_document_routes(self._operations, self._settings, in_process),
-                Route(METRICS_PATH, MetricsPage(exporter, limits, self._settings.metrics_token)),
+                Route(METRICS_PATH, MetricsPage(exporter, limits, self._settings)),
             ]
         )
         follow_process(services, live, {"requests": pool, "reports": report_pool})

@@ -11,6 +11,7 @@ from holdfast.api.problems import problem
 from holdfast.core.refusals import Refusal, Refused, RefusedError
 from holdfast.runtime.exporter import CONTENT_TYPE, Exporter
 from holdfast.runtime.metrics_access import refusal
+from holdfast.runtime.settings import Settings
 
 PATH: Final = "/metrics"
 
@@ -18,10 +19,11 @@ PATH: Final = "/metrics"
 class MetricsPage:
     """Without an exporter there are no metrics."""
 
-    def __init__(self, exporter: Exporter | None, limits: Limits, token: str | None) -> None:
+    def __init__(self, exporter: Exporter | None, limits: Limits, settings: Settings) -> None:
         self._exporter = exporter
         self._limits = limits
-        self._token = token
+        self._token = settings.metrics_token
+        self._behind_proxy = settings.proxies > 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -36,7 +38,8 @@ class MetricsPage:
             raise RefusedError(Refusal.NOT_FOUND)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         peer = scope.get("client") or ("", 0)
-        reason = refusal(self._token, headers.get("authorization", ""), peer[0], headers.keys())
+        authorization = headers.get("authorization", "")
+        reason = refusal(self._token, authorization, peer[0], headers.keys(), behind_proxy=self._behind_proxy)
         if reason is not None:
             self._spend(scope)
             return problem(Refused(Refusal.FORBIDDEN if self._token is None else Refusal.UNAUTHORIZED, reason))

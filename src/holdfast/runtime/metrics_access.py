@@ -26,8 +26,11 @@ def is_local(address: str, header_names: Collection[str]) -> bool:
         return False
 
 
-def refusal(token: str | None, authorization: str, address: str, header_names: Collection[str]) -> str | None:
-    """Why this request may not read the metrics, or None if it may."""
+def refusal(
+    token: str | None, authorization: str, address: str, header_names: Collection[str], *, behind_proxy: bool = False
+) -> str | None:
+    """Why this request may not read the metrics, or None if it may. A proxy that adds no header looks like a program on
+    this machine, so a process behind one needs a token."""
     if token is not None:
         return None if has_token(token, authorization) else UNIDENTIFIED
-    return None if is_local(address, header_names) else ONLY_LOCAL
+    return None if not behind_proxy and is_local(address, header_names) else ONLY_LOCAL
