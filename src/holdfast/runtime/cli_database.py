@@ -11,6 +11,7 @@ import asyncpg
 import typer
 
 from holdfast.runtime import db
+from holdfast.runtime.database_files import find_unreadable_file
 from holdfast.runtime.extras import MissingExtraError, explain_install, optional_import
 from holdfast.runtime.settings import SettingError, Settings
 
@@ -69,6 +70,10 @@ def _find_urls(data: Path | None, settings: Settings) -> tuple[str, str | None]:
         fail("HOLDFAST_MIGRATION_DATABASE_URL needs HOLDFAST_DATABASE_URL, which the application connects to.")
     if settings.database_url is None:
         return _start_embedded(data or settings.data_dir)
+    for url in (settings.database_url, settings.migration_database_url):
+        unreadable = find_unreadable_file(url) if url else None
+        if unreadable:
+            fail(f"{unreadable} Let the user that runs Holdfast read it, and enter its folder.")
     return settings.database_url, settings.migration_database_url
 
 
