@@ -291,9 +291,52 @@ def test_systemd_accepts_every_unit(unit: Path, tmp_path: Path) -> None:
 def test_every_unit_reads_the_shipped_settings() -> None:
     for unit in UNITS:
         assert _unit(unit)["Service"]["EnvironmentFile"] == "/etc/holdfast/holdfast.env"
-    lines = (DEPLOY / "systemd" / "holdfast.env").read_text().splitlines()
-    values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    assert Settings.from_environment(values).proxies == 1
+    values = _source("holdfast.env") | _source("owner.env")
+    settings = Settings.from_environment(values)
+    assert settings.proxies == 1
+    for url in (settings.database_url, settings.migration_database_url):
+        assert url is not None
+        assert url.endswith("?sslmode=verify-full&sslrootcert=/etc/holdfast/database-ca.pem")
+
+
+def _source(file: str) -> dict[str, str]:
+    """What a shell reads, which must be the same that systemd reads."""
+    script = f"set -a; . {DEPLOY / 'systemd' / file}; env -0"
+    done = subprocess.run(["sh", "-euc", script], env={}, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair.startswith("HOLDFAST_"))
+
+
+def test_a_service_starts_again_however_long_the_database_is_away() -> None:
+    """By default, systemd gives up after five failed starts in ten seconds, and a failed start takes less than two."""
+    for unit in UNITS:
+        assert _unit(unit)["Unit"]["StartLimitIntervalSec"] == "0"
+        assert _unit(unit)["Service"]["Restart"] == "always"
+
+
+@pytest.mark.parametrize("command", ["doctor", "migrate"])
+def test_commands_of_an_administrator_run_as_the_services_do(command: str, tmp_path: Path) -> None:
+    """With a `systemd-run` that only says what it was asked to do."""
+    (tmp_path / "systemd-run").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "systemd-run").chmod(0o755)
+    done = subprocess.run(
+        [DEPLOY / "systemd" / "holdfast-admin", command, "--an-option"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    arguments = done.stdout.splitlines()
+    assert arguments[-3:] == [PROGRAM, command, "--an-option"]
+    assert {"--wait", "--pipe"} <= set(arguments)
+    given = dict(value.removeprefix("--property=").split("=", 1) for value in arguments if "--property=" in value)
+    owner = "EnvironmentFile=-/etc/holdfast/owner.env"
+    assert (f"--property={owner}" in arguments) == (command == "migrate")
+    service = _unit(UNITS[0])["Service"]
+    shared = ("DynamicUser", "User", "StateDirectory", "WorkingDirectory")
+    assert {name: given[name] for name in shared} == {name: service[name] for name in shared}
+    assert f"--property=EnvironmentFile={service['EnvironmentFile']}" in arguments
 
 
 def test_pgbouncer_may_drop_exactly_what_holdfast_asks_for() -> None:
