@@ -84,13 +84,18 @@ class Operator:
         _wait_for_next_second()
         self.follow("# the first copy")
 
-    def restore(self, moment: str) -> None:
+    def restore(self, moment: str, **variables: str) -> None:
         self._cluster.stop(self._cluster.data)
-        self.follow("# to the state at a moment", {"2027-03-05 18:00:00+00": moment})
+        self.follow("# to the state at a moment", {"2027-03-05 18:00:00+00": moment}, variables)
         self._cluster.start()
         wait_until(lambda: not query(self._cluster.url, "SELECT pg_is_in_recovery()")[0][0], SECONDS)
 
-    def follow(self, start: str, changes: Mapping[str, str] = MappingProxyType({})) -> None:
+    def follow(
+        self,
+        start: str,
+        changes: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Run what the example runs as the user of PostgreSQL. The rest needs root or systemd."""
         lines = read_example("deployment.md", start).splitlines()
         ours = [line.partition(AS_POSTGRES)[2] for line in lines if AS_POSTGRES in line]
@@ -99,7 +104,7 @@ class Operator:
             for shown, used in changes.items():
                 assert shown in line
                 line = line.replace(shown, used)
-            self.run(line.removeprefix("holdfast-backup "))
+            self.run(line.removeprefix("holdfast-backup "), **variables)
 
     def run(self, arguments: str, **variables: str) -> None:
         path = {"PATH": "/usr/bin:/bin"} if isinstance(self._cluster, DebianCluster) else {}
@@ -110,6 +115,14 @@ class Operator:
 
     def log(self) -> set[str]:
         return {path.name for path in (self.backups / "log").iterdir()}
+
+    def segments(self) -> set[str]:
+        """The numbers of the archived files of the log, whatever their timeline."""
+        return {name[8:24] for name in self.log() if WAL_FILE.fullmatch(name)}
+
+    def first_segment_of_oldest_copy(self) -> str:
+        label = (self.backups / "copies" / self.copies()[0] / "backup_label").read_text()
+        return label.partition("(file ")[2].partition(")")[0][8:24]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +172,11 @@ def test_a_restore_has_what_was_sold_before_a_moment_and_nothing_after_it(cluste
         between = post_hold(client, event, items=[{"pool": "places"}]).json()["id"]
     cluster.archive_everything()
 
-    operator.restore(second_moment)
+    cluster.stop(cluster.data)
+    with pytest.raises(AssertionError, match="began another history"):
+        operator.run(f"restore '{second_moment}'")
+    cluster.start()
+    operator.restore(second_moment, TIMELINE="current")
     assert run_audit(database_url=cluster.url)["ok"]
     with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:
         assert _statuses(client, early.bookings + late.bookings) == {200}
@@ -181,12 +198,13 @@ def _statuses(client: httpx.Client, bookings: list[str]) -> set[int]:
 
 def test_every_night_adds_a_copy_and_deletes_the_oldest_one_with_its_log(cluster: Cluster, operator: Operator) -> None:
     operator.copy()
-    first, log = operator.copies(), operator.log()
+    first, log = operator.copies(), operator.segments()
     for _ in range(2):
         operator.copy()
     assert len(operator.copies()) == 2
     assert not set(first) & set(operator.copies())
-    assert not {name for name in log if WAL_FILE.fullmatch(name)} & operator.log()
+    assert log - operator.segments()
+    assert min(operator.segments()) == operator.first_segment_of_oldest_copy()
 
 
 def _wait_for_next_second() -> None:
