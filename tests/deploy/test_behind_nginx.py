@@ -199,7 +199,7 @@ def test_without_a_server_programs_get_a_problem_and_browsers_a_page_and_no_url_
         assert "x7Kq" not in nginx.errors.read_text()
 
 
-def test_nginx_holds_as_many_live_feeds_as_one_client_may_open(site: Site) -> None:
+def test_nginx_holds_more_live_feeds_than_one_client_may_open() -> None:
     """Each takes two connections and two files. Another client can still buy."""
     per_client = int(CONFIGURATION.read_text().partition("limit_conn holdfast_clients ")[2].partition(";")[0])
     main = MAIN.read_text()

@@ -5,6 +5,7 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,9 @@ from tests.support.command_line import call_holdfast
 from tests.support.harness import free_port, query, temporary_folder
 from tests.support.postgres_cluster import Cluster
 from tests.support.programs import is_root
+from tests.support.shell_examples import read_example
 
+ROOT = Path(__file__).parents[2]
 SETTINGS = """
 ssl = on
 ssl_cert_file = '{folder}/fullchain.pem'
@@ -69,6 +72,23 @@ def test_an_authority_that_the_user_of_holdfast_cannot_read_is_named(encrypted: 
                 assert "Traceback" not in done.stderr
         finally:
             hidden.parent.chmod(0o700)
+
+
+@pytest.mark.skipif(not is_root(), reason="needs root")
+def test_the_guide_installs_an_authority_that_services_can_read_and_settings_that_they_cannot() -> None:
+    with temporary_folder() as folder:
+        folder.chmod(0o755)
+        (folder / "ca.pem").touch()
+        lines = [line for line in read_example("deployment.md", "VERSION=").splitlines() if "/etc/holdfast" in line]
+        script = "\n".join(lines).replace("/etc/holdfast", f"{folder}/etc").replace("deploy/", f"{ROOT}/deploy/")
+        subprocess.run(["bash", "-euc", script], cwd=folder, check=True, capture_output=True, timeout=60)
+        readable = {path.name: _can_nobody_read(path) for path in (folder / "etc").iterdir()}
+    assert readable == {"database-ca.pem": True, "holdfast.env": False, "owner.env": False}
+
+
+def _can_nobody_read(path: Path) -> bool:
+    done = subprocess.run(["cat", str(path)], user="nobody", extra_groups=[], capture_output=True, timeout=60)
+    return done.returncode == 0
 
 
 def _run_without_privileges(url: str, command: str) -> "subprocess.CompletedProcess[str]":
