@@ -1,12 +1,14 @@
 # To pin an image, add its digest to the tag: python:3.13-slim-bookworm@sha256:… (docs/deployment.md).
 FROM python:3.13-slim-bookworm AS build
 
+# Add push, tracing, kafka or nats if you use them.
+ARG EXTRAS=redis,s3,stripe,telegram
 WORKDIR /src
 RUN python -m venv /opt/holdfast
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 # Everything but the embedded PostgreSQL: containers have one of their own.
-RUN /opt/holdfast/bin/pip install --no-cache-dir ".[redis,s3,stripe,telegram]" \
+RUN /opt/holdfast/bin/pip install --no-cache-dir ".[${EXTRAS}]" \
     && /opt/holdfast/bin/python -m compileall -q /opt/holdfast/lib
 
 

@@ -27,7 +27,7 @@ from tests.support.harness import (
     publish_event,
     running_server_on,
 )
-from tests.support.nginx_process import CONFIGURATION, Nginx, running_nginx
+from tests.support.nginx_process import CONFIGURATION, MAIN, Nginx, has_ipv6, running_nginx
 from tests.support.raw_http import read_response, request_head
 from tests.support.sample_files import jpeg_of_size
 from tests.support.shoppers import Shoppers
@@ -179,6 +179,43 @@ def test_metrics_are_not_public(site: Site, path: str) -> None:
 def test_http_leads_to_https(site: Site) -> None:
     answer = httpx.get(f"http://127.0.0.1:{site.nginx.plain_port}/e/x?y=1")
     assert (answer.status_code, answer.headers["location"]) == (308, "https://127.0.0.1/e/x?y=1")
+
+
+def test_a_certificate_authority_finds_its_challenge(site: Site) -> None:
+    """Over HTTP and without a redirect, so that a certificate can be renewed even if it has expired."""
+    challenge = site.nginx.acme / ".well-known" / "acme-challenge" / "token"
+    challenge.parent.mkdir(parents=True)
+    challenge.write_text("the answer")
+    answer = httpx.get(f"http://127.0.0.1:{site.nginx.plain_port}/.well-known/acme-challenge/token")
+    assert (answer.status_code, answer.text) == (200, "the answer")
+
+
+def test_without_a_server_programs_get_a_problem_and_browsers_a_page_and_no_url_is_logged() -> None:
+    own = problem(Refused(Refusal.BUSY))
+    assert isinstance(own.body, bytes)
+    with running_nginx([free_port(), free_port()]) as nginx, nginx.client() as client:
+        answer = client.get("/v1/events?secret=x7Kq")
+        assert (answer.status_code, answer.headers["content-type"]) == (own.status, "application/problem+json")
+        assert answer.json() == msgspec_json.decode(own.body)
+        page = client.get("/b/x7Kq", headers={"Accept": "text/html,application/xhtml+xml"})
+        assert (page.status_code, page.headers["content-type"]) == (503, "text/html")
+        for response in (answer, page):
+            assert "strict-transport-security" in response.headers
+        assert "x7Kq" not in nginx.errors.read_text()
+
+
+def test_nginx_holds_more_live_feeds_than_one_client_may_open() -> None:
+    """Each takes two connections and two files. Another client can still buy."""
+    per_client = int(CONFIGURATION.read_text().partition("limit_conn holdfast_clients ")[2].partition(";")[0])
+    main = MAIN.read_text()
+    assert int(main.partition("worker_connections ")[2].partition(";")[0]) > 4 * per_client
+    assert int(main.partition("worker_rlimit_nofile ")[2].partition(";")[0]) > 4 * per_client
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+def test_nginx_listens_on_ipv6(site: Site) -> None:
+    answer = httpx.get(f"http://[::1]:{site.nginx.plain_port}/e/x")
+    assert (answer.status_code, answer.headers["location"]) == (308, "https://[::1]/e/x")
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 PROGRAM = "/opt/holdfast/bin/holdfast"
 # PgBouncer passes these on, so it need not drop them.
 TRACKED_BY_PGBOUNCER = {"application_name", "TimeZone"}
-# A secret and a certificate: operators create them.
+# Operators create these.
 OPERATORS_FILES = {"deploy/secrets/metrics_token"}
+OPERATORS_FOLDERS = {"./backups"}
 
 
 def _commands() -> dict[str, list[str]]:
@@ -86,8 +88,11 @@ def test_every_mounted_file_exists() -> None:
     assert set(named) == set(COMPOSE["volumes"])
     files = [mount for mount in mounts if mount.startswith(".")]
     assert files
-    for file in files:
+    assert set(files) >= OPERATORS_FOLDERS
+    for file in set(files) - OPERATORS_FOLDERS:
         assert (ROOT / file).exists(), file
+    for program in ("create-roles.sh", "holdfast-backup"):
+        assert os.access(DEPLOY / "postgres" / program, os.X_OK), program
     secrets = {secret["file"].removeprefix("./") for secret in COMPOSE["secrets"].values()}
     assert secrets == OPERATORS_FILES
     rules = _prometheus()["rule_files"]
@@ -116,6 +121,57 @@ def test_every_scrape_target_is_a_service_that_listens_on_that_port() -> None:
     credentials = {job["authorization"]["credentials_file"] for job in jobs}
     assert credentials == {f"/run/secrets/{name}" for name in COMPOSE["secrets"]}
     assert SERVICES["prometheus"]["secrets"] == list(COMPOSE["secrets"])
+
+
+def test_alerts_reach_alertmanager_and_alertmanager_accepts_its_configuration() -> None:
+    (managers,) = _prometheus()["alerting"]["alertmanagers"]
+    assert managers["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    assert "alertmanager" in SERVICES
+    receivers = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())["receivers"]
+    assert receivers[0]["email_configs"]
+    program = require_program("amtool", "prometheus-alertmanager")
+    subprocess.run(
+        [program, "check-config", str(DEPLOY / "alertmanager" / "alertmanager.yml")],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def test_only_the_migration_knows_the_owner_of_the_tables() -> None:
+    for name in OURS:
+        shown = str({key: value for key, value in SERVICES[name].items() if key != "build"})
+        assert ("OWNER_PASSWORD" in shown) == (name == "migrate"), name
+        assert "//holdfast:${APPLICATION_PASSWORD:?}@" in SERVICES[name]["environment"]["HOLDFAST_DATABASE_URL"]
+
+
+def test_every_container_of_ours_gets_the_operators_settings() -> None:
+    for name in OURS:
+        assert SERVICES[name]["env_file"] == "holdfast.env"
+    lines = (DEPLOY / "compose" / "holdfast.env").read_text().splitlines()
+    values = dict(line.removeprefix("#").split("=", 1) for line in lines if "=" in line)
+    assert Settings.from_environment(values).stripe_key is None
+    assert {"HOLDFAST_STRIPE_KEY", "HOLDFAST_SMTP_URL", "HOLDFAST_RECEIPTS_URL"} <= set(values)
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"/.env", "/holdfast.env", "/backups/"} <= set(ignored)
+
+
+def test_no_container_can_take_a_fixed_address() -> None:
+    (network,) = COMPOSE["networks"]["holdfast"]["ipam"]["config"]
+    others = IPv4Network(network["ip_range"])
+    assert others.subnet_of(IPv4Network(network["subnet"]))
+    for name in ("api1", "api2"):
+        assert IPv4Address(SERVICES[name]["networks"]["holdfast"]["ipv4_address"]) not in others
+
+
+def test_a_rolling_restart_waits_until_a_server_can_sell() -> None:
+    for name in ("api1", "api2"):
+        assert "http://127.0.0.1:8000/readyz" in SERVICES[name]["healthcheck"]["test"][-1]
+
+
+def test_postgresql_is_healthy_only_once_its_roles_exist() -> None:
+    """While the container runs its first scripts, PostgreSQL answers on its socket only."""
+    assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
 
 
 def test_prometheus_accepts_its_configuration() -> None:
@@ -189,8 +245,10 @@ def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> N
     for path in " ".join(copied).split():
         assert (ROOT / path).exists()
         assert f"!{path}" in sent
-    extras = re.search(r"\.\[([\w,]+)\]", _dockerfile())
+    extras = re.search(r"^ARG EXTRAS=([\w,]+)$", _dockerfile(), re.MULTILINE)
     assert extras is not None
+    assert '".[${EXTRAS}]"' in _dockerfile()
+    assert SERVICES["migrate"]["build"]["args"]["EXTRAS"] == f"${{EXTRAS:-{extras.group(1)}}}"
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras.group(1).split(",")) <= set(declared)
 
@@ -203,11 +261,13 @@ def test_hadolint_has_no_complaint() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_docker_compose_accepts_the_file() -> None:
+def test_docker_compose_accepts_the_file(tmp_path: Path) -> None:
     program = require_program("docker-compose", "docker-compose")
+    shutil.copy(ROOT / "compose.yaml", tmp_path)
+    shutil.copy(DEPLOY / "compose" / "holdfast.env", tmp_path)
     names = re.findall(r"\$\{(\w+)", (ROOT / "compose.yaml").read_text())
     done = subprocess.run(
-        [program, "--file", str(ROOT / "compose.yaml"), "config", "--quiet"],
+        [program, "--file", str(tmp_path / "compose.yaml"), "config", "--quiet"],
         env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **dict.fromkeys(names, "https://example.com")},
         capture_output=True,
         text=True,
@@ -231,9 +291,52 @@ def test_systemd_accepts_every_unit(unit: Path, tmp_path: Path) -> None:
 def test_every_unit_reads_the_shipped_settings() -> None:
     for unit in UNITS:
         assert _unit(unit)["Service"]["EnvironmentFile"] == "/etc/holdfast/holdfast.env"
-    lines = (DEPLOY / "systemd" / "holdfast.env").read_text().splitlines()
-    values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    assert Settings.from_environment(values).proxies == 1
+    values = _source("holdfast.env") | _source("owner.env")
+    settings = Settings.from_environment(values)
+    assert settings.proxies == 1
+    for url in (settings.database_url, settings.migration_database_url):
+        assert url is not None
+        assert url.endswith("?sslmode=verify-full&sslrootcert=/etc/holdfast/database-ca.pem")
+
+
+def _source(file: str) -> dict[str, str]:
+    """What a shell reads, which must be the same that systemd reads."""
+    script = f"set -a; . {DEPLOY / 'systemd' / file}; env -0"
+    done = subprocess.run(["sh", "-euc", script], env={}, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair.startswith("HOLDFAST_"))
+
+
+def test_a_service_starts_again_however_long_the_database_is_away() -> None:
+    """By default, systemd gives up after five failed starts in ten seconds, and a failed start takes less than two."""
+    for unit in UNITS:
+        assert _unit(unit)["Unit"]["StartLimitIntervalSec"] == "0"
+        assert _unit(unit)["Service"]["Restart"] == "always"
+
+
+@pytest.mark.parametrize("command", ["doctor", "migrate"])
+def test_commands_of_an_administrator_run_as_the_services_do(command: str, tmp_path: Path) -> None:
+    """With a `systemd-run` that only says what it was asked to do."""
+    (tmp_path / "systemd-run").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "systemd-run").chmod(0o755)
+    done = subprocess.run(
+        [DEPLOY / "systemd" / "holdfast-admin", command, "--an-option"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    arguments = done.stdout.splitlines()
+    assert arguments[-3:] == [PROGRAM, command, "--an-option"]
+    assert {"--wait", "--pipe"} <= set(arguments)
+    given = dict(value.removeprefix("--property=").split("=", 1) for value in arguments if "--property=" in value)
+    owner = "EnvironmentFile=-/etc/holdfast/owner.env"
+    assert (f"--property={owner}" in arguments) == (command == "migrate")
+    service = _unit(UNITS[0])["Service"]
+    shared = ("DynamicUser", "User", "StateDirectory", "WorkingDirectory")
+    assert {name: given[name] for name in shared} == {name: service[name] for name in shared}
+    assert f"--property=EnvironmentFile={service['EnvironmentFile']}" in arguments
 
 
 def test_pgbouncer_may_drop_exactly_what_holdfast_asks_for() -> None:

@@ -1,9 +1,15 @@
 """The documented commands restore a database to a moment, with everything that was acknowledged before it."""
 
 import asyncio
+import gzip
+import re
 import secrets
+import shutil
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import pytest
@@ -20,11 +26,14 @@ from tests.support.harness import (
     temporary_folder,
     wait_until,
 )
-from tests.support.postgres_cluster import Cluster
+from tests.support.postgres_cluster import Cluster, DebianCluster, new_cluster
 from tests.support.shell_examples import read_example
 
 POOLS = [{"code": "places", "capacity": 1_000_000, "tariffs": [{"code": "full", "price": 100}]}]
 SECONDS = 60
+PROGRAM = Path(__file__).parents[2] / "deploy" / "postgres" / "holdfast-backup"
+AS_POSTGRES = "runuser -u postgres -- "
+WAL_FILE = re.compile(r"[0-9A-F]{24}\.gz")
 
 
 class Seller:
@@ -58,45 +67,169 @@ class Seller:
             self.bookings.append(answer.json()["id"])
 
 
-@pytest.fixture
+class Operator:
+    """Follows the guide, as the user of PostgreSQL, on the cluster of the test."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._program = cluster.folder / "holdfast-backup"
+        shutil.copy(PROGRAM, self._program)
+        self.backups = cluster.folder / "backups"
+        self._variables = {"BACKUPS": str(self.backups), "PGDATA": str(cluster.data), "COPIES": "2"}
+
+    def enable_archive(self) -> None:
+        self.follow("# once, as root")
+
+    def copy(self) -> None:
+        _wait_for_next_second()
+        self.follow("# the first copy")
+
+    def restore(self, moment: str, **variables: str) -> None:
+        self._cluster.stop(self._cluster.data)
+        self.follow("# to the state at a moment", {"2027-03-05 18:00:00+00": moment}, variables)
+        self._cluster.start()
+        wait_until(lambda: not query(self._cluster.url, "SELECT pg_is_in_recovery()")[0][0], SECONDS)
+
+    def follow(
+        self,
+        start: str,
+        changes: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Run what the example runs as the user of PostgreSQL. The rest needs root or systemd."""
+        lines = read_example("deployment.md", start).splitlines()
+        ours = [line.partition(AS_POSTGRES)[2] for line in lines if AS_POSTGRES in line]
+        assert ours
+        for line in ours:
+            for shown, used in changes.items():
+                assert shown in line
+                line = line.replace(shown, used)
+            self.run(line.removeprefix("holdfast-backup "), **variables)
+
+    def run(self, arguments: str, **variables: str) -> None:
+        path = {"PATH": "/usr/bin:/bin"} if isinstance(self._cluster, DebianCluster) else {}
+        self._cluster.run(f"{self._program} {arguments}", {**self._variables, **path, **variables})
+
+    def copies(self) -> list[str]:
+        return sorted(path.name for path in (self.backups / "copies").iterdir())
+
+    def log(self) -> set[str]:
+        return {path.name for path in (self.backups / "log").iterdir()}
+
+    def segments(self) -> set[str]:
+        """The numbers of the archived files of the log, whatever their timeline."""
+        return {name[8:24] for name in self.log() if WAL_FILE.fullmatch(name)}
+
+    def first_segment_of_oldest_copy(self) -> str:
+        label = (self.backups / "copies" / self.copies()[0] / "backup_label").read_text()
+        return label.partition("(file ")[2].partition(")")[0][8:24]
+
+
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with temporary_folder() as folder:
-        yield Cluster(folder)
+        cluster = new_cluster(folder)
+        cluster.create()
+        cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop(cluster.data)
 
 
-def test_a_restore_has_what_was_sold_before_a_moment_and_nothing_after_it(cluster: Cluster) -> None:
-    places = {name: str(cluster.folder / name.lower()) for name in ("ARCHIVE", "BASE", "RESTORED")}
-    assert all(f"export {name}=" in read_example("deployment.md", "export ARCHIVE=") for name in places)
-    cluster.create()
-    cluster.start()
-    cluster.run(read_example("deployment.md", "# on the server, as the user postgres"), places)
+@pytest.fixture(scope="module")
+def operator(cluster: Cluster) -> Operator:
+    """Has switched the archive on."""
+    operator = Operator(cluster)
+    operator.enable_archive()
     cluster.stop(cluster.data)
     cluster.start()
-    running = cluster.data
-    try:
-        asyncio.run(embedded.create_application_role(cluster.url))
-        assert call_holdfast(cluster.url, "migrate").returncode == 0
-        org = Org(cluster.url)
-        with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:
-            event = publish_event(client, example_event(pools=POOLS))
-            with Seller(client, event) as early:
-                cluster.run(read_example("deployment.md", "# every night"), places)
-            target = str(query(cluster.url, "SELECT clock_timestamp()")[0][0])
-            with Seller(client, event) as late:
-                pass
-        query(cluster.url, "DELETE FROM line")
-        assert not run_audit(database_url=cluster.url)["ok"]
-        cluster.archive_everything()
-        cluster.stop(cluster.data)
-        cluster.run(read_example("deployment.md", "# to the state at $TARGET"), {**places, "TARGET": target})
-        running = cluster.folder / "restored"
-        wait_until(lambda: not query(cluster.url, "SELECT pg_is_in_recovery()")[0][0], SECONDS)
-        report = run_audit(database_url=cluster.url)
-        assert (report["ok"], report["events"]) == (True, 1)
-        with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:
-            statuses = {booking: client.get(f"/v1/bookings/{booking}").status_code for booking in early.bookings}
-            assert set(statuses.values()) == {200}, "a booking that was acknowledged before the moment is missing"
-            assert client.get(f"/v1/bookings/{late.bookings[0]}").status_code == 404
-            assert post_hold(client, event, items=[{"pool": "places"}]).status_code == 201
-    finally:
-        cluster.stop(running)
+    return operator
+
+
+def test_a_restore_has_what_was_sold_before_a_moment_and_nothing_after_it(cluster: Cluster, operator: Operator) -> None:
+    """Twice, from the same copy: the first restore must not change what the second one finds."""
+    asyncio.run(embedded.create_application_role(cluster.url))
+    assert call_holdfast(cluster.url, "migrate").returncode == 0
+    org = Org(cluster.url)
+    with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:
+        event = publish_event(client, example_event(pools=POOLS))
+        with Seller(client, event) as early:
+            operator.copy()
+        first_moment = _now(cluster)
+        with Seller(client, event) as late:
+            pass
+        second_moment = _now(cluster)
+    query(cluster.url, "DELETE FROM line")
+    assert not run_audit(database_url=cluster.url)["ok"]
+
+    operator.restore(first_moment)
+    report = run_audit(database_url=cluster.url)
+    assert (report["ok"], report["events"]) == (True, 1)
+    with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:
+        assert _statuses(client, early.bookings) == {200}, "a booking from before the moment is missing"
+        assert _statuses(client, late.bookings) == {404}
+        between = post_hold(client, event, items=[{"pool": "places"}]).json()["id"]
+    cluster.archive_everything()
+
+    cluster.stop(cluster.data)
+    with pytest.raises(AssertionError, match="began another history"):
+        operator.run(f"restore '{second_moment}'")
+    cluster.start()
+    operator.restore(second_moment, TIMELINE="current")
+    assert run_audit(database_url=cluster.url)["ok"]
+    with running_server(cluster.url, workers=1) as server, server.client(org.headers()) as client:
+        assert _statuses(client, early.bookings + late.bookings) == {200}
+        assert _statuses(client, [between]) == {404}, "the second restore followed the history of the first one"
+        assert post_hold(client, event, items=[{"pool": "places"}]).status_code == 201
+    # Archiving goes on after each restore, and every restore begins a history of its own.
+    cluster.archive_everything()
+    assert {"00000002.history.gz", "00000003.history.gz"} <= operator.log()
+    operator.copy()
+
+
+def _now(cluster: Cluster) -> str:
+    return str(query(cluster.url, "SELECT clock_timestamp()")[0][0])
+
+
+def _statuses(client: httpx.Client, bookings: list[str]) -> set[int]:
+    return {client.get(f"/v1/bookings/{booking}").status_code for booking in bookings}
+
+
+def test_every_night_adds_a_copy_and_deletes_the_oldest_one_with_its_log(cluster: Cluster, operator: Operator) -> None:
+    operator.copy()
+    first, log = operator.copies(), operator.segments()
+    for _ in range(2):
+        operator.copy()
+    assert len(operator.copies()) == 2
+    assert not set(first) & set(operator.copies())
+    assert log - operator.segments()
+    assert min(operator.segments()) == operator.first_segment_of_oldest_copy()
+
+
+def _wait_for_next_second() -> None:
+    """Copies are named by the second in which they end."""
+    second = int(time.time())
+    wait_until(lambda: int(time.time()) > second, SECONDS)
+
+
+def test_a_file_is_archived_once_however_often_postgresql_asks(cluster: Cluster, operator: Operator) -> None:
+    file = cluster.folder / "000000010000000000000099"
+    file.write_bytes(b"log")
+    operator.run(f"archive {file} {file.name}")
+    operator.run(f"archive {file} {file.name}")
+    file.write_bytes(b"the log of another server")
+    with pytest.raises(AssertionError, match="differs"):
+        operator.run(f"archive {file} {file.name}")
+    assert gzip.decompress((operator.backups / "log" / f"{file.name}.gz").read_bytes()) == b"log"
+
+
+def test_a_restore_refuses_a_running_server_and_a_moment_before_the_first_copy(
+    cluster: Cluster, operator: Operator
+) -> None:
+    operator.copy()
+    with pytest.raises(AssertionError, match="still runs"):
+        operator.run("restore latest")
+    with pytest.raises(AssertionError, match="is older than 2001-01-01"):
+        operator.run("restore '2001-01-01 00:00:00+00'")
+    assert query(cluster.url, "SELECT 1")

@@ -77,6 +77,16 @@ def test_demo_data_has_an_event_for_each_preset_and_a_hall_of_2000_seats(databas
     assert query(database, "SELECT count(*) FROM event WHERE series_id IS NOT NULL")[0][0] == SHOWINGS
 
 
+def test_no_page_and_no_message_installs_the_stranger_of_the_same_name_from_pypi() -> None:
+    """`pip install` with a name asks PyPI, where `holdfast` is a different project. With a path, it does not."""
+    folders = [ROOT / name for name in ("docs", "src", "deploy", "bench", "scripts")]
+    shown = [*ROOT.glob("*.md"), ROOT / "Dockerfile", *(path for folder in folders for path in folder.rglob("*"))]
+    by_name = re.compile(r"pip3? install\s+(?:-\S+\s+)*[\"']?holdfast\b")
+    texts = {path: path.read_text(errors="replace") for path in shown if path.is_file()}
+    assert [str(path) for path, text in texts.items() if by_name.search(text)] == []
+    assert "is a different project" in texts[ROOT / "README.md"]
+
+
 # Settings whose default depends on something else.
 DEFAULTS_IN_WORDS = {
     "public_url": "where `serve` listens",

