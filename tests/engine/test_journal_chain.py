@@ -190,9 +190,9 @@ async def test_the_worker_verifies_only_what_is_new(database: str, monkeypatch: 
     verified: list[int] = []
     broken_links = audit_chain._broken_links
 
-    async def count(scope: db.DatabaseScope, event: bytes, after: int, head: bytes) -> Any:
-        verified.append(after)
-        return await broken_links(scope, event, after, head)
+    async def count(scope: db.DatabaseScope, event: bytes, first: int, head: bytes) -> Any:
+        verified.append(first)
+        return await broken_links(scope, event, first, head)
 
     monkeypatch.setattr(audit_chain, "_broken_links", count)
     async with lane_connection(database) as connection:
@@ -200,7 +200,7 @@ async def test_the_worker_verifies_only_what_is_new(database: str, monkeypatch: 
         for _ in range(2):
             assert await auditor.run_once(db.Database(connection)) == []
             await hold_many(connection, event, 1)
-        assert verified == [audit_chain.BEFORE_ALL, 9]
+        assert verified == [audit_chain.FIRST_POSSIBLE, 10]
         await connection.execute("UPDATE journal SET actor = 'nobody' WHERE number = 4")
         assert await auditor.run_once(db.Database(connection)) == [], "it has verified entry 4 before"
         assert (await auditor.audit_all(db.Database(connection)))[1], "`holdfast audit` verifies everything"

@@ -59,7 +59,7 @@ async def _create_event(connection: asyncpg.Connection, one: bool) -> UUID:
     )
     await connection.execute("INSERT INTO pool VALUES ($1, 0, 'p', 'P', false, 1000000, 0, 0)", event)
     await connection.execute("INSERT INTO tariff VALUES ($1, 0, 0, 't', 'T', 100)", event)
-    await connection.execute("INSERT INTO journal VALUES ($1, 1, now(), 'event_created', NULL, 'old', '{}')", event)
+    await connection.execute("INSERT INTO journal VALUES ($1, 1, now(), 'event_published', NULL, 'old', '{}')", event)
     return event
 
 
