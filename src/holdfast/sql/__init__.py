@@ -125,6 +125,7 @@ event_bus: Final = _load("event_bus.sql")
 reminders: Final = _load("reminders.sql")
 sms: Final = _load("sms.sql")
 push: Final = _load("push.sql")
+roles: Final = _load("roles.sql")
 
 
 class Migration(NamedTuple):
