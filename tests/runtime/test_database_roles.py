@@ -256,7 +256,7 @@ def test_an_owner_without_an_application_is_refused() -> None:
 def test_an_existing_data_folder_gets_the_role_at_the_next_start(data_folder: Path) -> None:
     owner = embedded.start(data_folder)
     asyncio.run(db.migrate(owner))
-    done = run_holdfast("audit", "--data", str(data_folder))
+    done = run_holdfast("migrate", "--data", str(data_folder))
     assert done.returncode == 0, done.stderr
 
     async def sell() -> None:

@@ -284,6 +284,17 @@ async def connect(url: str) -> Connection:
     return connection
 
 
+async def connect_reader(url: str) -> Connection:
+    """A connection that changes nothing, whatever it is asked for."""
+    connection = await connect(url)
+    try:
+        await connection.execute("SET default_transaction_read_only = on")
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
 async def create_pool(
     url: str, size: int, *, command_seconds: float = _POOL_COMMAND_SECONDS, looks_up: bool = False
 ) -> Pool:
