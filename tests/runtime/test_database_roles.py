@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,6 +81,57 @@ def execute(url: str, statements: str) -> None:
 
 def as_role(url: str, role: str) -> str:
     return application_url(url).replace(embedded_url.APPLICATION_ROLE, role, 1)
+
+
+async def connect_pooled(url: str) -> db.Connection:
+    pool = await db.create_pool(url, 1)
+    # What a pool resets, when it takes a connection back, must not be the search path.
+    async with pool.acquire() as connection:
+        await connection.execute("SELECT 1")
+    return await pool.acquire()
+
+
+@pytest.mark.parametrize(
+    "connect", [db.connect, db.connect_lane, db.connect_watcher, db.connect_reader, connect_pooled]
+)
+def test_no_table_can_be_put_in_place_of_ours(url: str, connect: Callable[[str], Awaitable[db.Connection]]) -> None:
+    """PostgreSQL looks among temporary tables and in a schema with the name of the user first."""
+
+    async def count() -> list[int]:
+        connection = await connect(application_url(url))
+        try:
+            await connection.execute("SET default_transaction_read_only = off")
+            await connection.execute("CREATE TEMP TABLE journal (number bigint)")
+            return [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in ("journal", "line")]
+        finally:
+            connection.terminate()
+
+    name = embedded_url.APPLICATION_ROLE
+    execute(
+        url, f"CREATE SCHEMA {name}; CREATE TABLE {name}.line (number bigint); GRANT USAGE ON SCHEMA {name} TO {name}"
+    )
+    execute(url, f"GRANT SELECT ON {name}.line TO {name}")
+    try:
+        assert asyncio.run(count()) == [5, 3]
+    finally:
+        execute(url, f"DROP SCHEMA {name} CASCADE")
+
+
+def test_the_tables_can_be_in_a_schema_of_their_own(postgres: str, role: str) -> None:
+    """Where they are follows from the default of the database's users, as before."""
+    name = f"test_{secrets.token_hex(6)}"
+    query(postgres, f"CREATE DATABASE {name}")
+    query(postgres, f"ALTER DATABASE {name} SET search_path = shop")
+    try:
+        url = with_database(postgres, name)
+        query(url, "CREATE SCHEMA shop")
+        db._search_paths.clear()
+        done = call_holdfast(as_role(url, role), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
+        assert done.returncode == 0, done.stderr
+        assert query(as_role(url, role), "SELECT count(*) FROM shop.journal")[0][0] == 0
+        assert call_holdfast(as_role(url, role), "audit").returncode == 0
+    finally:
+        query(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

@@ -1,5 +1,12 @@
 -- What the application's role may do that it must not, and the rights that it lacks. All statements only read.
 
+-- name: schema_in_use
+-- The schema that Holdfast's tables are in or, before the first migration, the one that they will be in.
+SELECT coalesce(
+    (SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('schema_version')),
+    quote_ident(current_schema()), 'public'
+)
+
 -- name: relations
 -- The relations of the schema that belong to the owner of the journal or to this role, as $1 (a role) may use them. Somebody
 -- else's tables in the same schema are none of our business.
