@@ -80,9 +80,9 @@ INSERT INTO payment (event_id, id, org_id, booking_id, provider, provider_ref, s
            CASE status WHEN 'confirmed' THEN now() END, CASE status WHEN 'held' THEN now() + interval '1 h' END
     FROM made;
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}', '' FROM made;
+    SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}', sha256('') FROM made;
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}', ''
+    SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}', sha256('')
     FROM made WHERE status <> 'held';
 INSERT INTO push_subscription (event_id, booking_id, slot, org_id, endpoint, p256dh, auth, key_number, language,
                                created_at, due_at)

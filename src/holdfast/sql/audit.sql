@@ -233,8 +233,8 @@ WHERE pool.code IS NULL OR recorded.capacity <> pool.capacity::text OR recorded.
    OR recorded.sold <> pool.sold::text
 
 -- name: recorded_seats
--- Bookings with other seats than in the last journal entry about their status. Each such entry names all of them. An event
--- without seats costs nothing: its pools would contradict their seats.
+-- Bookings with other seats than in the last journal entry about their status. Each such entry names all of them, and their
+-- pools. An event without seats costs nothing: its pools would contradict their seats.
 WITH latest AS MATERIALIZED (
     SELECT booking_id, max(number) AS number FROM journal
     WHERE event_id = $1 AND booking_id IS NOT NULL AND {{is_status_entry}}
@@ -254,7 +254,7 @@ CROSS JOIN LATERAL (
     FROM json_object_keys({{entry_seats}}) AS label
 ) AS recorded
 WHERE EXISTS (SELECT FROM seat WHERE seat.event_id = $1)
-  AND ({{entry_data}} -> 'pools') IS NOT NULL AND recorded.labels <> own.labels
+  AND strpos(entry.data::text, '"pools"') > 0 AND recorded.labels <> own.labels
 
 -- name: recorded_blocks
 -- Seats that are blocked or on sale although the last change of the event says otherwise.

@@ -142,10 +142,12 @@ CASE WHEN strpos(entry.data::text, '\u') = 0 THEN entry.data
 
 -- fragment: entry_pools
 -- The pools that the journal entry in the row `entry` changes, by their codes.
-CASE json_typeof({{entry_data}} -> 'pools') WHEN 'object' THEN {{entry_data}} -> 'pools' ELSE '{}' END
+CASE WHEN strpos(entry.data::text, '"pools"') = 0 THEN '{}'
+     WHEN json_typeof({{entry_data}} -> 'pools') = 'object' THEN {{entry_data}} -> 'pools' ELSE '{}' END
 
 -- fragment: entry_seats
-CASE json_typeof({{entry_data}} -> 'seats') WHEN 'object' THEN {{entry_data}} -> 'seats' ELSE '{}' END
+CASE WHEN strpos(entry.data::text, '"seats"') = 0 THEN '{}'
+     WHEN json_typeof({{entry_data}} -> 'seats') = 'object' THEN {{entry_data}} -> 'seats' ELSE '{}' END
 
 -- name: lock
 -- The only lock. Sorting by id keeps two batches from deadlocking.
