@@ -39,7 +39,7 @@ _INSERT_LINE = """
 """
 _INSERT_JOURNAL_ENTRY = """
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    VALUES ($1, $2, $3, 'held', $4, $5, '{}', '')
+    VALUES ($1, $2, $3, 'held', $4, $5, '{}', sha256(''))
 """
 _GUARDED_HOLD = """
     WITH pool AS (
@@ -58,7 +58,7 @@ _GUARDED_HOLD = """
         SELECT $1, $2, 0, 0, 0, NULL, 1, $5, true FROM event
     ), journal_entry AS (
         INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-        SELECT $1, version, now(), 'held', $2, $7, '{}', '' FROM event
+        SELECT $1, version, now(), 'held', $2, $7, '{}', sha256('') FROM event
     )
     SELECT * FROM booking
 """

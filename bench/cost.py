@@ -34,7 +34,7 @@ _FILL_LINES = """
 """
 _FILL_JOURNAL = """
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    SELECT $1, n + 2, now(), 'confirmed', md5('b' || n)::uuid, 'bench', '{}', ''
+    SELECT $1, n + 2, now(), 'confirmed', md5('b' || n)::uuid, 'bench', '{}', sha256('')
     FROM generate_series(1, $2::integer) AS n
 """
 
@@ -49,7 +49,7 @@ _INSERT_LINE = """
 """
 _INSERT_JOURNAL_ENTRY = """
     INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    VALUES ($1, $2, now(), 'held', $3, 'bench', '{}', '')
+    VALUES ($1, $2, now(), 'held', $3, 'bench', '{}', sha256(''))
 """
 
 

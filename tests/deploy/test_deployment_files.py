@@ -343,4 +343,4 @@ def test_pgbouncer_may_drop_exactly_what_holdfast_asks_for() -> None:
     text = (DEPLOY / "pgbouncer" / "pgbouncer.ini").read_text()
     allowed = re.search(r"^ignore_startup_parameters = (.*)$", text, re.MULTILINE)
     assert allowed is not None
-    assert set(allowed.group(1).split(", ")) == set(db._LANE_SETTINGS) - TRACKED_BY_PGBOUNCER
+    assert set(allowed.group(1).split(", ")) == {*db._LANE_SETTINGS, "search_path"} - TRACKED_BY_PGBOUNCER

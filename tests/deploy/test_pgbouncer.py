@@ -34,6 +34,7 @@ def roles(postgres: str) -> Iterator[str]:
         query(postgres, statement)
     # The default of a server that some operators choose for speed.
     query(postgres, "ALTER ROLE bare SET synchronous_commit = off")
+    query(postgres, "ALTER ROLE bare SET search_path = public, pg_temp")
     try:
         yield postgres
     finally:

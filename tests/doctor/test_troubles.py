@@ -214,18 +214,23 @@ def own_database(safe_postgres: str) -> Iterator[str]:
 
 def test_a_role_without_rights_is_named(healthy: Environment, own_database: str, safe_postgres: str) -> None:
     name = query(own_database, "SELECT current_database()")[0][0]
-    query(own_database, f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {ROLE}")
-    query(own_database, f"GRANT DELETE ON ALL TABLES IN SCHEMA public TO {ROLE}")
     limited = {**healthy, "HOLDFAST_DATABASE_URL": as_role(safe_postgres, name)}
-    query(own_database, f"REVOKE INSERT, UPDATE, DELETE ON journal FROM {ROLE}")
+    asyncio.run(db.migrate(own_database, application_url=limited["HOLDFAST_DATABASE_URL"]))
+    query(own_database, f"REVOKE INSERT ON journal FROM {ROLE}")
     trouble = find_trouble(examine_for("rights", limited))
     assert "lacks INSERT on journal." in trouble.text
     query(own_database, f"GRANT INSERT, DELETE ON journal TO {ROLE}")
     trouble = find_trouble(examine_for("rights", limited))
-    assert "could change or delete entries" in trouble.text
-    assert "docs/audit.md" in (trouble.remedy or "")
+    assert f"The role {ROLE} may DELETE journal." in trouble.text
+    assert f"REVOKE DELETE ON journal FROM {ROLE}" in (trouble.remedy or "")
     query(own_database, f"REASSIGN OWNED BY {ROLE} TO postgres")
     query(own_database, f"DROP OWNED BY {ROLE}")
+
+
+def test_one_role_for_everything_is_named(healthy: Environment, own_database: str) -> None:
+    trouble = find_trouble(examine_for("rights", {**healthy, "HOLDFAST_DATABASE_URL": own_database}))
+    assert "could change or delete entries" in trouble.text
+    assert "docs/audit.md" in (trouble.remedy or "")
 
 
 def test_a_read_only_server_is_named(healthy: Environment, own_database: str) -> None:

@@ -59,6 +59,8 @@ class SmallEvent(Struct, frozen=True):
         """What a finding names: a booking, a payment, the end of the journal, or the text itself."""
         if name == "payment":
             return ids.format_payment_id(self.event.id, self.payment)
+        if name == "the event":
+            return self.event.text
         if name == "the later one":
             return ids.format_booking_id(self.event.id, max(self.held, self.confirmed))
         if hasattr(self, name) and name != "version":
@@ -114,6 +116,9 @@ class Damage(Struct, frozen=True):
 
 
 CHANGED = frozenset({"entry_changed"})
+# Three days after the event was sold.
+LATER = """CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+    AS $$SELECT clock_timestamp() + interval '3 days'$$;"""
 DAMAGES = {
     "a held counter that is one too high": Damage(
         "UPDATE pool SET held = held + 1 WHERE code = 'places'",
@@ -144,12 +149,14 @@ DAMAGES = {
         "seat_taken_twice",
         "A-1",
         "2 live lines take seat A-1",
+        frozenset({"booking_seats"}),
     ),
     "a line of a seat that does not exist": Damage(
         "UPDATE line SET seat = 999 WHERE booking_id = {held}",
         "seat_unknown",
         "999",
         "takes the seat with the number 999, which does not exist",
+        frozenset({"booking_seats"}),
     ),
     "a seat that is blocked and taken": Damage(
         """UPDATE seat SET blocked = true WHERE label = 'A-1';
@@ -157,6 +164,7 @@ DAMAGES = {
         "seat_blocked",
         "A-1",
         "Seat A-1 is blocked and taken.",
+        frozenset({"pool_history"}),
     ),
     "a line in another pool than its seat": Damage(
         """UPDATE line SET pool = 1 WHERE booking_id = {held};
@@ -164,6 +172,7 @@ DAMAGES = {
         "seat_pool",
         "A-1",
         "The line that takes seat A-1 counts in another pool",
+        frozenset({"pool_history"}),
     ),
     "two units of one seat": Damage(
         """ALTER TABLE line DROP CONSTRAINT line_of_one_seat;
@@ -172,6 +181,7 @@ DAMAGES = {
         "seat_quantity",
         "A-1",
         "A line takes 2 units of seat A-1",
+        frozenset({"pool_history"}),
     ),
     "a live line in a pool that does not exist": Damage(
         """UPDATE line SET pool = 99 WHERE booking_id = {place};
@@ -179,6 +189,7 @@ DAMAGES = {
         "pool_unknown",
         "99",
         "1 live lines take units of pool 99, which does not exist.",
+        frozenset({"pool_history"}),
     ),
     "a live line of a cancelled booking": Damage(
         """UPDATE line SET live = true WHERE booking_id = {cancelled};
@@ -186,6 +197,7 @@ DAMAGES = {
         "line_still_live",
         "cancelled",
         "The booking is cancelled, but 1 of its lines are still live",
+        frozenset({"pool_history"}),
     ),
     "a line of a confirmed booking that is not live": Damage(
         """UPDATE line SET live = false WHERE booking_id = {confirmed};
@@ -193,6 +205,7 @@ DAMAGES = {
         "line_not_live",
         "confirmed",
         "The booking is confirmed, but 1 of its 1 lines are not live.",
+        frozenset({"pool_history"}),
     ),
     "a booking without lines": Damage(
         "DELETE FROM line WHERE booking_id = {cancelled}",
@@ -225,6 +238,91 @@ DAMAGES = {
         "the later one",
         "The user of this booking has 2 live bookings, but the event allows one.",
     ),
+    "two buyers whose seats were swapped": Damage(
+        """DROP INDEX line_seat_taken_once;
+        UPDATE line SET seat = other.seat FROM line AS other
+        WHERE line.booking_id IN ({held}, {confirmed}) AND other.booking_id IN ({held}, {confirmed})
+          AND line.booking_id <> other.booking_id;
+        UPDATE pool SET held = held WHERE code = 'hall'""",
+        "booking_seats",
+        "confirmed",
+        "says that the booking has seat A-3, but its lines have seat A-1.",
+    ),
+    "a buyer who was moved to a free seat": Damage(
+        "UPDATE line SET seat = 5 WHERE booking_id = {held}",
+        "booking_seats",
+        "held",
+        "says that the booking has seat A-1, but its lines have seat A-6.",
+    ),
+    "a second unit with everything that it changes": Damage(
+        """UPDATE line SET quantity = 2 WHERE booking_id = {place};
+        UPDATE pool SET held = held + 1 WHERE code = 'places';
+        UPDATE booking SET subtotal = line.quantity * line.unit_price, total = line.quantity * line.unit_price + tax
+        FROM line WHERE booking.id = {place} AND line.booking_id = booking.id""",
+        "pool_history",
+        "places",
+        "of the journal left it (held units: 1 in the journal, 2 in the pool).",
+    ),
+    "a pool with more units than there are": Damage(
+        "UPDATE pool SET capacity = capacity + 10 WHERE code = 'places'",
+        "pool_history",
+        "places",
+        "of the journal left it (capacity: 9 in the journal, 19 in the pool).",
+    ),
+    "a pool that is gone": Damage(
+        """ALTER TABLE tariff DROP CONSTRAINT tariff_event_id_pool_fkey; DELETE FROM line WHERE booking_id = {place};
+        UPDATE pool SET code = 'nowhere', held = 0 WHERE code = 'places'""",
+        "pool_history",
+        "places",
+        "of the journal changes pool places, which does not exist.",
+        frozenset({"booking_without_lines"}),
+    ),
+    "a blocked seat in place of another": Damage(
+        "UPDATE seat SET blocked = label = 'A-7' WHERE label IN ('A-7', 'A-8')",
+        "seat_history",
+        "A-8",
+        "Seat A-8 is on sale, but entry 12 of the journal says that it is blocked.",
+    ),
+    "an event that was ended without the engine": Damage(
+        "UPDATE event SET status = 'completed'",
+        "event_status",
+        "the event",
+        "The event is completed, but entry 2 of the journal says active.",
+    ),
+    "a ticket that was made void": Damage(
+        "UPDATE booking SET generation = 5 WHERE id = {confirmed}",
+        "booking_generation",
+        "confirmed",
+        "The journal has 0 transfers of the booking, but the booking counts 5.",
+    ),
+    "a deleted event": Damage(
+        """ALTER TABLE pool DROP CONSTRAINT pool_event_id_fkey; DELETE FROM event""",
+        "event_deleted",
+        "the event",
+        "There are 12 journal entries, 4 bookings and 1 payments of this event, but the event itself does not exist.",
+    ),
+    "a table that cannot be read": Damage(
+        "DROP TABLE checkin",
+        "audit_failed",
+        "history",
+        "The auditor cannot check the history of this event: UndefinedTableError",
+    ),
+    "a status of a booking that does not exist": Damage(
+        """ALTER TABLE booking DROP CONSTRAINT booking_status_check;
+        UPDATE booking SET status = 'sold' WHERE id = {held}""",
+        "booking_status",
+        "held",
+        "The booking is sold, but entry 3 of the journal says held.",
+        frozenset({"line_still_live", "held_counter", "sold_counter"}),
+    ),
+    "a status of a payment that does not exist": Damage(
+        """ALTER TABLE payment DROP CONSTRAINT payment_has_one_outcome, DROP CONSTRAINT payment_status_check;
+        UPDATE payment SET status = 'paid'""",
+        "payment_status",
+        "payment",
+        "The payment is paid, but the journal says succeeded.",
+        frozenset({"capture_without_outcome", "payment_outcome"}),
+    ),
     "a status that the journal does not explain": Damage(
         "UPDATE booking SET status = 'expired' WHERE id = {cancelled}",
         "booking_status",
@@ -239,7 +337,7 @@ DAMAGES = {
         "transition",
         "cancelled",
         "Entry 11 of the journal moves the booking from held to completed, which is not allowed.",
-        CHANGED,
+        CHANGED | frozenset({"pool_history"}),
     ),
     "a booking without a first entry": Damage(
         "UPDATE journal SET kind = 'event_changed', booking_id = NULL WHERE kind = 'held' AND booking_id = {cancelled}",
@@ -334,6 +432,47 @@ DAMAGES = {
         "The payment is to be refunded, but no worker will do so.",
         frozenset({"payment_status"}),
     ),
+    "a refund that is planned for much later than a retry": Damage(
+        "UPDATE payment SET status = 'refund_due', outcome = NULL, due_at = now() + interval '1 year'",
+        "refund_forgotten",
+        "payment",
+        "The payment is to be refunded, but no worker will do so.",
+        frozenset({"payment_status"}),
+    ),
+    "a refund that is still due when its retries have ended": Damage(
+        LATER
+        + """UPDATE payment SET status = 'refund_due', outcome = NULL, due_at = holdfast_now();
+        UPDATE journal SET kind = 'payment.refund_due' WHERE kind = 'payment.succeeded'""",
+        "refund_overdue",
+        "payment",
+        "and is neither refunded nor with a person for review.",
+        CHANGED,
+    ),
+    "a started payment that nobody asks about": Damage(
+        "UPDATE payment SET status = 'started', outcome = NULL, captured_at = NULL, due_at = NULL",
+        "payment_forgotten",
+        "payment",
+        "The buyer may have paid, but no worker will ask the provider about the payment.",
+        frozenset({"payment_status"}),
+    ),
+    "a started payment that nobody asks about for a year": Damage(
+        "UPDATE payment SET status = 'started', outcome = NULL, captured_at = NULL, due_at = now() + interval '1 year'",
+        "payment_forgotten",
+        "payment",
+        "The buyer may have paid, but no worker will ask the provider about the payment.",
+        frozenset({"payment_status"}),
+    ),
+    "a captured payment that nobody has acted on": Damage(
+        LATER
+        + """INSERT INTO payment_notice (provider, id, body, result, provider_ref, due_at, received_at)
+        SELECT provider, 'n', '', 'captured', 'ch_1', holdfast_now(), now() FROM payment;
+        UPDATE payment SET status = 'started', outcome = NULL, captured_at = NULL, due_at = holdfast_now(),
+            provider_ref = 'ch_1'""",
+        "capture_unhandled",
+        "payment",
+        "that it has captured the money, and no worker has acted on it: the payment is still started.",
+        frozenset({"payment_status"}),
+    ),
     "a payment with another status than in the journal": Damage(
         "UPDATE payment SET status = 'refunded', outcome = 'refunded'",
         "payment_status",
@@ -388,6 +527,29 @@ DAMAGES = {
         "6",
         "Entry 6 of the journal was changed",
     ),
+    "an entry at no time": Damage(
+        "ALTER TABLE journal DROP CONSTRAINT journal_time; UPDATE journal SET at = 'infinity' WHERE number = 6",
+        "entry_changed",
+        "6",
+        "Entry 6 of the journal was changed",
+    ),
+    "an entry with a character that PostgreSQL cannot read": Damage(
+        r"""INSERT INTO journal SELECT event_id, number + 1, at, 'payment.x', NULL, actor,
+            '{{"a": "\u0000 \ud800", "payment": "x", "pools": [], "seats": 1}}', journal_head
+        FROM journal JOIN event ON event.id = event_id AND event.version = number""",
+        "entry_inserted",
+        "after the last",
+        "Find out who can write to the journal.",
+    ),
+    "an entry with the lowest number": Damage(
+        """ALTER TABLE journal DROP CONSTRAINT journal_number;
+        INSERT INTO journal SELECT event_id, -9223372036854775808, at, kind, booking_id, actor, data, previous
+        FROM journal WHERE number = 1""",
+        "entry_inserted",
+        "-9223372036854775808",
+        "of the journal comes before the first.",
+        frozenset({"chain_start"}),
+    ),
     "data of the same meaning in another spelling": Damage(
         "UPDATE journal SET data = ' {{}}' WHERE number = 2",
         "entry_changed",
@@ -405,6 +567,7 @@ DAMAGES = {
         "entries_missing",
         "2",
         "Entry 2 of the journal was deleted.",
+        frozenset({"event_status"}),
     ),
     "a deleted beginning": Damage(
         "DELETE FROM journal WHERE number <= 2",
@@ -445,7 +608,7 @@ DAMAGES = {
         "last_entries_missing",
         "last",
         "was deleted. Restore it from a backup.",
-        frozenset({"delivery_without_entry"}),
+        frozenset({"pool_history", "delivery_without_entry"}),
     ),
     "an entry after the last": Damage(
         """INSERT INTO journal SELECT event_id, number + 1, at, kind, booking_id, actor, data, journal_head
@@ -455,7 +618,8 @@ DAMAGES = {
         "inserted. Find out who can write to the journal.",
     ),
     "an entry before the first": Damage(
-        """INSERT INTO journal SELECT event_id, 0, at, kind, booking_id, actor, data, previous
+        """ALTER TABLE journal DROP CONSTRAINT journal_number;
+        INSERT INTO journal SELECT event_id, 0, at, kind, booking_id, actor, data, previous
         FROM journal WHERE number = 1""",
         "entry_inserted",
         "0",
@@ -531,6 +695,7 @@ CHAIN_FINDINGS = {
     "entries_reordered",
     "entry_changed",
     "entry_inserted",
+    "event_deleted",
     "last_entries_missing",
     "version_ahead",
     "version_behind",

@@ -10,12 +10,13 @@ from holdfast import sql
 from holdfast.core.commands import Accepted, TransferBooking
 from holdfast.core.event_schemas import EventChange, PolicyChange
 from holdfast.core.states import EventStatus, Verb
-from holdfast.engine import auditor
+from holdfast.engine import audit_payments, auditor, save_payments
 from holdfast.engine.audit_chain import VerifiedChain
 from holdfast.engine.auditor import audit_event
 from holdfast.engine.batch import sweep
 from holdfast.engine.event_editor import change_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
+from holdfast.payments import due_payments, inbox, reconciler, refunds
 from holdfast.runtime import db, ids
 from tests.support.command_line import call_holdfast, run_audit
 from tests.support.engine_harness import (
@@ -264,3 +265,23 @@ async def test_an_event_that_cannot_be_audited_waits_behind_the_others(
         monkeypatch.setattr(auditor, "audit_event", audit_event)
         await auditor.run_once(db.Database(connection))
         assert await connection.fetchval(sql.audit.summary) == 2
+
+
+def test_the_auditor_gives_workers_more_time_than_they_take() -> None:
+    """Otherwise, it would report payments that are in order."""
+    waits = (*reconciler.POLLS.waits_seconds, *due_payments.BUSY_RETRIES.waits_seconds, save_payments.CHECK_SECONDS)
+    assert max(waits) < audit_payments.POLL_MAX.total_seconds()
+    assert max(refunds.RETRIES.waits_seconds) < audit_payments.REFUND_WAIT_MAX.total_seconds()
+    assert 1.5 * sum(refunds.RETRIES.waits_seconds) < audit_payments.REFUND_MAX.total_seconds()
+    assert 1.5 * max(inbox.QUESTION_TIMEOUT, inbox.MATCH_TIMEOUT, inbox.STUCK_AFTER) < audit_payments.NOTICE_MAX
+
+
+@async_test
+async def test_a_capacity_is_known_before_anybody_books(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(5))
+        assert (await auditor.audit_event(db.Database(connection), event.id)).findings == []
+        await connection.execute("UPDATE pool SET capacity = 15")
+        (finding,) = (await auditor.audit_event(db.Database(connection), event.id)).findings
+        assert finding.what == "pool_history"
+        assert "capacity: 5 in the journal, 15 in the pool" in finding.detail

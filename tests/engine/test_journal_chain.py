@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from msgspec import json, structs
 
@@ -12,7 +13,7 @@ from holdfast.core.commands import Accepted
 from holdfast.core.journal_chain import chain_start, encode_time, entry_hash
 from holdfast.core.states import Verb
 from holdfast.engine import audit_chain, auditor, findings
-from holdfast.runtime import db, ids
+from holdfast.runtime import cli_audit, db, ids
 from tests.support.command_line import call_holdfast, run_audit
 from tests.support.engine_harness import (
     EventHandle,
@@ -25,11 +26,12 @@ from tests.support.engine_harness import (
     one_pool,
     run_commands,
 )
-from tests.support.harness import fresh_database, query, run_with_connection
+from tests.support.harness import application_url, connection_to, fresh_database, query, run_with_connection
 from tests.support.old_schema import database_at_step
 
 LAST_WITHOUT_CHAIN = 19
 USER = "ann@example.org"
+COLUMNS = "SELECT column_name::text FROM information_schema.columns WHERE table_name = $1 ORDER BY ordinal_position"
 ENTRIES = "SELECT at, kind, booking_id, actor, data, previous FROM journal WHERE event_id = $1 ORDER BY number"
 
 
@@ -160,6 +162,112 @@ def test_a_broken_chain_has_no_head_to_publish(database: str) -> None:
     assert [finding["what"] for finding in json.decode(done.stdout)["findings"]] == ["entry_changed"]
 
 
+def test_a_deleted_event_is_found_and_has_no_head_to_publish(database: str) -> None:
+    event = run_with_connection(sell, database)
+    query(database, "DELETE FROM tariff")
+    query(database, "DELETE FROM pool")
+    query(database, "DELETE FROM event")
+    for command in (["audit"], ["audit", "--head"]):
+        done = call_holdfast(database, *command)
+        assert done.returncode == 1
+        (finding,) = json.decode(done.stdout)["findings"]
+        assert (finding["what"], finding["subject"]) == ("event_deleted", event.text)
+        assert "9 journal entries, 6 bookings and 0 payments" in finding["detail"]
+
+
+@pytest.mark.parametrize("table", ["journal", "booking", "line", "payment"])
+def test_an_event_that_only_one_table_knows_is_audited(database: str, table: str) -> None:
+    """Nobody hides a sale by deleting it from all tables but one. The nil id is the one that a look-up could skip."""
+    run_with_connection(sell, database)
+    nil, last = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    events = [nil, last] if table == "journal" else [last]
+    for event in events:
+        if table == "payment":
+            query(
+                database,
+                f"""INSERT INTO payment (event_id, id, org_id, booking_id, provider, status, amount, currency,
+                    request_key, fingerprint, created_at)
+                SELECT id, id, id, id, 'receipt', 'submitted', 1, 'EUR', 'k', '', now()
+                FROM (SELECT '{event}'::uuid) AS given (id)""",
+            )
+        else:
+            columns = [r[0] for r in query(database, COLUMNS, table) if r[0] != "event_id"]
+            query(
+                database,
+                f"INSERT INTO {table} (event_id, {', '.join(columns)}) SELECT '{event}', {', '.join(columns)} "
+                f"FROM {table} LIMIT 1",
+            )
+    found = run_audit(database_url=database)["findings"]
+    assert [finding["what"] for finding in found] == ["event_deleted"] * len(events)
+
+
+def test_an_audit_migrates_nothing_and_refuses_another_schema(postgres: str) -> None:
+    with database_at_step(postgres, LAST_WITHOUT_CHAIN) as url:
+        for command in (["audit"], ["audit", "--head"], ["reap", "--dry-run"]):
+            done = call_holdfast(url, *command)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert "The database has schema version 19, and this version of Holdfast needs" in done.stderr
+            assert "run `holdfast migrate` first" in done.stderr
+        assert query(url, "SELECT max(number) FROM schema_version")[0][0] == LAST_WITHOUT_CHAIN
+
+
+@async_test
+async def test_the_connection_of_an_audit_cannot_write(sold: tuple[str, EventHandle]) -> None:
+    async with connection_to(sold[0], db.connect_reader) as connection:
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await connection.execute("UPDATE event SET version = 0")
+
+
+def test_an_audit_that_ends_with_an_error_has_no_findings(
+    sold: tuple[str, EventHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 means findings, and a script must not take a crash for them."""
+
+    async def crash(_database: db.Database) -> None:
+        raise ZeroDivisionError("no clue")
+
+    monkeypatch.setattr(cli_audit, "audit_all", crash)
+    done = call_holdfast(sold[0], "audit")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        "The audit ended with an error, and says nothing about the database: ZeroDivisionError: no clue" in done.stderr
+    )
+
+
+def test_an_entry_that_breaks_the_auditor_hides_no_other_event(database: str) -> None:
+    """The application may add entries, so whoever breaks into it may add any that the schema takes."""
+    forged = run_with_connection(sell, database)
+    damaged = run_with_connection(sell, database)
+    query(database, "ALTER TABLE journal DROP CONSTRAINT journal_time")
+    query(
+        application_url(database),
+        """INSERT INTO journal SELECT event_id, number + 1, 'infinity', 'payment.x', NULL, actor,
+            '{"payment": "\\u0000"}', previous FROM journal WHERE event_id = $1 ORDER BY number DESC LIMIT 1""",
+        forged.id,
+    )
+    query(database, "UPDATE pool SET held = held + 1 WHERE event_id = $1", damaged.id)
+    found = {(f["event"], f["what"]) for f in run_audit(database_url=database)["findings"]}
+    assert found == {(forged.text, "entry_inserted"), (damaged.text, "held_counter")}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "constraint"),
+    [
+        ("at", "'infinity'", "journal_time"),
+        ("at", "'290001-01-01'", "journal_time"),
+        ("number", "0", "journal_number"),
+        ("previous", "''", "journal_previous"),
+    ],
+)
+def test_the_schema_refuses_an_entry_that_no_reader_can_take(
+    sold: tuple[str, EventHandle], column: str, value: str, constraint: str
+) -> None:
+    columns = [row[0] for row in query(sold[0], COLUMNS, "journal")]
+    values = [value if name == column else "number + 1000" if name == "number" else name for name in columns]
+    with pytest.raises(asyncpg.CheckViolationError, match=constraint):
+        query(application_url(sold[0]), f"INSERT INTO journal SELECT {', '.join(values)} FROM journal LIMIT 1")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -190,9 +298,9 @@ async def test_the_worker_verifies_only_what_is_new(database: str, monkeypatch: 
     verified: list[int] = []
     broken_links = audit_chain._broken_links
 
-    async def count(scope: db.DatabaseScope, event: bytes, after: int, head: bytes) -> Any:
-        verified.append(after)
-        return await broken_links(scope, event, after, head)
+    async def count(scope: db.DatabaseScope, event: bytes, first: int, head: bytes) -> Any:
+        verified.append(first)
+        return await broken_links(scope, event, first, head)
 
     monkeypatch.setattr(audit_chain, "_broken_links", count)
     async with lane_connection(database) as connection:
@@ -200,7 +308,7 @@ async def test_the_worker_verifies_only_what_is_new(database: str, monkeypatch: 
         for _ in range(2):
             assert await auditor.run_once(db.Database(connection)) == []
             await hold_many(connection, event, 1)
-        assert verified == [audit_chain.BEFORE_ALL, 9]
+        assert verified == [audit_chain.FIRST_POSSIBLE, 10]
         await connection.execute("UPDATE journal SET actor = 'nobody' WHERE number = 4")
         assert await auditor.run_once(db.Database(connection)) == [], "it has verified entry 4 before"
         assert (await auditor.audit_all(db.Database(connection)))[1], "`holdfast audit` verifies everything"
@@ -236,6 +344,7 @@ def _fill_old_schema(url: str, entries: int) -> bytes:
 def test_an_old_journal_gets_a_chain_and_loses_its_names(postgres: str) -> None:
     with database_at_step(postgres, LAST_WITHOUT_CHAIN) as url:
         event = _fill_old_schema(url, 40)
+        assert call_holdfast(url, "migrate").returncode == 0
         assert run_audit(database_url=url) == {"ok": True, "events": 1, "findings": []}
         (row,) = query(url, "SELECT actor_key FROM event")
         actors = {row["actor"] for row in query(url, "SELECT actor FROM journal")}

@@ -328,7 +328,7 @@ INSERT INTO booking (event_id, id, org_id, user_id, status, subtotal, tax, total
 """
 FILL_JOURNAL = """
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    SELECT event_id, version, created_at, 'confirmed', id, 'user:1', '{}', '' FROM booking
+    SELECT event_id, version, created_at, 'confirmed', id, 'user:1', '{}', sha256('') FROM booking
     ON CONFLICT DO NOTHING
 """
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from holdfast.runtime import db, embedded, embedded_url
+from holdfast.runtime import database_roles, db, embedded, embedded_url
 from tests.support.command_line import call_holdfast, run_holdfast
 from tests.support.engine_harness import hold_many, lane_connection, new_event, one_pool
 from tests.support.harness import Server, application_url, fresh_database, query, run_with_connection, with_database
@@ -16,6 +17,12 @@ from tests.support.old_schema import database_at_step
 
 # Before the journal was a chain.
 LAST_WITHOUT_ROLES = 19
+
+OWN_RELATIONS = """
+SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, oid::regclass::text FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'S') AND relname <> 'theirs'
+  AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype IN ('a', 'i') AND relkind = 'S')
+"""
 
 FORBIDDEN = {
     "update": "UPDATE journal SET actor = 'nobody'",
@@ -29,6 +36,7 @@ FORBIDDEN = {
     "replace the clock": "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
     "truncate bookings": "TRUNCATE booking",
     "change the schema version": "DELETE FROM schema_version",
+    **{f"delete from {table}": f"DELETE FROM {table} WHERE false" for table in database_roles.KEPT},
 }
 
 
@@ -53,8 +61,77 @@ def role(postgres: str) -> Iterator[str]:
     query(postgres, f"DROP ROLE {name}")
 
 
+@contextmanager
+def group_role(url: str) -> Iterator[str]:
+    """A role that has nothing in other databases than this one."""
+    name = f"group_{secrets.token_hex(4)}"
+    query(url, f"CREATE ROLE {name}")
+    yield name
+    query(url, f"REASSIGN OWNED BY {name} TO postgres")
+    query(url, f"DROP OWNED BY {name}")
+    query(url, f"DROP ROLE {name}")
+
+
+def execute(url: str, statements: str) -> None:
+    async def run(connection: db.Connection) -> None:
+        await connection.execute(statements)
+
+    run_with_connection(run, url)
+
+
 def as_role(url: str, role: str) -> str:
     return application_url(url).replace(embedded_url.APPLICATION_ROLE, role, 1)
+
+
+async def connect_pooled(url: str) -> db.Connection:
+    pool = await db.create_pool(url, 1)
+    # What a pool resets, when it takes a connection back, must not be the search path.
+    async with pool.acquire() as connection:
+        await connection.execute("SELECT 1")
+    return await pool.acquire()
+
+
+@pytest.mark.parametrize(
+    "connect", [db.connect, db.connect_lane, db.connect_watcher, db.connect_reader, connect_pooled]
+)
+def test_no_table_can_be_put_in_place_of_ours(url: str, connect: Callable[[str], Awaitable[db.Connection]]) -> None:
+    """PostgreSQL looks among temporary tables and in a schema with the name of the user first."""
+
+    async def count() -> list[int]:
+        connection = await connect(application_url(url))
+        try:
+            await connection.execute("SET default_transaction_read_only = off")
+            await connection.execute("CREATE TEMP TABLE journal (number bigint)")
+            return [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in ("journal", "line")]
+        finally:
+            connection.terminate()
+
+    name = embedded_url.APPLICATION_ROLE
+    execute(
+        url, f"CREATE SCHEMA {name}; CREATE TABLE {name}.line (number bigint); GRANT USAGE ON SCHEMA {name} TO {name}"
+    )
+    execute(url, f"GRANT SELECT ON {name}.line TO {name}")
+    try:
+        assert asyncio.run(count()) == [5, 3]
+    finally:
+        execute(url, f"DROP SCHEMA {name} CASCADE")
+
+
+def test_the_tables_can_be_in_a_schema_of_their_own(postgres: str, role: str) -> None:
+    """Where they are follows from the default of the database's users, as before."""
+    name = f"test_{secrets.token_hex(6)}"
+    query(postgres, f"CREATE DATABASE {name}")
+    query(postgres, f"ALTER DATABASE {name} SET search_path = shop")
+    try:
+        url = with_database(postgres, name)
+        query(url, "CREATE SCHEMA shop")
+        db._search_paths.clear()
+        done = call_holdfast(as_role(url, role), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
+        assert done.returncode == 0, done.stderr
+        assert query(as_role(url, role), "SELECT count(*) FROM shop.journal")[0][0] == 0
+        assert call_holdfast(as_role(url, role), "audit").returncode == 0
+    finally:
+        query(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
@@ -117,27 +194,101 @@ def test_the_application_cannot_migrate_and_says_who_can(postgres: str) -> None:
         assert call_holdfast(application_url(old), "audit").returncode == 0
 
 
-def test_a_role_that_can_act_as_the_owner_is_refused(url: str, role: str) -> None:
-    query(url, f"GRANT postgres TO {role}")
-    done = call_holdfast(as_role(url, role), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
-    assert done.returncode == 2
-    assert f"The role {role} of HOLDFAST_DATABASE_URL can act as the owner" in done.stderr
+OUTSIDE = {
+    "a superuser": (
+        "ALTER ROLE {role} SUPERUSER",
+        "can change the journal as SUPERUSER",
+        "ALTER ROLE {role} NOSUPERUSER",
+    ),
+    "one that makes roles": ("ALTER ROLE {role} CREATEROLE", "as CREATEROLE", "ALTER ROLE {role} NOCREATEROLE"),
+    "one that replicates": ("ALTER ROLE {role} REPLICATION", "as REPLICATION", "ALTER ROLE {role} NOREPLICATION"),
+    "one that sees all rows": ("ALTER ROLE {role} BYPASSRLS", "as BYPASSRLS", "ALTER ROLE {role} NOBYPASSRLS"),
+    "a member of the owner": (
+        "GRANT postgres TO {role}",
+        "can act as the owner of the tables, because it is a member of postgres",
+        "REVOKE postgres FROM {role}",
+    ),
+    "a member that has to change its role first": (
+        "ALTER ROLE {role} NOINHERIT; GRANT {group} TO {role}; GRANT UPDATE ON journal TO {group}",
+        "may UPDATE journal, because it is a member of {group}",
+        "REVOKE {group} FROM {role}",
+    ),
+    "one that may change a column": (
+        "GRANT {group} TO {role}; GRANT UPDATE (actor) ON journal TO {group}",
+        "may UPDATE journal, because it is a member of {group}",
+        "REVOKE {group} FROM {role}",
+    ),
+    "one that may write all tables": (
+        "GRANT pg_write_all_data TO {role}",
+        "is a member of pg_write_all_data",
+        "REVOKE pg_write_all_data FROM {role}",
+    ),
+    "one that may run programs": (
+        "GRANT pg_execute_server_program TO {role}",
+        "is a member of pg_execute_server_program",
+        "REVOKE pg_execute_server_program FROM {role}",
+    ),
+    "one that may make schemas": (
+        "GRANT CREATE ON DATABASE {database} TO {role}",
+        "may create tables of its own in the database {database}",
+        "REVOKE CREATE ON DATABASE {database} FROM {role}",
+    ),
+    "everyone may delete entries": (
+        "GRANT DELETE ON journal TO PUBLIC",
+        "may DELETE journal, because PUBLIC may",
+        "REVOKE DELETE ON journal FROM PUBLIC",
+    ),
+    "everyone may delete events": (
+        "GRANT DELETE ON event TO PUBLIC",
+        "may DELETE event, because PUBLIC may",
+        "REVOKE DELETE ON event FROM PUBLIC",
+    ),
+    "everyone may create tables": (
+        "GRANT CREATE ON SCHEMA public TO PUBLIC",
+        "may create tables of its own in the schema public, because PUBLIC may",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+    ),
+}
 
 
-def test_a_role_that_may_change_the_journal_in_another_way_is_refused(postgres: str, role: str) -> None:
-    with fresh_database(postgres) as url:
-        query(url, "GRANT DELETE ON journal TO PUBLIC")
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_role_that_could_change_the_past_is_refused_with_advice(postgres: str, role: str, name: str) -> None:
+    with fresh_database(postgres) as url, group_role(url) as group:
+        names = {"role": role, "group": group, "database": query(url, "SELECT current_database()")[0][0]}
+        given, sentence, remedy = (text.format(**names) for text in OUTSIDE[name])
+        execute(url, given)
         done = call_holdfast(as_role(url, role), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
         assert done.returncode == 2
-        assert f"The role {role} may DELETE the journal, because another role or PUBLIC grants it." in done.stderr
-
-
-def test_a_role_that_may_create_tables_is_refused(postgres: str, role: str) -> None:
-    with fresh_database(postgres) as url:
-        query(url, "GRANT CREATE ON SCHEMA public TO PUBLIC")
+        assert sentence in done.stderr
+        assert f"The role {role} " in done.stderr
+        assert done.stderr.strip().endswith(f"Run as a superuser: {remedy}")
+        execute(url, remedy)
         done = call_holdfast(as_role(url, role), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
-        assert done.returncode == 2
-        assert "REVOKE CREATE ON SCHEMA public FROM PUBLIC" in done.stderr
+        assert done.returncode == 0, done.stderr
+
+
+def test_somebody_elses_table_in_the_schema_stays_theirs(postgres: str, role: str) -> None:
+    with fresh_database(postgres) as url, group_role(url) as owner, group_role(url) as other:
+        execute(
+            url,
+            f"""ALTER ROLE {owner} LOGIN; GRANT CREATE ON SCHEMA public TO {owner};
+            CREATE TABLE theirs (number integer GENERATED ALWAYS AS IDENTITY); ALTER TABLE theirs OWNER TO {other}""",
+        )
+        for kind, name in query(url, OWN_RELATIONS):
+            execute(url, f"ALTER {kind} {name} OWNER TO {owner}")
+        done = call_holdfast(as_role(url, role), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=as_role(url, owner))
+        assert done.returncode == 0, done.stderr
+        query(as_role(url, role), "SELECT * FROM event")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            query(as_role(url, role), "SELECT * FROM theirs")
+
+
+def test_a_sequence_that_was_revoked_is_granted_again(postgres: str) -> None:
+    with fresh_database(postgres) as url:
+        query(url, f"REVOKE ALL ON SEQUENCE delivery_number FROM {embedded_url.APPLICATION_ROLE}")
+        done = call_holdfast(application_url(url), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
+        assert done.returncode == 0, done.stderr
+        query(application_url(url), "SELECT nextval('delivery_number')")
 
 
 def test_two_urls_of_different_databases_are_refused(url: str) -> None:
@@ -156,7 +307,7 @@ def test_an_owner_without_an_application_is_refused() -> None:
 def test_an_existing_data_folder_gets_the_role_at_the_next_start(data_folder: Path) -> None:
     owner = embedded.start(data_folder)
     asyncio.run(db.migrate(owner))
-    done = run_holdfast("audit", "--data", str(data_folder))
+    done = run_holdfast("migrate", "--data", str(data_folder))
     assert done.returncode == 0, done.stderr
 
     async def sell() -> None:

@@ -49,6 +49,7 @@ class JournalEntry(Struct, frozen=True):
     was: Status | None = None
 
 
+EVENT_CREATED: Final = "event_created"
 EVENT_PUBLISHED: Final = "event_published"
 EVENT_CHANGED: Final = "event_changed"
 EVENT_COMPLETED: Final = "event_completed"

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast import sql
 from holdfast.doctor.check import Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.runtime.database_roles import find_powers
 
 _WRITES: Final = re.compile(r"\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\s+([a-z_]+)")
 _READS: Final = re.compile(r"\b(?:FROM|JOIN)\s+([a-z_]+)")
@@ -24,11 +25,16 @@ async def check_rights(installation: Installation) -> Results:
             f"The role lacks {listed}{more}.",
             "Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL, which grants them.",
         )
-    if await database.shared.fetchval(sql.doctor.may_change_journal):
+    role: str = await database.shared.fetchval(sql.roles.own_name)
+    powers = await find_powers(database.shared, role)
+    if any(power.is_ownership for power in powers):
         yield warning(
             "The role could change or delete entries of the journal. The audit chain would only show it.",
             "Create a second role for the application, as docs/audit.md says under Roles.",
         )
+    elif powers:
+        more = f" It has {len(powers) - 1} more such rights." if len(powers) > 1 else ""
+        yield warning(f"{powers[0].describe(role)}{more}", f"{powers[0].remedy(role)} (docs/audit.md, Roles)")
     elif not missing:
         yield ok("The role may read and write everything that Holdfast does, but cannot change the journal.")
 

@@ -18,7 +18,7 @@ from holdfast.runtime.db import DatabaseScope
 LINKS_MAX: Final = 100
 # How far from a broken link an entry can have moved, to be recognised.
 NEIGHBOURS: Final = 3
-BEFORE_ALL: Final = -(2**63)
+FIRST_POSSIBLE: Final = -(2**63)
 
 
 class VerifiedChain(Struct, frozen=True):
@@ -26,6 +26,12 @@ class VerifiedChain(Struct, frozen=True):
 
     version: int
     head: bytes
+
+
+class RowCounts(Struct, frozen=True):
+    entries: int
+    bookings: int
+    payments: int
 
 
 class JournalEnd(Struct, frozen=True):
@@ -56,10 +62,12 @@ async def verify_chain(
 ) -> VerifiedChain | None:
     """Verify the entries after `since`, or all. Returns the chain's end if nothing is wrong with it."""
     end = await scope.row(JournalEnd, sql.audit.journal_end, event)
-    assert end is not None
+    if end is None:
+        await _report_deleted_event(scope, event, findings)
+        return None
     if since is not None and end.is_intact and await _is_intact_since(scope, event, since):
         return VerifiedChain(end.version, end.head)
-    links = await _broken_links(scope, event, BEFORE_ALL, chain_start(event))
+    links = await _broken_links(scope, event, FIRST_POSSIBLE, chain_start(event))
     for run in _runs(links):
         await _report_links(scope, event, run, findings)
     _report_end(end, findings)
@@ -71,13 +79,24 @@ async def _is_intact_since(scope: DatabaseScope, event: bytes, since: VerifiedCh
     return (
         since.version in hashes
         and hashes[since.version].hash == since.head
-        and not await _broken_links(scope, event, since.version, since.head)
+        and not await _broken_links(scope, event, since.version + 1, since.head)
     )
 
 
-async def _broken_links(scope: DatabaseScope, event: bytes, after: int, head: bytes) -> list[BrokenLink]:
+async def _broken_links(scope: DatabaseScope, event: bytes, first: int, head: bytes) -> list[BrokenLink]:
     return await scope.rows(
-        BrokenLink, *sql.audit.broken_links(event=event, after=after, head=head, links_max=LINKS_MAX)
+        BrokenLink, *sql.audit.broken_links(event=event, first=first, head=head, links_max=LINKS_MAX)
+    )
+
+
+async def _report_deleted_event(scope: DatabaseScope, event: bytes, findings: EventFindings) -> None:
+    left = await scope.row(RowCounts, sql.audit.rows_of_event, event)
+    assert left is not None
+    findings.add(
+        "event_deleted",
+        findings.event,
+        f"There are {left.entries} journal entries, {left.bookings} bookings and {left.payments} payments of this "
+        "event, but the event itself does not exist. Restore it from a backup, and find out who can delete rows.",
     )
 
 
@@ -99,7 +118,12 @@ def _runs(links: list[BrokenLink]) -> Iterator[list[BrokenLink]]:
 
 
 def _is_gap(link: BrokenLink) -> bool:
-    return link.number != (link.number_before or 0) + 1
+    return link.number != _number_before(link) + 1
+
+
+def _number_before(link: BrokenLink) -> int:
+    """Numbers start at 1, so nothing is missing after a lower one."""
+    return max(link.number_before or 0, 0)
 
 
 async def _report_links(scope: DatabaseScope, event: bytes, run: list[BrokenLink], findings: EventFindings) -> None:
@@ -116,7 +140,7 @@ async def _report_links(scope: DatabaseScope, event: bytes, run: list[BrokenLink
 
 
 def _report_gap(link: BrokenLink, findings: EventFindings) -> None:
-    missing = _Entries((link.number_before or 0) + 1, link.number - 1)
+    missing = _Entries(_number_before(link) + 1, link.number - 1)
     if missing.last < missing.first:
         problem = "exists twice" if link.number == link.number_before else "comes before the first"
         findings.add(

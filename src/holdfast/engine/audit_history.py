@@ -5,7 +5,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.states import Status, edges
+from holdfast.core.states import edges
 from holdfast.engine.findings import EventFindings
 from holdfast.runtime.db import DatabaseScope
 
@@ -29,9 +29,9 @@ class StrayRow(Struct, frozen=True):
 
 
 class TransitionRow(Struct, frozen=True):
-    """`was` is what the journal says, and `became` what came of it. For a version, both are numbers."""
+    """`was` is what the journal says, and `became` what came of it. For versions and generations, both are numbers."""
 
-    what: Literal["transition", "booking_status", "booking_version"]
+    what: Literal["transition", "booking_status", "booking_version", "booking_generation"]
     id: bytes
     was: str
     became: str
@@ -42,7 +42,7 @@ class CheckinRow(Struct, frozen=True):
     id: bytes
     line: int
     unit: int
-    status: Status | None
+    status: str | None
     quantity: int | None
 
 
@@ -93,6 +93,11 @@ def _describe_transition(row: TransitionRow) -> str:
             return (
                 f"The last entry about the booking is {row.was}, but the booking names entry {row.became}. "
                 "Somebody has changed the booking or the journal without the engine."
+            )
+        case "booking_generation":
+            return (
+                f"The journal has {row.was} transfers of the booking, but the booking counts {row.became}. Somebody "
+                "has changed it without the engine, which makes tickets void or valid."
             )
 
 

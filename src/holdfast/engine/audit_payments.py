@@ -1,35 +1,46 @@
 """Checks that every captured payment has one outcome, which fits its booking and which the journal explains."""
 
+from datetime import datetime, timedelta
+from typing import Final
+
 from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.payment import PaymentOutcome, PaymentStatus
-from holdfast.core.states import Status
 from holdfast.engine.findings import EventFindings
 from holdfast.runtime.db import DatabaseScope
 
-_WITH_CAPTURE = frozenset(
+# Workers ask about a started payment and retry a refund at least this often, with an hour of slack.
+POLL_MAX: Final = timedelta(hours=2)
+REFUND_WAIT_MAX: Final = timedelta(hours=9)
+# After all its retries, a refund goes to a person. The slack is about a day, for workers that stand still.
+REFUND_MAX: Final = timedelta(hours=60)
+# Workers retry a notice every few minutes until it takes effect, or for a day if they cannot find its payment.
+NOTICE_MAX: Final = timedelta(days=2)
+
+_WITH_CAPTURE: Final[frozenset[str]] = frozenset(
     {PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE, PaymentStatus.REFUNDED, PaymentStatus.REVIEW}
 )
-_NEEDS_CAPTURE = frozenset({PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE})
-_OUTCOMES = {
-    PaymentStatus.SUCCEEDED: {PaymentOutcome.FULFILLED, PaymentOutcome.REVIVED},
-    PaymentStatus.REFUNDED: {PaymentOutcome.REFUNDED},
-    PaymentStatus.REVIEW: {PaymentOutcome.REVIEW},
+_NEEDS_CAPTURE: Final[frozenset[str]] = frozenset({PaymentStatus.SUCCEEDED, PaymentStatus.REFUND_DUE})
+_OUTCOMES: Final[dict[str, frozenset[str | None]]] = {
+    PaymentStatus.SUCCEEDED: frozenset({PaymentOutcome.FULFILLED, PaymentOutcome.REVIVED}),
+    PaymentStatus.REFUNDED: frozenset({PaymentOutcome.REFUNDED}),
+    PaymentStatus.REVIEW: frozenset({PaymentOutcome.REVIEW}),
 }
 
 
 class PaymentRow(Struct, frozen=True):
-    """`booking_status`, `total` and `is_sold` are None if there is no such booking."""
+    """`booking_status`, `total` and `is_sold` are None if there is no such booking. Statuses and outcomes are texts:
+    one that does not exist is a finding too."""
 
     id: bytes
-    status: PaymentStatus
-    outcome: PaymentOutcome | None
+    status: str
+    outcome: str | None
     amount: int
     currency: str
     is_captured: bool
     capture_assumed: bool
-    booking_status: Status | None
+    booking_status: str | None
     total: int | None
     booking_currency: str | None
     is_sold: bool | None
@@ -38,25 +49,49 @@ class PaymentRow(Struct, frozen=True):
 
 
 class RecordedPaymentRow(Struct, frozen=True):
-    """The status that the journal records, and the one that the payment has."""
+    """The status that the journal records since `at`, and the one that the payment has."""
 
     id: bytes
     recorded: str | None
-    status: PaymentStatus | None
+    status: str | None
+    at: datetime | None
+
+
+class UnhandledCaptureRow(Struct, frozen=True):
+    id: bytes
+    status: str
+    received_at: datetime
 
 
 async def check_payments(scope: DatabaseScope, event: bytes, findings: EventFindings) -> None:
-    for payment in await scope.rows(PaymentRow, sql.audit.payments, event):
+    now: datetime = await scope.fetchval(sql.audit.now)
+    payments = sql.audit.payments(
+        event=event,
+        now=now,
+        poll_seconds_max=POLL_MAX.total_seconds(),
+        refund_seconds_max=REFUND_WAIT_MAX.total_seconds(),
+    )
+    for payment in await scope.rows(PaymentRow, *payments):
         subject = findings.payment(payment.id)
         for what, detail in _contradictions(payment):
             findings.add(what, subject, detail)
-    for row in await scope.rows(RecordedPaymentRow, sql.audit.recorded_payments, event):
+    recorded = sql.audit.recorded_payments(event=event, now=now, refund_seconds=REFUND_MAX.total_seconds())
+    for row in await scope.rows(RecordedPaymentRow, *recorded):
         findings.add(*_describe_record(row, findings.payment(row.id)))
+    unhandled = sql.audit.unhandled_captures(event=event, now=now, notice_seconds=NOTICE_MAX.total_seconds())
+    for notice in await scope.rows(UnhandledCaptureRow, *unhandled):
+        findings.add(
+            "capture_unhandled",
+            findings.payment(notice.id),
+            f"The provider reported on {notice.received_at:%Y-%m-%d} that it has captured the money, and no worker has "
+            f"acted on it: the payment is still {notice.status}. Look in the log for `inbox`, and refund it at "
+            "the provider if the buyer has no ticket.",
+        )
 
 
 def _contradictions(payment: PaymentRow) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    status = payment.status
+    status: str = payment.status
     if payment.booking_status is None:
         found.append(("payment_without_booking", f"The payment is {status}, but its booking does not exist."))
     elif (payment.amount, payment.currency) != (payment.total, payment.booking_currency):
@@ -89,11 +124,11 @@ def _contradictions(payment: PaymentRow) -> list[tuple[str, str]]:
                 f"The payment is {status}, but only staff have reported its capture. Look it up at the provider.",
             )
         )
-    if payment.outcome not in _OUTCOMES.get(status, {None}):
+    if payment.outcome not in _OUTCOMES.get(status, frozenset({None})):
         found.append(
             ("payment_outcome", f"The payment is {status}, but its outcome is {payment.outcome or 'missing'}.")
         )
-    if status is PaymentStatus.SUCCEEDED and payment.is_sold is False:
+    if status == PaymentStatus.SUCCEEDED and payment.is_sold is False:
         found.append(
             (
                 "paid_but_not_confirmed",
@@ -103,9 +138,16 @@ def _contradictions(payment: PaymentRow) -> list[tuple[str, str]]:
         )
     if payment.is_kept_twice:
         found.append(("paid_twice", "Another payment for the same booking is kept too. Refund one of them."))
-    if payment.is_forgotten:
+    if payment.is_forgotten and status == PaymentStatus.REFUND_DUE:
         found.append(
             ("refund_forgotten", "The payment is to be refunded, but no worker will do so. Refund it at the provider.")
+        )
+    elif payment.is_forgotten:
+        found.append(
+            (
+                "payment_forgotten",
+                "The buyer may have paid, but no worker will ask the provider about the payment. Look it up there.",
+            )
         )
     return found
 
@@ -120,4 +162,11 @@ def _describe_record(row: RecordedPaymentRow, payment: str) -> tuple[str, str, s
         )
     if row.recorded is None:
         return "payment_status", payment, f"The payment is {row.status}, but the journal does not have it."
-    return "payment_status", payment, f"The payment is {row.status}, but the journal says {row.recorded}."
+    if row.recorded != row.status:
+        return "payment_status", payment, f"The payment is {row.status}, but the journal says {row.recorded}."
+    return (
+        "refund_overdue",
+        payment,
+        f"The payment was to be refunded on {row.at:%Y-%m-%d}, and is neither refunded nor with a person for review. "
+        "Check that a worker runs, and refund the payment at the provider.",
+    )

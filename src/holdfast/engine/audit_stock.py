@@ -5,7 +5,6 @@ from datetime import datetime
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.states import Status
 from holdfast.engine.findings import EventFindings
 from holdfast.runtime.db import DatabaseScope
 
@@ -38,7 +37,7 @@ class UnknownPoolRow(Struct, frozen=True):
 
 class BookingRow(Struct, frozen=True):
     id: bytes
-    status: Status
+    status: str
     subtotal: int
     tax: int
     total: int

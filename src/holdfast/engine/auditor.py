@@ -5,7 +5,8 @@ The auditor shares only the table of states with the engine. It derives in SQL w
 payments should be, from live lines and from the journal.
 """
 
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -13,24 +14,38 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.engine.audit_chain import VerifiedChain, verify_chain
 from holdfast.engine.audit_history import check_history
+from holdfast.engine.audit_journal import check_recorded_stock
 from holdfast.engine.audit_payments import check_payments
 from holdfast.engine.audit_stock import check_stock
 from holdfast.engine.findings import EventFindings, Finding
 from holdfast.engine.rows import document
 from holdfast.runtime import ids
-from holdfast.runtime.db import Database
+from holdfast.runtime.db import BLOCKED_ERRORS, EXHAUSTED_ERRORS, LOST_ERRORS, Database, DatabaseScope
+from holdfast.runtime.logged_errors import error_text
 
 log = structlog.get_logger()
 
 EVENTS_MAX: Final = 200
 
+# The checks of an event besides that of its chain, by the names that a failed one is reported under.
+CHECKS: Final = {
+    "stock": check_stock,
+    "history": check_history,
+    "payments": check_payments,
+    "recorded stock": check_recorded_stock,
+}
+# These say nothing about the event: another attempt may succeed.
+_PASSING_ERRORS: Final = (*LOST_ERRORS, *BLOCKED_ERRORS, *EXHAUSTED_ERRORS)
+
+Result = TypeVar("Result")
+
 
 class Audit(Struct, frozen=True):
-    """The findings in one snapshot of an event, and its version in that snapshot. `chain` is the end of its journal, if
-    that is intact."""
+    """The findings in one snapshot of an event, and its version in that snapshot, or None if somebody has deleted the
+    event. `chain` is the end of its journal, if that is intact."""
 
     findings: list[Finding]
-    version: int
+    version: int | None
     chain: VerifiedChain | None
 
 
@@ -60,6 +75,8 @@ async def _audit_and_save(database: Database, event: bytes) -> list[Finding]:
         log.error("audit_failed", event_id=ids.format_event_id(event), error=type(error).__name__)
         await database.event(event).execute(sql.audit.postpone, event)
         return []
+    if audit.version is None:
+        return audit.findings
     await database.event(event).execute(
         *sql.audit.save(
             event=event,
@@ -82,12 +99,36 @@ async def audit_all(database: Database) -> tuple[int, list[Finding]]:
 
 
 async def audit_event(database: Database, event: bytes, *, since: VerifiedChain | None = None) -> Audit:
-    """Check everything about the event. Its chain is known to be intact up to `since`."""
+    """Check everything about the event. Its chain is known to be intact up to `since`. A check that fails because of
+    what it reads is a finding, so nobody can hide damage behind a row that breaks the auditor."""
     findings = EventFindings(event)
     async with database.event(event).transaction("repeatable_read", readonly=True) as scope:
-        version: int = await scope.fetchval(sql.audit.version, event)
-        await check_stock(scope, event, findings)
-        await check_history(scope, event, findings)
-        await check_payments(scope, event, findings)
-        chain = await verify_chain(scope, event, findings, since=since)
+        version: int | None = await scope.fetchval(sql.audit.version, event)
+        if version is not None:
+            for name, check in CHECKS.items():
+                await _guard(scope, name, findings, check(scope, event, findings))
+        chain = await guarded_chain(scope, event, findings, since=since)
     return Audit(findings.found, version, chain)
+
+
+async def guarded_chain(
+    scope: DatabaseScope, event: bytes, findings: EventFindings, *, since: VerifiedChain | None = None
+) -> VerifiedChain | None:
+    return await _guard(scope, "chain", findings, verify_chain(scope, event, findings, since=since))
+
+
+async def _guard(scope: DatabaseScope, name: str, findings: EventFindings, check: Awaitable[Result]) -> Result | None:
+    try:
+        # An error ends the transaction that it happens in, and the other checks need the outer one.
+        async with scope.transaction("repeatable_read"):
+            return await check
+    except _PASSING_ERRORS:
+        raise
+    except Exception as error:
+        findings.add(
+            "audit_failed",
+            name,
+            f"The auditor cannot check the {name} of this event: {type(error).__name__}: {error_text(error)}. "
+            "Look for a row that Holdfast would not have written.",
+        )
+        return None

@@ -198,7 +198,10 @@ async def set_status(database: Database, org: bytes, event: bytes, status: Event
         if locked.status is EventStatus.DRAFT and status is EventStatus.COMPLETED:
             raise RefusedError(Refusal.EVENT_NOT_ON_SALE, "The event is a draft.")
         await scope.execute(sql.events.set_status, event, status)
-        await _insert_revision(scope, event, locked, ENTRY_KINDS[status], actor, NO_CHANGE)
+        # The auditor compares capacities with the journal, from the moment at which somebody can book.
+        is_published = status is EventStatus.ACTIVE
+        data = EntryData(pools=await pool_states(scope, event)) if is_published else NO_CHANGE
+        await _insert_revision(scope, event, locked, ENTRY_KINDS[status], actor, data)
     log_event_change(ENTRY_KINDS[status], org, event, actor)
 
 

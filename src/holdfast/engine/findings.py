@@ -1,6 +1,7 @@
 """What the auditor reports."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -28,20 +29,28 @@ class EventFindings:
         self._event = event
         self._found: list[Finding] = []
         self._counts: Counter[str] = Counter()
+        self._subjects: set[tuple[str, str]] = set()
 
     def add(self, what: str, subject: str, detail: str) -> None:
         self._counts[what] += 1
+        self._subjects.add((what, subject))
         if self._counts[what] <= FINDINGS_MAX:
-            self._found.append(Finding(ids.format_event_id(self._event), what, subject, detail))
+            self._found.append(Finding(self.event, what, subject, detail))
 
     @property
     def found(self) -> list[Finding]:
-        event = ids.format_event_id(self._event)
         return self._found + [
-            Finding(event, what, "others", f"There are {count - FINDINGS_MAX} more findings of this kind.")
+            Finding(self.event, what, "others", f"There are {count - FINDINGS_MAX} more findings of this kind.")
             for what, count in self._counts.items()
             if count > FINDINGS_MAX
         ]
+
+    def has_any(self, kinds: Iterable[str], subject: str) -> bool:
+        return any((what, subject) in self._subjects for what in kinds)
+
+    @property
+    def event(self) -> str:
+        return ids.format_event_id(self._event)
 
     def booking(self, id_: bytes) -> str:
         return ids.format_booking_id(self._event, id_)

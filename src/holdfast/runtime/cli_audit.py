@@ -1,7 +1,8 @@
 """`holdfast audit`."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -10,8 +11,10 @@ from holdfast.engine.auditor import audit_all
 from holdfast.engine.findings import Finding
 from holdfast.engine.journal_heads import Heads, compare_heads, read_heads
 from holdfast.runtime import ids
-from holdfast.runtime.cli_database import DataFolder, fail, require_database, run_with_database
-from holdfast.runtime.db import Database
+from holdfast.runtime.cli_database import DataFolder, fail, read_with_database
+from holdfast.runtime.db import LOST_ERRORS, Database
+
+T = TypeVar("T")
 
 
 def audit(
@@ -27,7 +30,6 @@ def audit(
     if head and against is not None:
         fail("Choose either --head or --against.")
     saved = _read_saved_heads(against) if against is not None else None
-    require_database(data)
     if head:
         _print_heads(data)
     else:
@@ -35,7 +37,7 @@ def audit(
 
 
 def _print_heads(data: Path | None) -> None:
-    heads, findings = run_with_database(data, read_heads)
+    heads, findings = _read(data, read_heads)
     if findings:
         _print_json({"ok": False, "events": len(heads.events), "findings": findings})
         raise typer.Exit(1)
@@ -47,9 +49,24 @@ def _print_findings(data: Path | None, saved: Heads | None) -> None:
         events, findings = await audit_all(database)
         return events, findings + (await compare_heads(database, saved) if saved is not None else [])
 
-    events, findings = run_with_database(data, audit_and_compare)
+    events, findings = _read(data, audit_and_compare)
     _print_json({"ok": not findings, "events": events, "findings": findings})
     raise typer.Exit(1 if findings else 0)
+
+
+def _read(data: Path | None, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Only findings exit with 1, so an audit that ends with an error must not."""
+    try:
+        return read_with_database(data, work)
+    except typer.Exit:
+        raise
+    except LOST_ERRORS:
+        fail("Lost the connection to the database. Run the command again.")
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        fail(
+            f"The audit ended with an error, and says nothing about the database: {type(error).__name__}: {first_line}"
+        )
 
 
 def _read_saved_heads(file: Path) -> Heads:

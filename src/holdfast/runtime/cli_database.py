@@ -56,6 +56,37 @@ def open_database(data: Path | None, *, to_sell: bool = False) -> str:
     return url
 
 
+def find_database(data: Path | None) -> str:
+    """The database's URL for the application, for commands that only read. They migrate nothing, and refuse a schema of
+    another version."""
+    settings = read_settings()
+    require_database(data)
+    url, _ = _find_urls(data, settings)
+    with _explained_errors(settings):
+        status = asyncio.run(db.read_schema_status(url))
+    if status.missing:
+        fail(
+            f"The database has schema version {status.version}, and this version of Holdfast needs "
+            f"{status.missing[-1].number}. This command changes nothing: run `holdfast migrate` first, or use the "
+            "version of Holdfast that the database belongs to."
+        )
+    return url
+
+
+def read_with_database(data: Path | None, work: Callable[[db.Database], Awaitable[T]]) -> T:
+    """Run a function of the database that changes nothing, on one connection that cannot."""
+    url = find_database(data)
+
+    async def run() -> T:
+        connection = await db.connect_reader(url)
+        try:
+            return await work(db.Database(connection))
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
 def read_schema_status(data: Path | None) -> db.SchemaStatus:
     """What `open_database` would migrate."""
     settings = read_settings()

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from holdfast.runtime import db
-from holdfast.runtime.cli_database import DataFolder, fail, open_database, read_settings, require_database
+from holdfast.runtime.cli_database import DataFolder, fail, find_database, read_settings
 from holdfast.runtime.extras import MissingExtraError
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def check(
     url = read_settings().redis_url
     if url is None:
         fail("No Redis is configured. Set HOLDFAST_REDIS_URL to the URL that your API processes use.")
-    require_database(data)
-    database_url = open_database(data)
+    database_url = find_database(data)
     try:
         report = asyncio.run(_check(url, database_url, repair=repair))
     except (MissingExtraError, ValueError) as error:

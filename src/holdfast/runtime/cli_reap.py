@@ -14,7 +14,7 @@ from holdfast import sql
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.sweeper import NotConnectedError, SweeperPool
 from holdfast.runtime import db, ids
-from holdfast.runtime.cli_database import DataFolder, fail, open_database, require_database
+from holdfast.runtime.cli_database import DataFolder, fail, find_database, open_database, require_database
 
 # Each failure halves the event's next sweep, so the last try covers a single booking.
 TRIES_MAX: Final = 10
@@ -64,7 +64,7 @@ def reap(
     if event is not None and event_id is None:
         fail(f"{event} is not an event id. An event id is ev_ followed by 32 hexadecimal digits.")
     require_database(data)
-    url = open_database(data)
+    url = find_database(data) if dry_run else open_database(data)
     try:
         report = asyncio.run(_reap(url, event_id, dry_run=dry_run))
     except db.LOST_ERRORS:
@@ -74,7 +74,7 @@ def reap(
 
 
 async def _reap(url: str, event: bytes | None, *, dry_run: bool) -> ReapReport:
-    connection = await db.connect(url)
+    connection = await (db.connect_reader if dry_run else db.connect)(url)
     try:
         due = await _find_due(db.Database(connection), event)
     finally:

@@ -101,6 +101,10 @@ _POOL_COMMAND_SECONDS: Final = 30
 _ACQUIRE_SECONDS: Final = 5
 
 
+# The search path of each database, by its URL, as the first connection of this process found it.
+_search_paths: Final[dict[str, str]] = {}
+
+
 class DatabaseScope:
     """Runs statements about one event, about one org, or about one of the other things that `Database` lists."""
 
@@ -203,12 +207,40 @@ class DroppedSettingError(SchemaError):
     """A connection lacks a setting that Holdfast asked for. Some poolers drop settings without an error."""
 
 
-async def connect_lane(url: str) -> Connection:
-    connection = await asyncpg.connect(
-        url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_LANE_SETTINGS
+async def _connect(url: str, settings: Mapping[str, str], command_seconds: float | None = None) -> Connection:
+    """Connect with these settings and with a search path of nothing but the schema that Holdfast's tables are in.
+    PostgreSQL would also look among temporary tables and in a schema with the name of the user, and would look there
+    first: whoever can make a table could put it in place of one of ours."""
+    if url not in _search_paths:
+        _search_paths[url] = await _find_search_path(url)
+    return await asyncpg.connect(
+        url,
+        timeout=_CONNECT_SECONDS,
+        command_timeout=command_seconds,
+        server_settings={**settings, "search_path": _search_paths[url]},
     )
+
+
+async def _find_search_path(url: str) -> str:
+    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS)
     try:
-        await _require_settings(connection, {name: _LANE_SETTINGS[name] for name in (*_PROMISES, *_TIMEOUTS)})
+        schema: str = await connection.fetchval(sql.roles.schema_in_use)
+        await connection.close(timeout=_CONNECT_SECONDS)
+    finally:
+        connection.terminate()
+    return f"{schema}, pg_temp"
+
+
+def _required(url: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Of these settings, those that must not be dropped on the way."""
+    promised = {name: value for name, value in settings.items() if name in _PROMISES or name in _TIMEOUTS}
+    return {**promised, "search_path": _search_paths[url]}
+
+
+async def connect_lane(url: str) -> Connection:
+    connection = await _connect(url, _LANE_SETTINGS, _COMMAND_TIMEOUT_SECONDS)
+    try:
+        await _require_settings(connection, _required(url, _LANE_SETTINGS))
         # Behind a pooler that drops them, the others may be set later: they only make batches fast.
         await connection.execute(
             "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting (name, value)"
@@ -225,9 +257,7 @@ async def connect_lane(url: str) -> Connection:
 
 async def connect_watcher(url: str) -> Connection:
     """For reads that run next to a sale: they change nothing, use only indexes, and end soon."""
-    connection = await asyncpg.connect(
-        url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS, server_settings=_WATCHER_SETTINGS
-    )
+    connection = await _connect(url, _WATCHER_SETTINGS, _COMMAND_TIMEOUT_SECONDS)
     await register_uuid_codec(connection)
     return connection
 
@@ -274,12 +304,21 @@ async def _require_settings(connection: Connection, settings: Mapping[str, str])
 
 
 async def connect(url: str) -> Connection:
-    connection = await asyncpg.connect(
-        url, timeout=_CONNECT_SECONDS, server_settings={"application_name": "holdfast", **_PROMISES}
-    )
+    connection = await _connect(url, {"application_name": "holdfast", **_PROMISES})
     try:
-        await _require_settings(connection, _PROMISES)
+        await _require_settings(connection, _required(url, _PROMISES))
         await register_uuid_codec(connection)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def connect_reader(url: str) -> Connection:
+    """A connection that changes nothing, whatever it is asked for."""
+    connection = await connect(url)
+    try:
+        await connection.execute("SET default_transaction_read_only = on")
     except BaseException:
         connection.terminate()
         raise
@@ -291,20 +330,16 @@ async def create_pool(
 ) -> Pool:
     """A pool that `looks_up` plans index lookups only, as lanes do."""
     plans = _INDEX_LOOKUPS if looks_up else {"jit": "off"}
-    return await asyncpg.create_pool(
-        url,
-        min_size=0,
-        max_size=size,
-        timeout=_CONNECT_SECONDS,
-        command_timeout=command_seconds,
-        init=_init_pooled,
-        server_settings={"application_name": "holdfast", "TimeZone": "UTC", **plans, **_TIMEOUTS, **_PROMISES},
-    )
+    settings = {"application_name": "holdfast", "TimeZone": "UTC", **plans, **_TIMEOUTS, **_PROMISES}
 
+    async def connect(*_: Any, **__: Any) -> Any:
+        return await _connect(url, settings, command_seconds)
 
-async def _init_pooled(connection: Connection) -> None:
-    await _require_settings(connection, {**_PROMISES, **_TIMEOUTS})
-    await register_uuid_codec(connection)
+    async def init(connection: Connection) -> None:
+        await _require_settings(connection, _required(url, settings))
+        await register_uuid_codec(connection)
+
+    return await asyncpg.create_pool(url, min_size=0, max_size=size, connect=connect, init=init)
 
 
 async def close_pool(pool: Pool) -> None:
@@ -333,6 +368,8 @@ async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str |
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
         steps = await _run_missing_steps(connection)
         if application_url is not None:
+            # Before the first grant, the application cannot see the schema.
+            _search_paths.setdefault(application_url, _search_paths[url])
             await _restrict_application(connection, application_url)
         return steps
     finally:

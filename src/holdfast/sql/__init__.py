@@ -126,6 +126,7 @@ reminders: Final = _load("reminders.sql")
 sms: Final = _load("sms.sql")
 push: Final = _load("push.sql")
 erase: Final = _load("erase.sql")
+roles: Final = _load("roles.sql")
 
 
 class Migration(NamedTuple):

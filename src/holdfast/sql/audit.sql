@@ -10,7 +10,30 @@ WHERE audit.version IS DISTINCT FROM event.version
 ORDER BY greatest(audit.at, audit.failed_at) NULLS FIRST LIMIT $1
 
 -- name: all_events
-SELECT id FROM event ORDER BY id
+-- Every event that any of these tables knows, so that nobody hides an event by deleting its row. Each step jumps to the next
+-- event in the primary keys, so it costs a few look-ups per event, however many rows the event has.
+WITH RECURSIVE step AS (
+    SELECT '00000000-0000-0000-0000-000000000000'::uuid AS id
+    UNION ALL
+    SELECT following.id FROM step CROSS JOIN LATERAL (
+        SELECT least(
+            (SELECT event.id FROM event WHERE event.id > step.id ORDER BY event.id LIMIT 1),
+            (SELECT event_id FROM journal WHERE event_id > step.id ORDER BY event_id LIMIT 1),
+            (SELECT event_id FROM booking WHERE event_id > step.id ORDER BY event_id LIMIT 1),
+            (SELECT event_id FROM line WHERE event_id > step.id ORDER BY event_id LIMIT 1),
+            (SELECT event_id FROM payment WHERE event_id > step.id ORDER BY event_id LIMIT 1)
+        ) AS id
+    ) AS following WHERE following.id IS NOT NULL
+)
+SELECT id FROM step
+WHERE id <> '00000000-0000-0000-0000-000000000000' OR EXISTS (SELECT FROM journal WHERE journal.event_id = step.id)
+ORDER BY id
+
+-- name: rows_of_event
+-- What there is of an event whose row is gone.
+SELECT (SELECT count(*) FROM journal WHERE event_id = $1) AS entries,
+       (SELECT count(*) FROM booking WHERE event_id = $1) AS bookings,
+       (SELECT count(*) FROM payment WHERE event_id = $1) AS payments
 
 -- name: save
 -- The chain is verified up to :chain_version. If it is broken, nobody has verified more than before.
@@ -54,18 +77,18 @@ SELECT entry.number, entry.previous, {{entry_hash}} AS hash FROM journal AS entr
 WHERE entry.event_id = $1 AND entry.number BETWEEN $2 AND $3 ORDER BY entry.number
 
 -- name: broken_links
--- Entries after :after that do not follow the one before them, by number or by hash. The entry :after, if there is one,
--- has the hash :head.
+-- Entries from :first on that do not follow the one before them, by number or by hash. The entry before :first, if there is
+-- one, has the hash :head.
 WITH hashed AS (
     SELECT entry.number, entry.previous, {{entry_hash}} AS hash FROM journal AS entry
-    WHERE entry.event_id = :event AND entry.number > :after
+    WHERE entry.event_id = :event AND entry.number >= :first
 ), link AS (
     SELECT number, previous, lag(number) OVER (ORDER BY number) AS number_before,
            lag(hash) OVER (ORDER BY number) AS hash_before
     FROM hashed
 )
 SELECT number, number_before, previous <> coalesce(hash_before, :head::bytea) AS is_broken FROM link
-WHERE number <> coalesce(number_before, greatest(:after, 0)) + 1 OR previous <> coalesce(hash_before, :head)
+WHERE number <> coalesce(number_before + 1, greatest(:first, 1)) OR previous <> coalesce(hash_before, :head)
 ORDER BY number LIMIT :links_max
 
 -- name: pools
@@ -151,7 +174,7 @@ WHERE receipt.event_id = $1 AND NOT EXISTS (
 -- status or version differs from their last journal entry.
 WITH entry AS MATERIALIZED (
     SELECT booking_id, number, kind,
-           kind NOT IN ('extended', 'transferred') AND kind NOT LIKE 'payment.%' AS is_status
+           {{is_status_entry}} AS is_status
     FROM journal WHERE event_id = $1 AND booking_id IS NOT NULL
 ), steps AS (
     SELECT booking_id, number, kind,
@@ -175,22 +198,99 @@ FROM booking JOIN (
     SELECT booking_id, max(number) AS number FROM entry GROUP BY booking_id
 ) AS latest ON latest.booking_id = booking.id
 WHERE booking.event_id = $1 AND latest.number <> booking.version
+UNION ALL
+SELECT 'booking_generation', booking.id, coalesce(transferred.times, 0)::text, booking.generation::text, booking.version
+FROM booking LEFT JOIN (
+    SELECT booking_id, count(*) AS times FROM entry WHERE kind = 'transferred' GROUP BY booking_id
+) AS transferred ON transferred.booking_id = booking.id
+WHERE booking.event_id = $1 AND booking.generation <> coalesce(transferred.times, 0)
+
+-- name: event_status
+-- The status of the event, and the last entry about it.
+SELECT event.status, latest.kind, latest.number FROM event CROSS JOIN LATERAL (
+    SELECT kind, number FROM journal
+    WHERE event_id = event.id AND kind IN ('event_created', 'event_published', 'event_completed', 'event_cancelled')
+    ORDER BY number DESC LIMIT 1
+) AS latest
+WHERE event.id = $1
+
+-- name: recorded_pools
+-- Pools that are not as the last journal entry about them leaves them. A field that the entry does not have is not compared.
+WITH latest AS MATERIALIZED (
+    SELECT changed.code, max(entry.number) AS number
+    FROM journal AS entry CROSS JOIN LATERAL json_object_keys({{entry_pools}}) AS changed (code)
+    WHERE entry.event_id = $1 GROUP BY changed.code
+)
+SELECT latest.code, latest.number, recorded.capacity AS recorded_capacity, recorded.held AS recorded_held,
+       recorded.sold AS recorded_sold, pool.capacity, pool.held, pool.sold
+FROM latest JOIN journal AS entry ON entry.event_id = $1 AND entry.number = latest.number
+CROSS JOIN LATERAL (SELECT {{entry_pools}} -> latest.code AS state) AS changed
+CROSS JOIN LATERAL (
+    SELECT changed.state ->> 'capacity' AS capacity, changed.state ->> 'held' AS held, changed.state ->> 'sold' AS sold
+) AS recorded
+LEFT JOIN pool ON pool.event_id = $1 AND pool.code = latest.code
+WHERE pool.code IS NULL OR recorded.capacity <> pool.capacity::text OR recorded.held <> pool.held::text
+   OR recorded.sold <> pool.sold::text
+
+-- name: recorded_seats
+-- Bookings with other seats than in the last journal entry about their status. Each such entry names all of them, and their
+-- pools. An event without seats costs nothing: its pools would contradict their seats.
+WITH latest AS MATERIALIZED (
+    SELECT booking_id, max(number) AS number FROM journal
+    WHERE event_id = $1 AND booking_id IS NOT NULL AND {{is_status_entry}}
+    GROUP BY booking_id
+), own AS (
+    SELECT line.booking_id, coalesce(array_agg(coalesce(seat.label, line.seat::text) COLLATE "C"
+               ORDER BY coalesce(seat.label, line.seat::text) COLLATE "C") FILTER (WHERE line.seat IS NOT NULL), '{}') AS labels
+    FROM line LEFT JOIN seat ON seat.event_id = line.event_id AND seat.number = line.seat
+    WHERE line.event_id = $1 GROUP BY line.booking_id
+)
+SELECT latest.booking_id AS id, latest.number, recorded.labels AS recorded, own.labels
+FROM latest JOIN own ON own.booking_id = latest.booking_id
+JOIN booking ON booking.event_id = $1 AND booking.id = latest.booking_id
+JOIN journal AS entry ON entry.event_id = $1 AND entry.number = latest.number
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(label COLLATE "C" ORDER BY label COLLATE "C"), '{}') AS labels
+    FROM json_object_keys({{entry_seats}}) AS label
+) AS recorded
+WHERE EXISTS (SELECT FROM seat WHERE seat.event_id = $1)
+  AND strpos(entry.data::text, '"pools"') > 0 AND recorded.labels <> own.labels
+
+-- name: recorded_blocks
+-- Seats that are blocked or on sale although the last change of the event says otherwise.
+SELECT latest.label, latest.number, seat.blocked FROM (
+    SELECT DISTINCT ON (changed.label) changed.label, changed.state, entry.number
+    FROM journal AS entry CROSS JOIN LATERAL json_each_text({{entry_seats}}) AS changed (label, state)
+    WHERE entry.event_id = $1 AND entry.booking_id IS NULL AND entry.kind = 'event_changed'
+    ORDER BY changed.label, entry.number DESC
+) AS latest JOIN seat ON seat.event_id = $1 AND seat.label = latest.label
+WHERE seat.blocked <> (latest.state = 'blocked')
 
 -- name: payments
--- Payments that contradict their booking or themselves.
+-- Payments that contradict their booking or themselves, or that nobody works on: a worker asks about a started payment at
+-- least once in :poll_seconds_max, and tries a refund at least once in :refund_seconds_max.
 SELECT payment.id, payment.status, payment.outcome, payment.amount, payment.currency,
        payment.captured_at IS NOT NULL AS is_captured, payment.capture_assumed,
        booking.status AS booking_status, booking.total, booking.currency AS booking_currency,
-       booking.status IN ({{sold}}) AS is_sold, payment.status = 'refund_due' AND payment.due_at IS NULL AS is_forgotten,
+       booking.status IN ({{sold}}) AS is_sold,
+       plan.is_forgotten,
        coalesce(other.is_kept, false) AS is_kept_twice
 FROM payment LEFT JOIN booking ON booking.event_id = payment.event_id AND booking.id = payment.booking_id
+CROSS JOIN LATERAL (
+    SELECT coalesce(CASE payment.status
+        WHEN 'refund_due' THEN payment.due_at IS NULL
+            OR payment.due_at > :now::timestamptz + make_interval(secs => :refund_seconds_max)
+        WHEN 'started' THEN payment.due_at IS NULL AND payment.provider <> 'receipt'
+            OR payment.due_at > :now::timestamptz + make_interval(secs => :poll_seconds_max)
+    END, false) AS is_forgotten
+) AS plan
 LEFT JOIN LATERAL (
     SELECT true AS is_kept FROM payment AS other
     WHERE other.booking_id = payment.booking_id AND other.event_id IS NOT DISTINCT FROM payment.event_id
       AND other.id <> payment.id AND other.status = 'succeeded' AND payment.status = 'succeeded'
     LIMIT 1
 ) AS other ON true
-WHERE payment.event_id = $1 AND (
+WHERE payment.event_id = :event AND (
     booking.id IS NULL
     OR payment.amount <> booking.total OR payment.currency <> booking.currency
     OR payment.captured_at IS NOT NULL AND payment.status NOT IN ('succeeded', 'refund_due', 'refunded', 'review')
@@ -198,7 +298,7 @@ WHERE payment.event_id = $1 AND (
     OR payment.capture_assumed
        AND (payment.captured_at IS NULL OR payment.status NOT IN ('refund_due', 'refunded', 'review'))
     OR payment.status = 'succeeded' AND booking.status NOT IN ({{sold}})
-    OR payment.status = 'refund_due' AND payment.due_at IS NULL
+    OR plan.is_forgotten
     OR other.is_kept
     OR payment.outcome IS DISTINCT FROM CASE payment.status
         WHEN 'succeeded' THEN CASE payment.outcome WHEN 'revived' THEN 'revived' ELSE 'fulfilled' END
@@ -206,16 +306,31 @@ WHERE payment.event_id = $1 AND (
 )
 
 -- name: recorded_payments
--- Payments whose status differs from the last journal entry about them, and payments that only one of both has.
-SELECT coalesce(payment.id, recorded.id) AS id, recorded.status AS recorded, payment.status
+-- Payments whose status differs from the last journal entry about them, payments that only one of both has, and refunds that
+-- the journal asked for longer than :refund_seconds ago. The pattern finds the id in any data, also in data that is no valid
+-- document: nobody can keep the others from being compared.
+SELECT coalesce(payment.id, recorded.id) AS id, recorded.status AS recorded, payment.status, recorded.at
 FROM (
-    SELECT DISTINCT ON (data ->> 'payment') (data ->> 'payment')::uuid AS id, substr(kind, length('payment.') + 1) AS status
-    FROM journal WHERE event_id = $1 AND kind LIKE 'payment.%' AND data ->> 'payment' ~ '^[0-9a-f]{32}$'
-    ORDER BY data ->> 'payment', number DESC
+    SELECT DISTINCT ON (entry.payment) entry.payment::uuid AS id, entry.status, entry.at FROM (
+        SELECT substring(data::text FROM '"payment" *: *"([0-9a-f]{32})"') AS payment,
+               substr(kind, length('payment.') + 1) AS status, at, number
+        FROM journal WHERE event_id = :event AND kind LIKE 'payment.%'
+    ) AS entry WHERE entry.payment IS NOT NULL
+    ORDER BY entry.payment, entry.number DESC
 ) AS recorded FULL JOIN (
-    SELECT id, status FROM payment WHERE event_id = $1
+    SELECT id, status FROM payment WHERE event_id = :event
 ) AS payment ON payment.id = recorded.id
 WHERE payment.status IS DISTINCT FROM recorded.status
+   OR payment.status = 'refund_due' AND recorded.at < :now::timestamptz - make_interval(secs => :refund_seconds)
+
+-- name: unhandled_captures
+-- Payments whose capture a provider has reported longer than :notice_seconds ago, in a notice that is still waiting.
+SELECT payment.id, payment.status, notice.received_at
+FROM payment_notice AS notice JOIN payment ON payment.event_id = :event AND payment.provider = notice.provider
+    AND (payment.provider_ref = notice.provider_ref
+         OR notice.payment = 'pay_' || encode(uuid_send(payment.event_id) || uuid_send(payment.id), 'hex'))
+WHERE notice.due_at IS NOT NULL AND notice.result = 'captured'
+  AND notice.received_at < :now::timestamptz - make_interval(secs => :notice_seconds)
 
 -- name: checkins
 -- Check-ins without a ticket: the booking has never been confirmed, or has no such unit.

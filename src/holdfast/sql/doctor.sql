@@ -25,9 +25,6 @@ SELECT current_setting('max_connections')::integer
        (SELECT datconnlimit FROM pg_database WHERE datname = current_database()) AS database_limit,
        (SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS role_limit
 
--- name: may_change_journal
-SELECT coalesce(has_table_privilege(to_regclass('journal'), 'UPDATE, DELETE, TRUNCATE'), false)
-
 -- name: missing_rights
 -- Of the tables in $1, those on which this role lacks the privilege in $2. Tables that do not exist are left out.
 SELECT needed.name AS table_name, needed.privilege FROM unnest($1::text[], $2::text[]) AS needed (name, privilege)

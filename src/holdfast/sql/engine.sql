@@ -119,13 +119,35 @@ payment.event_id AS event, payment.org_id AS org, payment.booking_id AS booking,
 sha256('holdfast journal'::bytea || uuid_send(:event::uuid))
 
 -- fragment: entry_hash
--- The hash of the journal entry in the row `entry`, as core.journal_chain.entry_hash.
+-- The hash of the journal entry in the row `entry`, as core.journal_chain.entry_hash. The schema refuses a time that is no
+-- number of microseconds, but the auditor has to read it if somebody has dropped the constraint.
 sha256(
-    entry.previous || int8send((extract(epoch FROM entry.at) * 1000000)::bigint)
+    entry.previous || CASE WHEN entry.at > '-infinity' AND entry.at < '290000-01-01 00:00:00+00'
+        THEN int8send((extract(epoch FROM entry.at) * 1000000)::bigint)
+        ELSE convert_to(extract(epoch FROM entry.at)::text, 'UTF8') END
     || coalesce(uuid_send(entry.booking_id), '\x00000000000000000000000000000000')
     || convert_to(entry.kind, 'UTF8') || '\x00' || convert_to(entry.actor, 'UTF8') || '\x00'
     || convert_to(entry.data::text, 'UTF8')
 )
+
+-- fragment: is_status_entry
+-- Whether the journal entry of a booking is about its status.
+kind NOT IN ('extended', 'transferred') AND kind NOT LIKE 'payment.%'
+
+-- fragment: entry_data
+-- The data of the journal entry in the row `entry`, without characters that PostgreSQL refuses to read although it stores
+-- them.
+CASE WHEN strpos(entry.data::text, '\u') = 0 THEN entry.data
+     ELSE regexp_replace(entry.data::text, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\uFFFD', 'g')::json END
+
+-- fragment: entry_pools
+-- The pools that the journal entry in the row `entry` changes, by their codes.
+CASE WHEN strpos(entry.data::text, '"pools"') = 0 THEN '{}'
+     WHEN json_typeof({{entry_data}} -> 'pools') = 'object' THEN {{entry_data}} -> 'pools' ELSE '{}' END
+
+-- fragment: entry_seats
+CASE WHEN strpos(entry.data::text, '"seats"') = 0 THEN '{}'
+     WHEN json_typeof({{entry_data}} -> 'seats') = 'object' THEN {{entry_data}} -> 'seats' ELSE '{}' END
 
 -- name: lock
 -- The only lock. Sorting by id keeps two batches from deadlocking.

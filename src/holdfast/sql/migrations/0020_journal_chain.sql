@@ -21,14 +21,15 @@ LOCK TABLE journal IN ACCESS EXCLUSIVE MODE;
 
 CREATE TABLE chained_journal (
     event_id uuid NOT NULL,
-    number bigint NOT NULL,
-    at timestamptz NOT NULL,
+    number bigint NOT NULL CONSTRAINT journal_number CHECK (number > 0),
+    -- Every reader can take this time, and the hash can have it as a number of microseconds.
+    at timestamptz NOT NULL CONSTRAINT journal_time CHECK (at >= '1970-01-01 00:00:00+00' AND at < '9999-01-01 00:00:00+00'),
     kind text NOT NULL,
     booking_id uuid,
     actor text NOT NULL,
     data json NOT NULL,
     -- The hash of the entry before this one.
-    previous bytea NOT NULL
+    previous bytea NOT NULL CONSTRAINT journal_previous CHECK (octet_length(previous) = 32)
 );
 
 CREATE FUNCTION holdfast_append(previous bytea, content bytea) RETURNS bytea
