@@ -143,9 +143,10 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
-        end_with_parent()
         task_health = TaskHealth()
         interrupt = _Interrupt(self._drain, task_health)
+        # Granian may hang if SIGTERM comes while it starts.
+        end_with_parent(signal.SIGINT)
         pool = await db.create_pool(self._url, READ_CONNECTIONS)
         report_pool = await db.create_pool(self._url, REPORT_CONNECTIONS)
         redis = open_redis(self._settings, db.Database(pool))

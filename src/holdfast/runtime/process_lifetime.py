@@ -21,21 +21,19 @@ def set_parent_pid() -> None:
     os.environ[_PARENT_PID] = str(os.getpid())
 
 
-def end_with_parent() -> None:
-    """End this process once its parent is gone.
+def end_with_parent(stop: signal.Signals = signal.SIGTERM) -> None:
+    """Send this process the signal `stop` once its parent is gone.
 
     A thread watches, because a process that hangs while it starts or stops must end, too."""
     if not _watching.is_set():
         _watching.set()
         parent_pid = int(os.environ.get(_PARENT_PID, os.getppid()))
-        threading.Thread(target=_watch, args=(parent_pid,), name="parent", daemon=True).start()
+        threading.Thread(target=_watch, args=(parent_pid, stop), name="parent", daemon=True).start()
 
 
-def _watch(parent_pid: int) -> None:
+def _watch(parent_pid: int, stop: signal.Signals) -> None:
     while os.getppid() == parent_pid:
         time.sleep(CHECK_SECONDS)
-    kill_at = time.monotonic() + END_SECONDS
-    while time.monotonic() < kill_at:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(CHECK_SECONDS)
-    os.kill(os.getpid(), signal.SIGKILL)
+    # The kernel ends the process at the alarm, even if a thread hangs and lets no other one run.
+    signal.alarm(END_SECONDS)
+    os.kill(os.getpid(), stop)
