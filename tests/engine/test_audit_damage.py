@@ -377,11 +377,11 @@ DAMAGES = {
         "payment",
         "The payment is succeeded, but its booking does not exist.",
     ),
-    "a payment over another amount": Damage(
+    "a payment of another amount": Damage(
         "UPDATE payment SET amount = amount + 1",
         "payment_amount",
         "payment",
-        "The payment is over 3571 EUR, but the booking costs 3570 EUR.",
+        "The payment is for 3571 EUR, but the booking costs 3570 EUR.",
     ),
     "a captured payment without an outcome": Damage(
         "UPDATE payment SET status = 'failed', outcome = NULL",
@@ -394,7 +394,7 @@ DAMAGES = {
         "UPDATE payment SET captured_at = NULL",
         "outcome_without_capture",
         "payment",
-        "The payment is succeeded, but nothing says that its money was captured.",
+        "The payment is succeeded, but there is no record of its capture.",
     ),
     "money that only staff have reported, and that is kept": Damage(
         """ALTER TABLE payment DROP CONSTRAINT payment_keeps_no_assumed_money;
@@ -429,14 +429,14 @@ DAMAGES = {
         "UPDATE payment SET status = 'refund_due', outcome = NULL, due_at = NULL",
         "refund_forgotten",
         "payment",
-        "The payment is to be refunded, but no worker will do so.",
+        "The payment is due for a refund, but no worker will send it.",
         frozenset({"payment_status"}),
     ),
     "a refund that is planned for much later than a retry": Damage(
         "UPDATE payment SET status = 'refund_due', outcome = NULL, due_at = now() + interval '1 year'",
         "refund_forgotten",
         "payment",
-        "The payment is to be refunded, but no worker will do so.",
+        "The payment is due for a refund, but no worker will send it.",
         frozenset({"payment_status"}),
     ),
     "a refund that is still due when its retries have ended": Damage(
@@ -445,7 +445,7 @@ DAMAGES = {
         UPDATE journal SET kind = 'payment.refund_due' WHERE kind = 'payment.succeeded'""",
         "refund_overdue",
         "payment",
-        "and is neither refunded nor with a person for review.",
+        "and the payment is neither refunded nor in review.",
         CHANGED,
     ),
     "a started payment that nobody asks about": Damage(

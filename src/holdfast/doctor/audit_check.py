@@ -21,8 +21,8 @@ async def check_audit(installation: Installation) -> Results:
     assert totals is not None
     if totals.findings:
         yield problem(
-            f"The auditor has {totals.findings} findings: stock that does not add up.",
-            "Run `holdfast audit` to see them, and read docs/operating.md, Counters that do not add up.",
+            f"The auditor has {totals.findings} findings: stock, payments or a journal do not add up.",
+            "Run `holdfast audit` to see them. docs/operating.md says what to do, under Counters that do not add up.",
         )
     elif totals.last_at is None:
         yield ok("The auditor has nothing to report. No event has been audited yet.")

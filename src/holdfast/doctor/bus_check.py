@@ -28,7 +28,7 @@ async def _check_kafka(settings: Settings, url: str) -> Results:
         return  # The check of the settings has reported it.
     except UndeliveredError as error:
         yield problem(
-            f"Kafka does not answer: {error}. Messages wait.",
+            f"Kafka does not answer, so messages wait ({error}).",
             "Check HOLDFAST_KAFKA_URL, and that this machine may connect to all brokers.",
         )
         return
@@ -51,7 +51,7 @@ async def _check_nats(settings: Settings, url: str) -> Results:
         return  # The check of the settings has reported it.
     except UndeliveredError as error:
         yield problem(
-            f"NATS does not answer as expected: {error}. Messages may wait.",
+            f"NATS does not answer as expected, so messages may wait ({error}).",
             "Check HOLDFAST_NATS_URL, that JetStream is on, and that this machine may connect to the server.",
         )
         return
@@ -61,4 +61,6 @@ async def _check_nats(settings: Settings, url: str) -> Results:
             "Add them to your stream. docs/event-bus.md says what else Holdfast needs.",
         )
     else:
-        yield ok("NATS answers, and " + ("Holdfast will create its stream." if missing.subjects else "has streams."))
+        yield ok(
+            "NATS answers, and " + ("Holdfast will create its stream." if missing.subjects else "has all streams.")
+        )

@@ -115,7 +115,7 @@ def _explain(error: Exception, installation: Installation) -> CheckResult:
         case asyncpg.CannotConnectNowError():
             return problem("PostgreSQL is starting up or shutting down.", "Run this again in a moment.")
         case ssl.SSLError():
-            return problem("There is no secure connection to PostgreSQL.", "Check sslmode and the certificates.")
+            return problem("Holdfast cannot connect to PostgreSQL securely.", "Check sslmode and the certificates.")
         case TimeoutError():
             return problem(
                 "PostgreSQL does not answer in time.", f"Check the network and the firewall on the way. {_URL_REMEDY}"

@@ -27,7 +27,7 @@ async def check_mail(installation: Installation) -> Results:
     is_secure = login.is_encrypted or login.is_local
     if login.user is not None and not is_secure:
         yield warning(
-            "The mail server gets the password without encryption.",
+            "Holdfast sends the password to the mail server without encryption.",
             "Use smtps://…, or smtp://… with ?starttls=required.",
         )
     else:

@@ -15,7 +15,7 @@ async def check_production(installation: Installation) -> Results:
     for result in found:
         yield result
     if not found:
-        yield ok(f"Nothing speaks against production at {installation.settings.public_url}.")
+        yield ok(f"The settings are fit for production at {installation.settings.public_url}.")
 
 
 def _find_test_settings(settings: Settings, is_public: bool) -> list[CheckResult]:
@@ -69,7 +69,7 @@ def _find_bad_combinations(installation: Installation) -> list[CheckResult]:
     elif settings.public_url.startswith("http://"):
         found.append(
             warning(
-                "The public URL is not encrypted, so anyone on the way can read sessions and contact details.",
+                "The public URL is not encrypted, so anyone on the network can read sessions and contact details.",
                 "Put a proxy with a certificate in front of Holdfast, and set HOLDFAST_PUBLIC_URL to https://….",
             )
         )
@@ -85,7 +85,7 @@ def _find_bad_combinations(installation: Installation) -> list[CheckResult]:
         found.append(
             warning(
                 "/metrics needs no token, so anyone who reaches it through your proxy can see what you sell.",
-                "Set HOLDFAST_METRICS_TOKEN, also if your proxy refuses to pass on /metrics.",
+                "Set HOLDFAST_METRICS_TOKEN, even if your proxy blocks /metrics.",
             )
         )
     if settings.webhooks_to_private_addresses:

@@ -29,7 +29,8 @@ async def check_rights(installation: Installation) -> Results:
     powers = await find_powers(database.shared, role)
     if any(power.is_ownership for power in powers):
         yield warning(
-            "The role could change or delete entries of the journal. The audit chain would only show it.",
+            "The role could change or delete entries of the journal. The audit chain would "
+            "reveal that, but not prevent it.",
             "Create a second role for the application, as docs/audit.md says under Roles.",
         )
     elif powers:

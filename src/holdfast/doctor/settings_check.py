@@ -54,7 +54,7 @@ def _find_bad_values(settings: Settings) -> list[CheckResult]:
     if webhook is not None and not webhook.startswith("https://"):
         found.append(
             problem(
-                "HOLDFAST_TELEGRAM_WEBHOOK_URL does not start with https://, and Telegram sends updates nowhere else.",
+                "HOLDFAST_TELEGRAM_WEBHOOK_URL does not start with https://, and Telegram accepts no other webhooks.",
                 "Put a proxy with a certificate in front of `holdfast bot`, or remove the setting to poll.",
             )
         )

@@ -46,13 +46,13 @@ async def check_worker(installation: Installation) -> Results:
     if holds.is_late:
         is_fine = False
         yield problem(
-            f"Nobody has expired holds that are overdue by {holds.minutes}, in {holds.waiting} events.", _REMEDY
+            f"No worker has expired holds that are overdue by {holds.minutes}, in {holds.waiting} events.", _REMEDY
         )
     if payments.is_late:
         is_fine = False
         yield problem(
-            f"{payments.waiting} refunds or payments have been due for up to {payments.minutes}, and nobody has sent "
-            "them.",
+            f"{payments.waiting} refunds or payments have been due for up to {payments.minutes}, and no worker has "
+            "handled them.",
             _REMEDY,
         )
     for channel in channels:
@@ -61,14 +61,14 @@ async def check_worker(installation: Installation) -> Results:
                 is_fine = False
                 yield warning(
                     f"Emails have waited for up to {channel.minutes}, because there is no mail server.",
-                    "Set HOLDFAST_SMTP_URL, and restart the workers. Holdfast deletes emails that nobody sends after "
-                    "seven days.",
+                    "Set HOLDFAST_SMTP_URL, and restart the workers. After seven days, Holdfast deletes emails that it "
+                    "could not send.",
                 )
             elif channel.channel not in _unused_channels(installation.settings):
                 is_fine = False
                 yield problem(
-                    f"Notifications by {channel.channel} have been due for up to {channel.minutes}, and nobody has "
-                    f"sent them to {channel.waiting} targets.",
+                    f"Notifications by {channel.channel} have been due for up to {channel.minutes}, and no worker "
+                    f"has sent them to {channel.waiting} targets.",
                     _REMEDY,
                 )
     if is_fine:

@@ -85,7 +85,7 @@ def _describe_transition(row: TransitionRow) -> str:
     match row.what:
         case "transition":
             move = f"from {row.was} to {row.became}" if row.was else f"to {row.became} as its first status"
-            return f"Entry {row.number} of the journal moves the booking {move}, which is not allowed. Look at it."
+            return f"Entry {row.number} of the journal moves the booking {move}, which is not allowed. Check it."
         case "booking_status":
             known = f"entry {row.number} of the journal says {row.was}" if row.was else "the journal does not have it"
             return f"The booking is {row.became}, but {known}. Somebody has changed its status without the engine."
@@ -97,7 +97,7 @@ def _describe_transition(row: TransitionRow) -> str:
         case "booking_generation":
             return (
                 f"The journal has {row.was} transfers of the booking, but the booking counts {row.became}. Somebody "
-                "has changed it without the engine, which makes tickets void or valid."
+                "has changed it without the engine, which can void tickets or revive void ones."
             )
 
 

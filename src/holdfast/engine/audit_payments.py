@@ -84,8 +84,8 @@ async def check_payments(scope: DatabaseScope, event: bytes, findings: EventFind
             "capture_unhandled",
             findings.payment(notice.id),
             f"The provider reported on {notice.received_at:%Y-%m-%d} that it has captured the money, and no worker has "
-            f"acted on it: the payment is still {notice.status}. Look in the log for `inbox`, and refund it at "
-            "the provider if the buyer has no ticket.",
+            f"acted on it: the payment is still {notice.status}. Look for `inbox` in the log, and refund the payment "
+            "at the provider if the buyer has no ticket.",
         )
 
 
@@ -98,7 +98,7 @@ def _contradictions(payment: PaymentRow) -> list[tuple[str, str]]:
         found.append(
             (
                 "payment_amount",
-                f"The payment is over {payment.amount} {payment.currency}, but the booking costs {payment.total} "
+                f"The payment is for {payment.amount} {payment.currency}, but the booking costs {payment.total} "
                 f"{payment.booking_currency}. Compare both with the provider's records.",
             )
         )
@@ -114,7 +114,7 @@ def _contradictions(payment: PaymentRow) -> list[tuple[str, str]]:
         found.append(
             (
                 "outcome_without_capture",
-                f"The payment is {status}, but nothing says that its money was captured. Look it up at the provider.",
+                f"The payment is {status}, but there is no record of its capture. Look it up at the provider.",
             )
         )
     if payment.capture_assumed and (not payment.is_captured or status not in _WITH_CAPTURE - {PaymentStatus.SUCCEEDED}):
@@ -140,7 +140,10 @@ def _contradictions(payment: PaymentRow) -> list[tuple[str, str]]:
         found.append(("paid_twice", "Another payment for the same booking is kept too. Refund one of them."))
     if payment.is_forgotten and status == PaymentStatus.REFUND_DUE:
         found.append(
-            ("refund_forgotten", "The payment is to be refunded, but no worker will do so. Refund it at the provider.")
+            (
+                "refund_forgotten",
+                "The payment is due for a refund, but no worker will send it. Refund it at the provider.",
+            )
         )
     elif payment.is_forgotten:
         found.append(
@@ -158,7 +161,7 @@ def _describe_record(row: RecordedPaymentRow, payment: str) -> tuple[str, str, s
             "payment_missing",
             payment,
             f"The journal says that this payment is {row.recorded}, but the payment does not exist. "
-            "Its booking claims money that nothing here shows: look it up at the provider.",
+            "Nothing else here records this money: look it up at the provider.",
         )
     if row.recorded is None:
         return "payment_status", payment, f"The payment is {row.status}, but the journal does not have it."
@@ -167,6 +170,6 @@ def _describe_record(row: RecordedPaymentRow, payment: str) -> tuple[str, str, s
     return (
         "refund_overdue",
         payment,
-        f"The payment was to be refunded on {row.at:%Y-%m-%d}, and is neither refunded nor with a person for review. "
+        f"A refund has been due since {row.at:%Y-%m-%d}, and the payment is neither refunded nor in review. "
         "Check that a worker runs, and refund the payment at the provider.",
     )

@@ -115,14 +115,14 @@ def _report_seat(seat: SeatRow, findings: EventFindings) -> None:
         findings.add(
             "seat_pool",
             label,
-            f"The line that takes seat {label} counts in another pool than the seat. One of both was moved without the "
-            "engine.",
+            f"The line that takes seat {label} counts in another pool than the seat. Somebody has moved one of them "
+            "without the engine.",
         )
     if seat.quantity != 1:
         findings.add(
             "seat_quantity",
             label,
-            f"A line takes {seat.quantity} units of seat {label}, which is only one. Look at the booking's price.",
+            f"A line takes {seat.quantity} units of seat {label}, but a seat is only one. Check the booking's price.",
         )
 
 

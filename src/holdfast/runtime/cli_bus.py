@@ -9,7 +9,7 @@ import typer
 from holdfast.core.notification_rules import KAFKA, NATS
 from holdfast.runtime.cli_database import DataFolder, read_settings, require_database, run_with_database
 
-bus = typer.Typer(no_args_is_help=True, help="Look after the event bus.")
+bus = typer.Typer(no_args_is_help=True, help="See what waits for the event bus, retry messages, and remove a bus.")
 
 
 class BusName(StrEnum):

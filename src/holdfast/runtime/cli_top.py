@@ -23,7 +23,7 @@ _DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSErro
 
 def top(
     url: Annotated[
-        list[str] | None, typer.Option(help="Address of a server, for its metrics. May be repeated.")
+        list[str] | None, typer.Option(help="Address of a server, for its metrics. Repeat it for several.")
     ] = None,
     interval: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 2,
     once: Annotated[bool, typer.Option("--once", help="Look twice, print the figures and exit.")] = False,
