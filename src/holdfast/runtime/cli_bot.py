@@ -11,7 +11,14 @@ import uvloop
 from holdfast import sql
 from holdfast.core.event_schemas import available_timezones
 from holdfast.i18n.languages import LANGUAGES
-from holdfast.runtime.cli_database import DataFolder, fail, open_database, read_settings, run_with_database
+from holdfast.runtime.cli_database import (
+    DataFolder,
+    fail,
+    open_database,
+    read_settings,
+    read_with_database,
+    run_with_database,
+)
 from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
 from holdfast.runtime.cli_orgs import find_org
 from holdfast.runtime.db import Database
@@ -118,7 +125,7 @@ def list_(data: DataFolder = None) -> None:
     async def read(database: Database) -> list[_ConnectedBot]:
         return await database.shared.rows(_ConnectedBot, sql.telegram.connected_bots)
 
-    for row in run_with_database(data, read):
+    for row in read_with_database(data, read):
         typer.echo(f"{row.slug}\t@{row.username}")
 
 

@@ -7,7 +7,13 @@ import msgspec
 import typer
 
 from holdfast.core.notification_rules import KAFKA, NATS
-from holdfast.runtime.cli_database import DataFolder, read_settings, require_database, run_with_database
+from holdfast.runtime.cli_database import (
+    DataFolder,
+    read_settings,
+    read_with_database,
+    require_database,
+    run_with_database,
+)
 
 bus = typer.Typer(no_args_is_help=True, help="See what waits for the event bus, retry messages, and remove a bus.")
 
@@ -38,7 +44,7 @@ def status(data: DataFolder = None) -> None:
     from holdfast.notifications.bus_registry import bus_status
 
     require_database(data)
-    found = run_with_database(data, bus_status)
+    found = read_with_database(data, bus_status)
     typer.echo(msgspec.json.format(msgspec.json.encode(found)))
     raise typer.Exit(0 if all(bus.is_healthy for bus in found) else 1)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast import sql
 from holdfast.core.refusals import RefusedError
 from holdfast.runtime import ids
-from holdfast.runtime.cli_database import DataFolder, fail, run_with_database
+from holdfast.runtime.cli_database import DataFolder, fail, read_with_database, run_with_database
 from holdfast.runtime.cli_orgs import find_org
 from holdfast.runtime.credentials import Role, create_key
 from holdfast.runtime.db import Database
@@ -77,7 +77,7 @@ def list_(org: OrgOption, data: DataFolder = None) -> None:
         org_id = await find_org(database, org)
         return await database.org(org_id).rows(_Key, sql.credentials.keys, org_id)
 
-    for key in run_with_database(data, read):
+    for key in read_with_database(data, read):
         typer.echo(key.description)
 
 

@@ -13,7 +13,7 @@ from holdfast.api.requests import OrgChange
 from holdfast.api.validation import invalid_body
 from holdfast.core.refusals import RefusedError
 from holdfast.runtime import credentials
-from holdfast.runtime.cli_database import DataFolder, fail, read_settings, run_with_database
+from holdfast.runtime.cli_database import DataFolder, fail, read_settings, read_with_database, run_with_database
 from holdfast.runtime.db import Database
 
 orgs = typer.Typer(no_args_is_help=True, help="Manage orgs, the tenants of this database.")
@@ -115,7 +115,7 @@ def list_(data: DataFolder = None) -> None:
     async def read(database: Database) -> list[_OrgRow]:
         return await database.shared.rows(_OrgRow, sql.credentials.orgs)
 
-    for org in run_with_database(data, read):
+    for org in read_with_database(data, read):
         typer.echo(f"{org.slug}\t{org.name}")
 
 
