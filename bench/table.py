@@ -30,6 +30,8 @@ def _format_ratio(rate: float, baseline: dict[str, Any] | None) -> str:
 
 
 def format_telemetry(ratios: dict[str, float]) -> Iterator[str]:
+    if not ratios:
+        return
     yield ""
     yield "With logs and metrics, holds on one hot pool are"
     yield f"  {ratios['speed_ratio']:.3f} x as fast as without"

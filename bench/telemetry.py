@@ -44,6 +44,8 @@ def main() -> None:
 
 def measure_telemetry(database: BenchDatabase, seconds: int, connections: int, pairs: int) -> dict[str, float]:
     """The median ratios of a server with logs and metrics to one without."""
+    if not pairs:
+        return {}
     load = Load(find_scenario(POOL), seconds, connections)
     speed, cpu = median_ratios(list(measure_pairs(database, load, pairs)))
     return {"speed_ratio": speed, "cpu_ratio": cpu}
