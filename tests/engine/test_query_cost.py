@@ -75,8 +75,7 @@ AUDIT_OF_STOCK = (
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment under the same id. Of every four, one is held, one confirmed, and two
-# have ended. A few holds are due. Every eight bookings come from one address. All
-# were held before the first one ended.
+# have ended. A few holds are due. Every eight bookings come from one address. All were held before the first ended.
 FILL = """
 CREATE OR REPLACE FUNCTION pg_temp.entry_data(held bigint, sold bigint) RETURNS json LANGUAGE sql RETURN
     json_build_object('pools', json_build_object('places', json_build_object(
