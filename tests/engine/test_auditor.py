@@ -23,6 +23,7 @@ from tests.support.engine_harness import (
     ACTOR,
     EventHandle,
     async_test,
+    hold_many,
     lane_connection,
     new_action_command,
     new_event,
@@ -238,6 +239,29 @@ async def test_an_audit_pass_is_bounded_and_the_next_one_continues(database: str
             await auditor.run_once(db.Database(connection))
             audited.append(await connection.fetchval("SELECT count(*) FROM audit"))
         assert audited == [auditor.EVENTS_MAX, auditor.EVENTS_MAX + more, auditor.EVENTS_MAX + more]
+
+
+@async_test
+async def test_an_audit_pass_that_has_used_up_its_time_has_audited_the_event_that_waited_longest(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lane_connection(database) as connection:
+        org = await new_org(connection)
+        events = [await new_event(connection, org, pools=one_pool(9)) for _ in range(3)]
+        await auditor.run_once(db.Database(connection))
+        monkeypatch.setattr(auditor, "RUN_SECONDS", 0.0)
+        audited = []
+        for _ in range(2 * len(events)):
+            # All of them go on selling, so all of them always wait for an audit.
+            for event in events:
+                await hold_many(connection, event, 1)
+            before = await connection.fetchval("SELECT max(at) FROM audit")
+            await auditor.run_once(db.Database(connection))
+            rows = await connection.fetch("SELECT event_id FROM audit WHERE at > $1", before)
+            audited.append([row["event_id"] for row in rows])
+        first_round, second_round = audited[: len(events)], audited[len(events) :]
+        assert sorted(first_round) == sorted([event.id] for event in events), "one per pass, and each of them"
+        assert second_round == first_round
 
 
 @async_test

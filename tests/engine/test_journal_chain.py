@@ -12,7 +12,7 @@ from holdfast.core.actors import journal_actor
 from holdfast.core.commands import Accepted
 from holdfast.core.journal_chain import chain_start, encode_time, entry_hash
 from holdfast.core.states import Verb
-from holdfast.engine import audit_chain, auditor, findings
+from holdfast.engine import audit_chain, auditor, findings, journal_heads
 from holdfast.runtime import cli_audit, db, ids
 from tests.support.command_line import call_holdfast, run_audit
 from tests.support.engine_harness import (
@@ -321,6 +321,26 @@ async def test_the_worker_verifies_only_what_is_new(database: str, monkeypatch: 
             found = [finding.subject for finding in await auditor.run_once(db.Database(connection))]
             assert found == ["4", "11"], "once it notices something, it verifies everything, again and again"
         assert await connection.fetchval("SELECT chain_version FROM audit") == 11
+
+
+@async_test
+async def test_a_journal_that_cannot_be_verified_hides_nothing_else(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(scope: db.DatabaseScope, *_: object) -> None:
+        await scope.fetch("SELECT 1 / 0")
+
+    async with lane_connection(database) as connection:
+        event = await sell(connection)
+        await connection.execute("UPDATE pool SET held = held + 1")
+        monkeypatch.setattr(audit_chain, "_broken_links", fail)
+        audit = await auditor.audit_event(db.Database(connection), event.id)
+        assert [(found.what, found.subject) for found in audit.findings] == [
+            ("held_counter", "places"),
+            ("audit_failed", "chain"),
+        ]
+        heads, found = await journal_heads.read_heads(db.Database(connection))
+        assert (heads.events, [each.what for each in found]) == ([], ["audit_failed"])
 
 
 def _fill_old_schema(url: str, entries: int) -> bytes:

@@ -11,14 +11,16 @@ from hashlib import md5
 from typing import Any, cast
 
 import pytest
-from msgspec import Struct, json, structs
+from msgspec import Struct, convert, json, structs
 
 from holdfast import sql
 from holdfast.api.event_search import BEGINNING, LATEST, SCANNED_MAX
 from holdfast.core.commands import Accepted, BestSeats, Client, Command, SettlePayment, StartPayment, TransferBooking
+from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.payment import PaymentResult
-from holdfast.core.states import Verb
+from holdfast.core.states import EventStatus, Verb
 from holdfast.engine.batch import run_batch, sweep
+from holdfast.engine.event_editor import change_event, create_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.runtime import db
 from holdfast.runtime.ids import new_id
@@ -38,12 +40,13 @@ from tests.support.engine_harness import (
     run_commands,
     shift_clock,
 )
-from tests.support.harness import connection_to, fresh_database, query, wait_until
+from tests.support.harness import connection_to, example_event, fresh_database, query, wait_until
 
 TINY, SMALL, LARGE = 28, 1_000, 100_000
 # A lane would give up before a busy machine has written the large event.
 FILL_SECONDS = 300
-STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(1_000_000)]
+PLACES = 1_000_000
+STOCK = [{"code": "hall", "seats": {"rows": list("ABCDEFGHIJ"), "numbers": 20}}, *one_pool(PLACES)]
 FORBIDDEN = {"Seq Scan", "Hash Join", "Merge Join"}
 STATEMENTS = {
     **{getattr(statement, "text", statement): name for name, statement in vars(sql.engine).items()},
@@ -57,11 +60,26 @@ READS = {
     sql.reads.availability: "availability",
     sql.pages.listings: "listings",
 }
+# What the auditor reads about stock. Each takes the event alone.
+AUDIT_OF_STOCK = (
+    "pools",
+    "seats",
+    "lines_in_unknown_pools",
+    "bookings",
+    "strays",
+    "event_status",
+    "recorded_pools",
+    "recorded_seats",
+    "recorded_blocks",
+)
 PLANNED = ["when empty", "when full"]
 
 # Bookings of one unit each, with a payment under the same id. Of every four, one is held, one confirmed, and two
-# have ended. A few holds are due. Every eight bookings come from one address.
+# have ended. A few holds are due. Every eight bookings come from one address. All were held before the first ended.
 FILL = """
+CREATE OR REPLACE FUNCTION pg_temp.entry_data(held bigint, sold bigint) RETURNS json LANGUAGE sql RETURN
+    json_build_object('pools', json_build_object('places', json_build_object(
+        'capacity', {places}, 'held', held, 'sold', sold, 'remaining', {places} - held - sold)));
 CREATE TEMPORARY TABLE made AS
     SELECT n, gen_random_uuid() AS id, (ARRAY['held', 'confirmed', 'expired', 'cancelled'])[n % 4 + 1] AS status
     FROM generate_series(1, {count}) AS n;
@@ -80,10 +98,15 @@ INSERT INTO payment (event_id, id, org_id, booking_id, provider, provider_ref, s
            CASE status WHEN 'confirmed' THEN now() END, CASE status WHEN 'held' THEN now() + interval '1 h' END
     FROM made;
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    SELECT '{event}', n + 2, now(), 'held', id, 'test', '{{}}', sha256('') FROM made;
+    SELECT '{event}', n + 2, now(), 'held', id, 'test', pg_temp.entry_data(n, 0), sha256('') FROM made;
 INSERT INTO journal (event_id, number, at, kind, booking_id, actor, data, previous)
-    SELECT '{event}', {count} + 2 + row_number() OVER (ORDER BY n), now(), status, id, 'test', '{{}}', sha256('')
-    FROM made WHERE status <> 'held';
+    SELECT '{event}', {count} + 2 + step, now(), status, id, 'test', pg_temp.entry_data({count} - step, sold),
+           sha256('')
+    FROM (
+        SELECT id, status, row_number() OVER later AS step,
+               count(*) FILTER (WHERE status = 'confirmed') OVER later AS sold
+        FROM made WHERE status <> 'held' WINDOW later AS (ORDER BY n)
+    ) AS ended;
 INSERT INTO push_subscription (event_id, booking_id, slot, org_id, endpoint, p256dh, auth, key_number, language,
                                created_at, due_at)
     SELECT '{event}', id, 0, '{org}', '', '', '', 1, 'en', now(), now() + interval '1 h'
@@ -188,6 +211,9 @@ class Planner:
             for statement, name in READS.items()
         }
 
+    async def explain_audit(self, event: bytes) -> dict[str, dict[str, Any]]:
+        return {name: await self.explain(name, getattr(sql.audit, name), (event,)) for name in AUDIT_OF_STOCK}
+
     async def explain(self, name: str, statement: str, values: tuple[Any, ...]) -> dict[str, Any]:
         """Run the statement and return its plan."""
         if name not in self._types:
@@ -262,7 +288,7 @@ async def _record_statements(connection: db.Connection, event: EventHandle) -> d
 
 async def _create_filled_event(connection: db.Connection, org: bytes, count: int) -> EventHandle:
     event = await new_event(connection, org, pools=STOCK, policy={"max_units_per_user": 10})
-    fill = FILL.format(event=event.id.hex(), org=org.hex(), count=count)
+    fill = FILL.format(event=event.id.hex(), org=org.hex(), count=count, places=PLACES)
     await connection.execute(fill, timeout=FILL_SECONDS)
     return event
 
@@ -527,6 +553,32 @@ def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_data
     finally:
         worker.terminate()
         assert worker.wait(60) == 0
+
+
+@async_test
+async def test_an_audit_reads_each_pool_each_seat_and_each_entry_a_few_times(database: str) -> None:
+    """However many pools or seats an entry of the journal is about. Nothing was analysed."""
+    rows, numbers, booked = 1_000, 20, 100
+    halls = [{"code": f"hall-{n}", "seats": {"rows": [f"R{n}"], "numbers": numbers}} for n in range(rows)]
+    blocked = [f"R{n}-{number}" for n in range(rows // 10) for number in range(5, numbers)]
+    async with lane_connection(database) as lane, connection_to(database) as auditing:
+        everything, org = db.Database(lane), await new_org(lane)
+        event = await create_event(everything, org, convert(example_event(pools=halls), EventNew), "test")
+        await change_event(everything, org, event, EventChange(block_seats=blocked), "test")
+        await set_status(everything, org, event, EventStatus.ACTIVE, "test")
+        last = await lane.fetchrow("SELECT kind, data FROM journal WHERE event_id = $1 ORDER BY number DESC", event)
+        assert last is not None
+        assert (last["kind"], len(json.decode(last["data"])["pools"])) == ("event_published", rows)
+        planner, handle = Planner(auditing), EventHandle(event, org)
+        plans = {"before anybody booked": await planner.explain_audit(event)}
+        holds = [new_hold_command(handle, *[f"R{n}-{number}" for number in (1, 2)]) for n in range(booked)]
+        assert all(isinstance(outcome, Accepted) for outcome in await run_commands(lane, holds))
+        plans["after some booked"] = await planner.explain_audit(event)
+    for when, statements in plans.items():
+        for name, plan in statements.items():
+            with case(name, when):
+                assert max(_rows_read(plan)) <= 2 * rows * numbers
+                assert _cost(plan).pages <= rows
 
 
 @async_test

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from msgspec import Struct
 
+from holdfast.engine import auditor
+from holdfast.worker import runner
 from tests.support.programs import require_program
 
 ROOT = Path(__file__).parents[2]
@@ -374,6 +376,12 @@ def fired(series: Mapping[Case, Series], folder: Path, evaluation_interval: str 
     contradicted = sorted(re.findall(r"alertname: (\w+)", output))
     assert bool(contradicted) == (result.returncode != 0), output
     return contradicted
+
+
+def test_a_busy_auditor_succeeds_twice_before_it_counts_as_silent() -> None:
+    silent = re.search(r'job_name="auditor"}\) > (\d+)', ALERTS["HoldfastCriticalJobSilent"]["expr"])
+    assert silent is not None
+    assert int(silent[1]) > 2 * (auditor.RUN_SECONDS + runner.AUDITOR_SECONDS)
 
 
 @pytest.mark.parametrize("alert", ALERTS)

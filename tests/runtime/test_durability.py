@@ -68,7 +68,11 @@ async def test_each_setting_that_may_lose_data_is_refused(monkeypatch: pytest.Mo
     async def connect(_: str) -> CarelessConnection:
         return CarelessConnection(setting)
 
+    async def find_search_path(_: str) -> str:
+        return "public, pg_temp"
+
     monkeypatch.setattr(db, "connect", connect)
+    monkeypatch.setattr(db, "_find_search_path", find_search_path)
     with pytest.raises(db.SchemaError, match=f"{setting} = off"):
         await db.migrate("", allow_unsafe=False)
 

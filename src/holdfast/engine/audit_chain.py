@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from holdfast import sql
 from holdfast.core.journal_chain import chain_start
+from holdfast.engine.check_guard import guard_check
 from holdfast.engine.findings import EventFindings
 from holdfast.runtime.db import DatabaseScope
 
@@ -61,6 +62,12 @@ async def verify_chain(
     scope: DatabaseScope, event: bytes, findings: EventFindings, *, since: VerifiedChain | None = None
 ) -> VerifiedChain | None:
     """Verify the entries after `since`, or all. Returns the chain's end if nothing is wrong with it."""
+    return await guard_check(scope, "chain", findings, _verify_chain(scope, event, findings, since))
+
+
+async def _verify_chain(
+    scope: DatabaseScope, event: bytes, findings: EventFindings, since: VerifiedChain | None
+) -> VerifiedChain | None:
     end = await scope.row(JournalEnd, sql.audit.journal_end, event)
     if end is None:
         await _report_deleted_event(scope, event, findings)

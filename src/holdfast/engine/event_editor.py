@@ -26,6 +26,7 @@ from holdfast.core.journal import (
     EVENT_CANCELLED,
     EVENT_CHANGED,
     EVENT_COMPLETED,
+    EVENT_CREATED,
     EVENT_PUBLISHED,
     NO_CHANGE,
     EntryData,
@@ -50,7 +51,7 @@ from holdfast.engine.stock_editor import (
     pool_states,
     prepare_stock,
 )
-from holdfast.engine.transition_log import EVENT_CREATED, log_event_change
+from holdfast.engine.transition_log import log_event_change
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.ids import format_event_id, new_id, parse_series_id
 

@@ -9,8 +9,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.engine.audit_chain import HashedEntry
-from holdfast.engine.auditor import guarded_chain
+from holdfast.engine.audit_chain import HashedEntry, verify_chain
 from holdfast.engine.findings import EventFindings, Finding
 from holdfast.runtime import ids
 from holdfast.runtime.db import Database, DatabaseScope
@@ -46,7 +45,7 @@ async def read_heads(database: Database) -> tuple[Heads, list[Finding]]:
         event: bytes = row["id"]
         found = EventFindings(event)
         async with database.event(event).transaction("repeatable_read", readonly=True) as scope:
-            chain = await guarded_chain(scope, event, found)
+            chain = await verify_chain(scope, event, found)
         findings += found.found
         if chain is not None:
             heads.append(EventHead(ids.format_event_id(event), chain.version, chain.head.hex()))

@@ -15,6 +15,7 @@ from holdfast.core.journal import (
     EVENT_CANCELLED,
     EVENT_CHANGED,
     EVENT_COMPLETED,
+    EVENT_CREATED,
     EVENT_PUBLISHED,
     EXTENDED,
     PAYMENT_PREFIX,
@@ -32,7 +33,6 @@ from holdfast.runtime.pseudonyms import pseudonyms
 
 log = structlog.get_logger()
 
-EVENT_CREATED: Final = "event_created"
 EVENT_LINES: Final = (EVENT_CREATED, EVENT_PUBLISHED, EVENT_CHANGED, EVENT_COMPLETED, EVENT_CANCELLED)
 ACCEPTED: Final = "accepted"
 # The name of the line by the kind of its journal entry.

@@ -101,7 +101,7 @@ _POOL_COMMAND_SECONDS: Final = 30
 _ACQUIRE_SECONDS: Final = 5
 
 
-# The search path of each database, by its URL, as the first connection of this process found it.
+# The search path of each database, by its URL, as this process found it with its first connection or last migrated it.
 _search_paths: Final[dict[str, str]] = {}
 
 
@@ -332,14 +332,14 @@ async def create_pool(
     plans = _INDEX_LOOKUPS if looks_up else {"jit": "off"}
     settings = {"application_name": "holdfast", "TimeZone": "UTC", **plans, **_TIMEOUTS, **_PROMISES}
 
-    async def connect(*_: Any, **__: Any) -> Any:
+    async def connect_member(*_: Any, **__: Any) -> Any:
         return await _connect(url, settings, command_seconds)
 
     async def init(connection: Connection) -> None:
         await _require_settings(connection, _required(url, settings))
         await register_uuid_codec(connection)
 
-    return await asyncpg.create_pool(url, min_size=0, max_size=size, connect=connect, init=init)
+    return await asyncpg.create_pool(url, min_size=0, max_size=size, connect=connect_member, init=init)
 
 
 async def close_pool(pool: Pool) -> None:
@@ -359,6 +359,8 @@ async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str |
     """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run. Unless
     `allow_unsafe`, the server must keep what it acknowledges. `application_url` is that of the role that may use the
     tables, if `url` is that of their owner."""
+    # This process may have connected before there was a schema, and found another one.
+    _search_paths[url] = await _find_search_path(url)
     connection = await connect(url)
     try:
         await _refuse_old_server(connection)
@@ -368,8 +370,8 @@ async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str |
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
         steps = await _run_missing_steps(connection)
         if application_url is not None:
-            # Before the first grant, the application cannot see the schema.
-            _search_paths.setdefault(application_url, _search_paths[url])
+            # Before the first grant, the application cannot see the schema, and has found another one if it looked.
+            _search_paths[application_url] = _search_paths[url]
             await _restrict_application(connection, application_url)
         return steps
     finally:

@@ -95,7 +95,8 @@ ORDER BY number LIMIT :links_max
 -- Pools whose counters differ from the sum of their live lines or exceed the capacity, or whose capacity is not the number
 -- of their seats.
 SELECT pool.code, pool.capacity, pool.held, pool.sold, coalesce(lines.held, 0)::bigint AS held_lines,
-       coalesce(lines.sold, 0)::bigint AS sold_lines, CASE WHEN pool.seated THEN seats.count END AS seats
+       coalesce(lines.sold, 0)::bigint AS sold_lines,
+       CASE WHEN pool.seated THEN coalesce(seats.count, 0) END AS seats
 FROM pool LEFT JOIN (
     SELECT line.pool,
            sum(line.quantity) FILTER (WHERE booking.status IN ({{holding}})) AS held,
@@ -103,12 +104,12 @@ FROM pool LEFT JOIN (
     FROM line JOIN booking ON booking.event_id = line.event_id AND booking.id = line.booking_id
     WHERE line.event_id = $1 AND line.live GROUP BY line.pool
 ) AS lines ON lines.pool = pool.number
-LEFT JOIN LATERAL (
-    SELECT count(*) FROM seat WHERE seat.event_id = $1 AND seat.pool = pool.number AND NOT seat.blocked
-) AS seats ON true
+LEFT JOIN (
+    SELECT seat.pool, count(*) FROM seat WHERE seat.event_id = $1 AND NOT seat.blocked GROUP BY seat.pool
+) AS seats ON seats.pool = pool.number
 WHERE pool.event_id = $1
   AND (pool.held <> coalesce(lines.held, 0) OR pool.sold <> coalesce(lines.sold, 0)
-       OR pool.held + pool.sold > pool.capacity OR pool.seated AND pool.capacity <> seats.count)
+       OR pool.held + pool.sold > pool.capacity OR pool.seated AND pool.capacity <> coalesce(seats.count, 0))
 
 -- name: seats
 -- Seats with two live lines, or with a live line that does not fit the seat.
@@ -216,17 +217,17 @@ WHERE event.id = $1
 
 -- name: recorded_pools
 -- Pools that are not as the last journal entry about them leaves them. A field that the entry does not have is not compared.
-WITH latest AS MATERIALIZED (
-    SELECT changed.code, max(entry.number) AS number
-    FROM journal AS entry CROSS JOIN LATERAL json_object_keys({{entry_pools}}) AS changed (code)
-    WHERE entry.event_id = $1 GROUP BY changed.code
-)
+-- An entry may be about every pool of the event, so it is expanded once and not once per pool.
 SELECT latest.code, latest.number, recorded.capacity AS recorded_capacity, recorded.held AS recorded_held,
        recorded.sold AS recorded_sold, pool.capacity, pool.held, pool.sold
-FROM latest JOIN journal AS entry ON entry.event_id = $1 AND entry.number = latest.number
-CROSS JOIN LATERAL (SELECT {{entry_pools}} -> latest.code AS state) AS changed
+FROM (
+    SELECT DISTINCT ON (changed.code COLLATE "C") changed.code, changed.state, entry.number
+    FROM journal AS entry CROSS JOIN LATERAL json_each({{entry_pools}}) AS changed (code, state)
+    WHERE entry.event_id = $1
+    ORDER BY changed.code COLLATE "C", entry.number DESC
+) AS latest
 CROSS JOIN LATERAL (
-    SELECT changed.state ->> 'capacity' AS capacity, changed.state ->> 'held' AS held, changed.state ->> 'sold' AS sold
+    SELECT latest.state ->> 'capacity' AS capacity, latest.state ->> 'held' AS held, latest.state ->> 'sold' AS sold
 ) AS recorded
 LEFT JOIN pool ON pool.event_id = $1 AND pool.code = latest.code
 WHERE pool.code IS NULL OR recorded.capacity <> pool.capacity::text OR recorded.held <> pool.held::text
@@ -259,10 +260,10 @@ WHERE EXISTS (SELECT FROM seat WHERE seat.event_id = $1)
 -- name: recorded_blocks
 -- Seats that are blocked or on sale although the last change of the event says otherwise.
 SELECT latest.label, latest.number, seat.blocked FROM (
-    SELECT DISTINCT ON (changed.label) changed.label, changed.state, entry.number
+    SELECT DISTINCT ON (changed.label COLLATE "C") changed.label, changed.state, entry.number
     FROM journal AS entry CROSS JOIN LATERAL json_each_text({{entry_seats}}) AS changed (label, state)
     WHERE entry.event_id = $1 AND entry.booking_id IS NULL AND entry.kind = 'event_changed'
-    ORDER BY changed.label, entry.number DESC
+    ORDER BY changed.label COLLATE "C", entry.number DESC
 ) AS latest JOIN seat ON seat.event_id = $1 AND seat.label = latest.label
 WHERE seat.blocked <> (latest.state = 'blocked')
 
