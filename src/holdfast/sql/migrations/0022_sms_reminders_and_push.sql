@@ -27,7 +27,7 @@ CREATE TABLE sms_count (
 );
 CREATE INDEX sms_count_by_day ON sms_count (day);
 ALTER TABLE delivery
-    -- SMS that the buyers behind one address cause with free bookings have the same hash.
+    -- SMS that the buyers behind one address cause with free bookings have the same hash, except for reminders.
     ADD COLUMN client_hash bytea,
     -- Whether `sms_count` has counted the message.
     ADD COLUMN is_counted boolean NOT NULL DEFAULT false;
