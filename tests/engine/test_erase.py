@@ -6,15 +6,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import json
 
 from holdfast.core.commands import Accepted, StartPayment, TransferBooking
 from holdfast.core.notification_rules import KAFKA
+from holdfast.engine import erase as erase_module
+from holdfast.engine.erase import erase_person
 from holdfast.runtime import db, ids
+from holdfast.runtime.storage import open_storage
+from holdfast.sql import NamedStatement
 from tests.support.buyer_messages import STAFF, BuyerMessages, buyer_messages
 from tests.support.command_line import call_holdfast, run_audit
-from tests.support.engine_harness import EventHandle
-from tests.support.harness import run_with_connection
+from tests.support.engine_harness import EventHandle, async_test, is_waiting_for_lock, poll_until
+from tests.support.harness import connection_to, run_with_connection
 from tests.support.relay_harness import insert_endpoint
 
 PERSON = 471_147_114
@@ -66,10 +71,7 @@ async def sell(shop: BuyerMessages, folder: Path) -> EventHandle:
     paid = await shop.book(event, USER, **BUYER, **details)
     await shop.connection.execute("UPDATE delivery SET status = 'delivered', done_at = holdfast_now()")
     given = await shop.book(event, USER, **BUYER)
-    transfer = TransferBooking(
-        event=event.id, org=event.org, booking=given, generation=0, user="bob", email="bob@example.org", actor=STAFF
-    )
-    assert isinstance(await shop.engine.submit(transfer), Accepted)
+    await _give_to_bob(shop, event, given)
     held = await shop.hold(event, USER, **BUYER)
     payment = StartPayment(
         event=event.id,
@@ -89,6 +91,13 @@ async def sell(shop: BuyerMessages, folder: Path) -> EventHandle:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"receipt")
     return event
+
+
+async def _give_to_bob(shop: BuyerMessages, event: EventHandle, booking: bytes) -> None:
+    transfer = TransferBooking(
+        event=event.id, org=event.org, booking=booking, generation=0, user="bob", email="bob@example.org", actor=STAFF
+    )
+    assert isinstance(await shop.engine.submit(transfer), Accepted)
 
 
 async def _store_surroundings(connection: db.Connection, event: EventHandle, booking: bytes, other: bytes) -> None:
@@ -179,6 +188,156 @@ def test_after_erasing_a_person_no_table_and_no_file_says_anything_about_them(da
         ("webhook", "erased"),
     ]
     assert rest["notices"] == 1
+
+
+@async_test
+async def test_sales_go_on_while_the_messages_of_a_person_are_found(database: str, tmp_path: Path) -> None:
+    """And what the person does meanwhile is erased too."""
+    storage = open_storage(None, tmp_path)
+    async with asyncio.timeout(120), buyer_messages(database) as shop, connection_to(database) as eraser:
+        event = await shop.new_event()
+        await shop.book(event, USER, **BUYER)
+        await insert_endpoint(shop.connection, event.org, "https://shop.example/hook")
+        pid = await eraser.fetchval("SELECT pg_backend_pid()")
+        async with shop.connection.transaction():
+            await shop.connection.execute("SELECT FROM delivery FOR UPDATE")
+            erasing = asyncio.create_task(erase_person(db.Database(eraser), storage, event.org, USER))
+            async with connection_to(database) as observer:
+                await poll_until(lambda: is_waiting_for_lock(observer, pid), 60)
+            await shop.book(event, "bob", email="bob@example.org")
+            await shop.book(event, USER, **BUYER)
+        await erasing
+        assert await tables_with_traces(shop.connection) == set()
+        emails = await shop.deliveries("email")
+        assert [json.decode(row["body"])["email"] for row in emails] == ["bob@example.org"]
+
+
+@async_test
+async def test_nothing_that_happens_just_before_the_bookings_are_erased_is_left(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A booking with its messages, and a reminder."""
+    erase_bookings = erase_module._erase_bookings
+
+    async def book_and_erase(*values: Any) -> None:
+        await shop.book(event, USER, **BUYER)
+        await shop.connection.execute(
+            "INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, created_at, due_at)"
+            " SELECT event_id, nextval('delivery_number'), target, channel, org_id, stream, kind, body, created_at,"
+            " due_at FROM delivery"
+        )
+        await erase_bookings(*values)
+
+    async with asyncio.timeout(120), buyer_messages(database) as shop:
+        event = await shop.new_event()
+        await shop.book(event, USER, **BUYER)
+        monkeypatch.setattr(erase_module, "_erase_bookings", book_and_erase)
+        await erase_person(shop.database, open_storage(None, tmp_path), event.org, USER)
+        assert await tables_with_traces(shop.connection) == set()
+
+
+@async_test
+async def test_a_command_that_was_interrupted_between_two_events_leaves_nothing_behind(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person has given away their booking of the second event, and only the first one still has the address."""
+    storage = open_storage(None, tmp_path)
+    erase_bookings = erase_module._erase_bookings
+
+    async def erase_and_die(*values: Any) -> None:
+        await erase_bookings(*values)
+        raise ConnectionError
+
+    async with asyncio.timeout(120), buyer_messages(database) as shop:
+        event = await shop.new_event()
+        first, second = sorted([event, await shop.new_event(org=event.org)], key=lambda each: each.id)
+        await shop.book(first, USER, **BUYER)
+        await _give_to_bob(shop, second, await shop.book(second, USER, **BUYER))
+        with monkeypatch.context() as patch:
+            patch.setattr(erase_module, "_erase_bookings", erase_and_die)
+            with pytest.raises(ConnectionError):
+                await erase_person(shop.database, storage, event.org, USER)
+        assert await shop.connection.fetchval("SELECT count(*) FROM booking WHERE user_id = $1", USER) == 0
+        await erase_person(shop.database, storage, event.org, USER)
+        assert await tables_with_traces(shop.connection) == set()
+
+
+@async_test
+async def test_emails_to_others_with_the_same_address_are_sent(database: str, tmp_path: Path) -> None:
+    storage = open_storage(None, tmp_path)
+    async with asyncio.timeout(120), buyer_messages(database) as shop:
+        event = await shop.new_event()
+        await shop.book(event, USER, **BUYER)
+        theirs = await shop.book(event, "charles", email=BUYER["email"])
+        await erase_person(shop.database, storage, event.org, USER)
+        assert [row["stream"] for row in await shop.deliveries("email")] == [theirs]
+
+
+NOTICES = {
+    "upper case": (True, b'{"email": "ADA@Example.ORG"}'),
+    "not UTF-8": (True, b"\xff\xfe\x00 ada@example.org \xff"),
+    "after an escape": (True, b'"to:\\nada@example.org\\u003e"'),
+    "in a form": (True, b"email=Ada%40x&to=%3cada@example.org%3e"),
+    "a number": (True, b"tel:+12125550147."),
+    "of nobody known": (True, b"<ada@example.org>"),
+    "a longer name": (False, b"nada@example.org, x.ada@example.org"),
+    "a longer domain": (False, b"ada@example.org.uk ada@example.organ"),
+    "a longer number": (False, b"+121255501471"),
+    "of another org": (False, b"ada@example.org"),
+    "of a payment of another org": (False, b"ada@example.org"),
+    "of a reference of another org": (False, b"ada@example.org"),
+}
+
+
+@async_test
+async def test_only_notices_that_name_the_person_to_this_org_lose_their_body(database: str, tmp_path: Path) -> None:
+    storage = open_storage(None, tmp_path)
+    async with asyncio.timeout(120), buyer_messages(database) as shop:
+        event, foreign = await shop.new_event(), await shop.new_event()
+        await shop.book(event, USER, **BUYER)
+        booking = await shop.hold(foreign, "bob")
+        payment = StartPayment(
+            event=foreign.id,
+            org=foreign.org,
+            booking=booking,
+            payment=ids.new_id(),
+            provider="stripe",
+            actor="user:bob",
+            request_key=b"k",
+            fingerprint=b"f",
+        )
+        assert isinstance(await shop.engine.submit(payment), Accepted)
+        await shop.connection.execute("UPDATE payment SET provider_ref = 'ref'")
+        await shop.connection.executemany(
+            "INSERT INTO payment_notice (provider, id, body) VALUES ('stripe', $1, $2)",
+            [(id_, body) for id_, (_, body) in NOTICES.items()],
+        )
+        for column, value, id_ in (
+            ("org_id", foreign.org, "of another org"),
+            ("payment", ids.format_payment_id(foreign.id, payment.payment), "of a payment of another org"),
+            ("provider_ref", "ref", "of a reference of another org"),
+        ):
+            await shop.connection.execute(f"UPDATE payment_notice SET {column} = $1 WHERE id = $2", value, id_)
+        await erase_person(shop.database, storage, event.org, USER)
+        rows = await shop.connection.fetch("SELECT id, body FROM payment_notice")
+        assert {row["id"]: row["body"] for row in rows} == {
+            id_: b"" if is_erased else body for id_, (is_erased, body) in NOTICES.items()
+        }
+
+
+@pytest.mark.parametrize("statement", [*erase_module.MESSAGES.values(), *erase_module.OF_EVENT.values()])
+@async_test
+async def test_under_the_lock_of_an_event_everything_is_found_by_index_even_in_a_database_that_was_never_analysed(
+    database: str, statement: NamedStatement
+) -> None:
+    async with connection_to(database) as connection, connection.transaction():
+        await connection.execute(db.INDEX_LOOKUPS_ONLY)
+        await connection.execute(f"PREPARE erasing AS {statement.text}")
+        values = ", ".join("NULL" for _ in statement.parameters)
+        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE erasing ({values})"))
+    assert "Seq Scan" not in plan, plan
+    if statement in erase_module.MESSAGES.values():
+        assert re.search(r"delivery_pkey on delivery.*\n +Index Cond: .*number > .* AND \(number < ", plan), plan
 
 
 def test_erasing_a_person_of_an_unknown_org_says_so(database: str, tmp_path: Path) -> None:

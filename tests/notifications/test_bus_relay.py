@@ -13,14 +13,22 @@ from structlog.testing import capture_logs
 
 from holdfast import sql
 from holdfast.core.notification_rules import BUSES, KAFKA, bus_target
+from holdfast.notifications import bus_relay
 from holdfast.notifications.bus_registry import remove_bus, retry_failed
-from holdfast.notifications.bus_relay import PUBLISH_SECONDS, PUBLISHES_PER_LEASE, RETRY_FOR_SECONDS, BusRelay
+from holdfast.notifications.bus_relay import (
+    PUBLISH_SECONDS,
+    PUBLISHES_PER_LEASE,
+    RETRY_FOR_SECONDS,
+    UNKNOWN_KIND_SECONDS,
+    BusRelay,
+)
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.claimed_delivery import STREAM_WAIT_SECONDS
-from holdfast.notifications.cloud_events import BusMessage, Topic
+from holdfast.notifications.cloud_events import TOPICS, BusMessage, Topic, bus_message
 from holdfast.notifications.nats_bus import NatsBus
 from holdfast.notifications.relay import Relay
 from holdfast.runtime import db
+from holdfast.runtime.backoff import FailureBackoff
 from tests.support.bus_harness import (
     Broker,
     KafkaBroker,
@@ -247,10 +255,15 @@ async def test_a_message_that_is_too_large_blocks_nothing_and_can_be_published_a
 
 
 @async_test
-async def test_a_row_that_is_no_message_blocks_nothing(database: str) -> None:
+async def test_a_row_that_is_no_message_blocks_nothing(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_for_second(delivery: Delivery, *values: str) -> BusMessage:
+        if delivery.number == 2:
+            raise ValueError
+        return bus_message(delivery, *values)
+
+    monkeypatch.setattr(bus_relay, "bus_message", fail_for_second)
     async with connection_to(database) as connection:
         await insert_messages(connection, KAFKA, await insert_org(connection), each=3)
-        await connection.execute("UPDATE delivery SET kind = 'booking.of_a_later_version' WHERE number = 2")
         bus = MemoryBus()
         with capture_logs() as logs:
             async with running_relay(database, {KAFKA: bus}):
@@ -258,8 +271,41 @@ async def test_a_row_that_is_no_message_blocks_nothing(database: str) -> None:
         assert [message.id.rpartition("_")[2] for message in bus.published] == ["1", "3"]
         assert [log["number"] for log in logs if log["event"] == "bus_message_refused"] == [2]
         assert await connection.fetchval("SELECT last_error FROM delivery") == (
-            "booking.of_a_later_version cannot be made a message: KeyError"
+            "booking.held cannot be made a message: ValueError"
         )
+
+
+@async_test
+async def test_a_fact_of_a_newer_version_waits_for_a_newer_worker_and_delays_no_other_booking(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WorkingBus(MemoryBus):
+        async def publish(self, message: BusMessage) -> None:
+            self.published.append(message)
+
+        @property
+        def numbers(self) -> list[str]:
+            return [message.id.rpartition("_")[2] for message in self.published]
+
+    kind, old, new, failures = "booking.of_a_later_version", WorkingBus(), WorkingBus(), list[str]()
+    monkeypatch.setattr(FailureBackoff, "record_failure", lambda _, target: failures.append(target))
+    async with connection_to(database) as connection:
+        org = await insert_org(connection)
+        await insert_messages(connection, KAFKA, org, each=3)
+        await connection.execute("UPDATE delivery SET kind = $1 WHERE number = 2", kind)
+        async with running_relay(database, {KAFKA: old}):
+            await poll_until(_exists(connection, KAFKA, "last_error IS NOT NULL"), WAIT_SECONDS)
+            await insert_messages(connection, KAFKA, org, each=2)
+            await poll_until(lambda: len(old.published) == 3, WAIT_SECONDS)
+        assert old.numbers == ["1", "1", "2"], "the second booking's do not wait"
+        assert failures == [], "nothing is wrong with the bus"
+        rows = await connection.fetch("SELECT number, status FROM delivery ORDER BY number")
+        assert [tuple(row) for row in rows] == [(2, "waiting"), (3, "waiting")]
+        monkeypatch.setitem(TOPICS, kind, Topic.BOOKINGS)
+        await shift_clock(connection, 2 * int(UNKNOWN_KIND_SECONDS))
+        async with running_relay(database, {KAFKA: new}):
+            await wait_until_empty(connection, KAFKA)
+        assert new.numbers == ["2", "3"]
 
 
 @async_test

@@ -63,7 +63,7 @@ async def test_a_message_is_refused_for_good_only_if_kafka_refuses_it_alone(kafk
 @async_test
 async def test_a_missing_topic_is_named_and_its_messages_wait(kafka: KafkaCluster) -> None:
     kafka.remove_topic("partly.payments")
-    bus = KafkaBus(kafka.url, "partly", message_seconds=4)
+    bus = KafkaBus(kafka.url, "partly", message_seconds=10)
     try:
         await bus.publish(message(1))
         with pytest.raises(UndeliveredError, match=r"^Kafka has no topic partly\.payments$") as error:

@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast import sql
+from holdfast.notifications import delivery_cleanup
 from holdfast.notifications.channel import Delivery, TargetGoneError, UndeliveredError
 from holdfast.notifications.delivery_cleanup import DONE_SECONDS, HASH_SECONDS, UNCLAIMED_SECONDS, DeliveryCleanup
 from holdfast.notifications.relay import CLAIM_MAX, FAILING_MAX, RETRIES, RETRY_FOR_SECONDS, TARGETS_MAX, Relay
@@ -454,6 +455,50 @@ async def test_messages_that_no_worker_has_a_channel_for_are_deleted_after_a_wee
         assert await cleanup.run_once() == 1
         rows = await connection.fetch("SELECT channel FROM delivery ORDER BY channel")
         assert [row["channel"] for row in rows] == ["kafka", "webhook"]
+
+
+@async_test
+async def test_a_run_deletes_a_bounded_number_of_messages_of_all_targets_and_says_which(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_cleanup, "DELETE_MAX", 5)
+    async with connection_to(database) as connection:
+        for target, channel in (("email:a", "email"), ("email:b", "email"), ("sms:a", "sms")):
+            await insert_deliveries(connection, target, channel=channel, each=4)
+        await shift_clock(connection, UNCLAIMED_SECONDS + 60)
+        cleanup = DeliveryCleanup(db.Database(connection), {"webhook"})
+        with capture_logs() as logs:
+            assert [await cleanup.run_once() for _ in range(4)] == [5, 5, 2, 0]
+        deleted = [(log["log_level"], log["event"], log["channel"], log["messages"]) for log in logs]
+        assert deleted == [
+            ("warning", "unsent_messages_deleted", channel, messages)
+            for channel, messages in (("email", 5), ("email", 3), ("sms", 2), ("sms", 2))
+        ]
+
+
+@async_test
+async def test_the_cleanup_locks_nothing_for_longer_than_one_statement(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, begun = DeliveryCleanup._run, []
+
+    async def run_apart(cleanup: DeliveryCleanup, statement: str, *values: object) -> int:
+        async with connection_to(database) as other:
+            # Fails if an earlier statement of the run still has its lock.
+            await other.execute("SELECT FROM delivery FOR UPDATE NOWAIT")
+        begun.append(statement)
+        return await run(cleanup, statement, *values)
+
+    async with connection_to(database) as connection:
+        for target in ("email:a", "email:b"):
+            await insert_deliveries(connection, target, channel="email", each=2)
+        await connection.execute(
+            "UPDATE delivery SET recipient_hash = 'r', status = 'delivered', done_at = holdfast_now() WHERE number = 0"
+        )
+        await shift_clock(connection, UNCLAIMED_SECONDS + 60)
+        monkeypatch.setattr(DeliveryCleanup, "_run", run_apart)
+        await DeliveryCleanup(db.Database(connection), {"webhook"}).run_once()
+        assert begun.count(sql.notifications.delete_unclaimed) == 2
 
 
 @async_test

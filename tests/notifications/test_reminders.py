@@ -222,7 +222,7 @@ async def test_reminders_of_free_bookings_count_for_the_buyer_who_made_them(data
         await run_to_end(reminders)
         hashes = {"confirmed": set[Any](), "reminder": set[Any]()}
         for row in await messages.connection.fetch("SELECT * FROM delivery"):
-            key = (row["channel"], row["stream"], row["buyer_hash"], row["client_hash"])
+            key = (row["channel"], row["stream"], row["buyer_hash"])
             hashes[row["kind"].removeprefix("booking.")].add(key)
         assert hashes["reminder"] == hashes["confirmed"]
         assert len([key for key in hashes["reminder"] if key[2] is not None]) == 2, "of the guest, by email and SMS"

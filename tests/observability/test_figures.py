@@ -122,6 +122,18 @@ async def test_a_backlog_of_one_channel_does_not_hide_the_others(
 
 
 @async_test
+async def test_emails_wait_even_if_no_worker_has_a_mail_server(database: str) -> None:
+    """So that the alert about late notifications fires if somebody has forgotten to set it."""
+    async with lane_connection(database) as connection:
+        for channel in (EMAIL, SMS):
+            await connection.execute(DELIVERIES, f"{channel}:a", channel, 1, 20_000.0, 0)
+        metrics.DELIVERIES_WAITING.set(0, SMS)
+        await Figures(db.Database(connection), [WEBHOOK]).run_once()
+        assert {channel: value(metrics.DELIVERIES_WAITING, channel) for channel in (EMAIL, SMS)} == {EMAIL: 1, SMS: 0}
+        assert value(metrics.DELIVERIES_OLDEST, EMAIL) >= 20_000
+
+
+@async_test
 async def test_a_retry_is_not_late_and_neither_is_what_is_not_due(database: str) -> None:
     async with lane_connection(database) as connection:
         dead = ids.new_id().hex()

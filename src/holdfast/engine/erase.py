@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from holdfast import sql
+from holdfast.runtime import db
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.storage import Storage
 from holdfast.sql import NamedStatement
 
-# Those that find the person by their bookings come before the bookings, so that an interrupted command can run again.
+# Whatever is found by the person's bookings comes before the bookings, so that an interrupted command can run again.
 OF_ORG: Final[Mapping[str, NamedStatement]] = {
     "notices": sql.erase.notices,
     "sandbox_charges": sql.erase.sandbox_charges,
@@ -23,16 +24,25 @@ OF_ORG: Final[Mapping[str, NamedStatement]] = {
     "telegram_messages": sql.erase.telegram_messages,
     "telegram_no_shows": sql.erase.telegram_no_shows,
 }
+# An event can have a million deliveries, and its lock does not guard them. So these two look for the person's while
+# sales go on. Under the lock, they read only what was written since.
+MESSAGES: Final[Mapping[str, NamedStatement]] = {
+    "waiting_messages": sql.erase.waiting_messages,
+    "deliveries": sql.erase.deliveries,
+}
+# Under the lock of the event. All of them look up rows by the ids of the bookings.
 OF_EVENT: Final[Mapping[str, NamedStatement]] = {
+    "deliveries": sql.erase.waiting_reminders,
     "push_subscriptions": sql.erase.push_subscriptions,
     "telegram_receipts": sql.erase.telegram_receipts,
     "receipts": sql.erase.receipts,
     "receipt_files": sql.erase.receipt_files,
     "payments": sql.erase.payments,
-    "waiting_messages": sql.erase.waiting_messages,
-    "deliveries": sql.erase.deliveries,
     "bookings": sql.erase.bookings,
 }
+# Deliveries without a journal entry, such as reminders, have higher numbers than any entry.
+ENTRIES_END: Final = 1 << 40
+NUMBERS_END: Final = (1 << 63) - 1
 
 
 class _Contacts(Struct, frozen=True):
@@ -54,16 +64,50 @@ async def erase_person(database: Database, storage: Storage, org: bytes, user: s
         "emails": contacts.emails,
         "contacts": [*contacts.emails, *contacts.phones],
     }
-    counts = Counter(dict.fromkeys(("files", *OF_ORG, *OF_EVENT), 0))
+    counts = Counter(dict.fromkeys(("files", *OF_ORG, *MESSAGES, *OF_EVENT), 0))
     counts["files"] = await _delete_files(database, storage, org, user)
     async with database.org(org).transaction() as scope:
         await _run(scope, OF_ORG, values, counts)
     events = await database.org(org).rows(_EventRow, *sql.erase.events(org=org, user=user, emails=contacts.emails))
-    for row in events:
-        async with database.event(row.event).transaction() as scope:
-            await scope.execute(sql.erase.lock, row.event)
-            await _run(scope, OF_EVENT, {**values, "event": row.event}, counts)
+    # The messages of all events come before the first booking: they are found by what the bookings say.
+    versions = {
+        row.event: await _erase_messages(database, row.event, values, counts, -1, NUMBERS_END) for row in events
+    }
+    for event, version in versions.items():
+        # The other events may have taken long, and the lock is for what is left.
+        reached = await _erase_messages(database, event, values, counts, version, ENTRIES_END)
+        await _erase_bookings(database, event, values, counts, reached)
     return dict(counts)
+
+
+async def _erase_messages(
+    database: Database, event: bytes, values: Mapping[str, object], counts: Counter[str], after: int, before: int
+) -> int:
+    """Of the deliveries with numbers between these two. Returns the number of an entry: deliveries of that one and all
+    earlier ones were there to be found."""
+    async with database.event(event).transaction() as scope:
+        version: int = await scope.fetchval(*sql.erase.version(event=event))
+        values = {**values, "event": event, "after": after, "before": before}
+        await _run(scope, MESSAGES, await _with_bookings(scope, values), counts)
+    return version
+
+
+async def _erase_bookings(
+    database: Database, event: bytes, values: Mapping[str, object], counts: Counter[str], after: int
+) -> None:
+    """And the deliveries of entries after this one."""
+    async with database.event(event).transaction() as scope:
+        await scope.execute(db.INDEX_LOOKUPS_ONLY)
+        await scope.execute(*sql.erase.lock(event=event))
+        values = {**values, "event": event, "after": after, "before": ENTRIES_END}
+        values = await _with_bookings(scope, values)
+        await _run(scope, MESSAGES, values, counts)
+        await _run(scope, OF_EVENT, values, counts)
+
+
+async def _with_bookings(scope: DatabaseScope, values: Mapping[str, object]) -> Mapping[str, object]:
+    rows = await scope.fetch(*_call(sql.erase.own_bookings, values))
+    return {**values, "bookings": [row["id"] for row in rows]}
 
 
 async def _delete_files(database: Database, storage: Storage, org: bytes, user: str) -> int:
@@ -81,5 +125,9 @@ async def _run(
     counts: Counter[str],
 ) -> None:
     for name, statement in statements.items():
-        result = await scope.execute(*statement(**{each: values[each] for each in statement.parameters}))
+        result = await scope.execute(*_call(statement, values))
         counts[name] += int(result.rpartition(" ")[2])
+
+
+def _call(statement: NamedStatement, values: Mapping[str, object]) -> tuple[Any, ...]:
+    return statement(**{name: values[name] for name in statement.parameters})

@@ -23,7 +23,7 @@ from holdfast.notifications.claimed_delivery import (
     ClaimedDelivery,
     claim_queue,
 )
-from holdfast.notifications.cloud_events import BusMessage, bus_message
+from holdfast.notifications.cloud_events import TOPICS, BusMessage, bus_message
 from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff, FailureBackoff
 from holdfast.runtime.db import Database
@@ -44,10 +44,22 @@ UNDER_WAY_MAX: Final = 500
 SLUGS_KNOWN_MAX: Final = 10_000
 
 RETRIES: Final = Backoff((5, 10, 30))
+# During an upgrade, newer workers publish what this one does not know. This is longer than a lease, so that the rows
+# behind such a row wait as long as it does.
+UNKNOWN_KIND_SECONDS: Final = 2 * PUBLISHES_PER_LEASE * PUBLISH_SECONDS
 # A target that fails is tried with one row at a time until one arrives.
 PAUSES: Final = Backoff((1, 2, 5, 10))
 # Longer than any broker is away: 100 years.
 RETRY_FOR_SECONDS: Final = 100 * 365 * 24 * 3600
+
+
+class UnknownKindError(UndeliveredError):
+    """A newer version of Holdfast wrote the row, and can publish it. Nothing is wrong with the bus."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"this version of Holdfast does not know {kind}, a newer one does", retry_after_seconds=UNKNOWN_KIND_SECONDS
+        )
 
 
 class BusRelay:
@@ -133,7 +145,10 @@ class BusRelay:
         return row, None
 
     def _make_message(self, row: ClaimedDelivery, slug: str) -> BusMessage:
-        """A row that is no message now will not become one, and must not keep the others of its booking waiting."""
+        """A row of a known kind that is no message now will not become one, and must not keep the others of its booking
+        waiting. One of an unknown kind waits for a newer worker, and so do the later ones of its booking."""
+        if row.kind not in TOPICS:
+            raise UnknownKindError(row.kind)
         try:
             return bus_message(row, slug, self._public_url)
         except Exception as error:
@@ -162,7 +177,7 @@ class BusRelay:
                 await self._handle_failure(row, error)
         if any(error is None or error.is_permanent for _, error in results):
             self._failures.record_success(target)
-        elif results:
+        elif any(not isinstance(error, UnknownKindError) for _, error in results):
             self._failures.record_failure(target)
 
     async def _delete(self, target: str, published: list[ClaimedDelivery]) -> None:
@@ -189,7 +204,7 @@ class BusRelay:
             statement = sql.notifications.postpone(
                 **key,
                 attempts=row.attempts,
-                seconds=RETRIES.seconds_after(row.attempts),
+                seconds=max(RETRIES.seconds_after(row.attempts), error.retry_after_seconds),
                 retry_for_seconds=RETRY_FOR_SECONDS,
                 error=detail,
             )

@@ -82,7 +82,7 @@ class Relay:
         """Start serving targets that have due rows, without waiting for any of them. Returns how many deliveries ended
         since the last call."""
         rows = await self._database.all_events.rows(
-            DueTarget, sql.notifications.targets, self._scan_after, TARGETS_SCANNED_MAX
+            DueTarget, sql.notifications.targets, self._scan_after, TARGETS_SCANNED_MAX, 0
         )
         self._scan_after = rows[-1].target if len(rows) == TARGETS_SCANNED_MAX else ""
         due = [row for row in rows if row.due]

@@ -25,7 +25,6 @@ from holdfast.core.notification_rules import (
     phone_hash,
     recipient_hash,
     sms_buyer_hash,
-    sms_client_hash,
     sms_limit,
     sms_target,
 )
@@ -58,7 +57,6 @@ class ScannedBooking(Struct, frozen=True):
     generation: int
     total: int
     user: str
-    client: bytes | None
     last_actor: str | None
     is_reminded: bool
 
@@ -71,6 +69,9 @@ class ScannedBooking(Struct, frozen=True):
 
 
 class ReminderRow(RowDocument):
+    """It has no hash of the client: the reminders of an event are written within minutes, so a limit per address would
+    leave most of the guests behind one address without theirs."""
+
     booking: bytes
     target: str
     channel: str
@@ -79,7 +80,6 @@ class ReminderRow(RowDocument):
     body: EmailBody | SmsBody
     recipient_hash: bytes | None = None
     buyer_hash: bytes | None = None
-    client_hash: bytes | None = None
 
 
 class Reminders:
@@ -165,5 +165,4 @@ def _sms_row(booking: ScannedBooking, phone: str, starts_at: datetime) -> Remind
     row = ReminderRow(booking.id, sms_target(booking.org), SMS, booking.org, REMINDER, body)
     row.recipient_hash = phone_hash(limit, booking.org, phone)
     row.buyer_hash = sms_buyer_hash(limit, booking.org, booking.actor)
-    row.client_hash = sms_client_hash(limit, booking.org, booking.client)
     return row

@@ -20,8 +20,8 @@ FREE_PER_HOUR: Final = 2
 FREE_PER_DAY: Final = 5
 # Of those, caused by one buyer.
 BUYER_PER_HOUR: Final = 5
-# Of those, caused by all guests behind one address. A fresh cookie makes another buyer. Many guests share an address,
-# so this is higher, but no address can use up what the org may send.
+# Of those, caused by all guests behind one address, without reminders. A fresh cookie makes another buyer. Many guests
+# share an address, so this is higher, but no address can use up what the org may send.
 CLIENT_PER_HOUR: Final = 20
 CLIENT_PER_DAY: Final = 40
 # The part of an org's SMS per day that may be about free bookings, so that strangers cannot use up those of buyers.

@@ -26,20 +26,45 @@ GROUP BY stored.hash
 HAVING bool_and((stored.event_id, stored.booking_id) IN (SELECT event_id, id FROM own))
 
 -- name: notices
--- The webhook events that payment providers sent about the person. Holdfast keeps what it read in them.
+-- The webhook events that payment providers sent about the person. Holdfast keeps what it read in them. An event that names
+-- the person's address or number belongs to them only if its org is this one, or if no payment of another org is known for
+-- it. A body is bytes of any kind: `encode` never fails, and leaves letters as they are. An address starts and ends where
+-- no letter or digit continues it, except after an escape of JSON or of a form.
 WITH own AS MATERIALIZED (
     SELECT payment.provider, payment.provider_ref,
            'pay_' || replace(payment.event_id::text || payment.id::text, '-', '') AS name
     FROM booking JOIN payment ON payment.booking_id = booking.id AND payment.event_id = booking.event_id
     WHERE booking.org_id = :org AND booking.user_id = :user
+),
+contact AS MATERIALIZED (
+    SELECT text, '((?<![a-z0-9._+-])|(?<=\\\\[nrt]|\\\\u[0-9a-f]{4}|%[0-9a-f]{2}))'
+                 || regexp_replace(text, '([^a-z0-9])', '\\\1', 'g') || '(?![a-z0-9_-]|\.[a-z0-9])' AS pattern
+    FROM (
+        SELECT lower(encode(convert_to(given, 'UTF8'), 'escape')) AS text FROM unnest(:contacts::text[]) AS given
+    ) AS encoded
+),
+naming AS MATERIALIZED (
+    SELECT notice.provider, notice.id FROM payment_notice AS notice
+    CROSS JOIN LATERAL (SELECT lower(encode(notice.body, 'escape')) AS text OFFSET 0) AS body
+    WHERE EXISTS (
+        SELECT FROM contact
+        WHERE CASE WHEN position(contact.text IN body.text) > 0 THEN body.text ~ contact.pattern ELSE false END
+    ) AND CASE WHEN notice.org_id <> 'ffffffff-ffff-ffff-ffff-ffffffffffff' THEN notice.org_id = :org
+        ELSE NOT EXISTS (
+            SELECT FROM payment JOIN event ON event.id = payment.event_id
+            WHERE payment.provider = notice.provider AND payment.provider_ref = notice.provider_ref
+              AND event.org_id <> :org
+        ) AND NOT EXISTS (
+            SELECT FROM event
+            WHERE event.id = CASE WHEN notice.payment ~ '^pay_[0-9a-f]{64}$' THEN substr(notice.payment, 5, 32)::uuid END
+              AND event.org_id <> :org
+        ) END
 )
 UPDATE payment_notice AS notice SET body = '' WHERE notice.body <> '' AND (
     EXISTS (
         SELECT FROM own WHERE own.name = notice.payment
            OR own.provider = notice.provider AND own.provider_ref = notice.provider_ref
-    ) OR EXISTS (
-        SELECT FROM unnest(:contacts::text[]) AS contact WHERE position(convert_to(contact, 'UTF8') IN notice.body) > 0
-    )
+    ) OR (notice.provider, notice.id) IN (SELECT provider, id FROM naming)
 )
 
 -- name: sandbox_charges
@@ -80,54 +105,67 @@ DELETE FROM telegram_message AS message WHERE message.org_id = :org AND (
 -- name: telegram_no_shows
 DELETE FROM telegram_no_show WHERE org_id = :org AND 'telegram:' || person_id = :user
 
+-- name: version
+-- The number of the event's latest entry.
+SELECT version FROM event WHERE id = :event
+
 -- name: lock
 -- The lock of the engine, so that no batch has the bookings in hand.
-SELECT FROM event WHERE id = $1 FOR UPDATE
+SELECT FROM event WHERE id = :event FOR UPDATE
+
+-- name: own_bookings
+SELECT id FROM booking WHERE org_id = :org AND user_id = :user AND event_id = :event ORDER BY id
+
+-- name: waiting_messages
+-- Facts that your own systems have yet to hear: they arrive without the person. `|| ''` has the same reason as in
+-- `notifications.sql`: only the primary key leads to the few rows between :after and :before.
+UPDATE delivery SET body = jsonb_set(body::jsonb, '{user}', '"erased"')::json
+WHERE event_id = :event AND number > :after AND number < :before AND status || '' = 'waiting'
+  AND body ->> 'user' = :user
+
+-- name: deliveries
+-- All other messages to the person or about their bookings, sent or not. Other users can have the same address: an email
+-- that is yet to be sent is theirs if a booking of theirs has the address.
+DELETE FROM delivery
+WHERE event_id = :event AND number > :after AND number < :before AND (status <> 'waiting' OR body ->> 'user' IS NULL)
+  AND (
+    stream = ANY (:bookings::uuid[]) OR body ->> 'user' = :user
+    OR lower(body ->> 'email') = ANY (:emails::text[]) AND (
+        status <> 'waiting' OR lower(body ->> 'email') IS DISTINCT FROM (
+            SELECT lower(booking.email) FROM booking
+            WHERE booking.event_id = delivery.event_id AND booking.id = delivery.stream
+        )
+    )
+  )
+
+-- name: waiting_reminders
+-- Reminders have no entry, so they are found by their booking.
+WITH waiting AS MATERIALIZED (
+    SELECT event_id, number, target FROM delivery WHERE stream = ANY (:bookings::uuid[]) AND status = 'waiting'
+)
+DELETE FROM delivery USING waiting
+WHERE waiting.event_id = :event AND waiting.number >= :before
+  AND delivery.event_id = waiting.event_id AND delivery.number = waiting.number AND delivery.target || '' = waiting.target
 
 -- name: push_subscriptions
-DELETE FROM push_subscription USING booking
-WHERE booking.event_id = :event AND booking.user_id = :user
-  AND push_subscription.event_id = :event AND push_subscription.booking_id = booking.id
+DELETE FROM push_subscription WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: telegram_receipts
-DELETE FROM telegram_receipt USING booking
-WHERE booking.event_id = :event AND booking.user_id = :user
-  AND telegram_receipt.event_id = :event AND telegram_receipt.booking_id = booking.id
+DELETE FROM telegram_receipt WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: receipts
-DELETE FROM receipt USING booking
-WHERE booking.event_id = :event AND booking.user_id = :user
-  AND receipt.event_id = :event AND receipt.booking_id = booking.id
+DELETE FROM receipt WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: receipt_files
-DELETE FROM receipt_file USING booking
-WHERE booking.event_id = :event AND booking.user_id = :user
-  AND receipt_file.event_id = :event AND receipt_file.booking_id = booking.id
+DELETE FROM receipt_file WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: payments
 UPDATE payment SET return_url = NULL, checkout_url = NULL, request_key = uuid_send(gen_random_uuid()),
        fingerprint = uuid_send(gen_random_uuid())
-FROM booking
-WHERE booking.event_id = :event AND booking.user_id = :user
-  AND payment.event_id = :event AND payment.booking_id = booking.id
-
--- name: waiting_messages
--- Facts that your own systems have yet to hear: they arrive without the person.
-UPDATE delivery SET body = jsonb_set(body::jsonb, '{user}', '"erased"')::json
-WHERE event_id = :event AND status = 'waiting' AND body ->> 'user' = :user
-
--- name: deliveries
--- All other messages to the person or about their bookings, sent or not.
-DELETE FROM delivery USING (
-    SELECT array_agg(id) AS ids FROM booking WHERE event_id = :event AND user_id = :user
-) AS own
-WHERE delivery.event_id = :event AND (
-    delivery.stream = ANY (own.ids) OR delivery.body ->> 'user' = :user
-    OR lower(delivery.body ->> 'email') = ANY (:emails::text[])
-) AND (delivery.status <> 'waiting' OR delivery.body ->> 'user' IS NULL)
+WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: bookings
 -- The hashes are of what the person asked for.
 UPDATE booking SET user_id = 'erased-' || gen_random_uuid(), name = NULL, email = NULL, phone = NULL, details = NULL,
        answers = NULL, client = NULL, request_key = uuid_send(gen_random_uuid()), fingerprint = uuid_send(gen_random_uuid())
-WHERE event_id = :event AND org_id = :org AND user_id = :user
+WHERE event_id = :event AND id = ANY (:bookings::uuid[])

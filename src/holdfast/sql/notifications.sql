@@ -4,8 +4,9 @@
 -- would later use them to read everything that was ever sent to the target.
 
 -- name: targets
--- Up to $2 targets after $1 that have waiting rows, with their channel, and whether any of those rows is due. Each step jumps to the next target
--- in `delivery_due`, where the first row of a target is the first one due, so the number of waiting rows does not matter.
+-- Up to $2 targets after $1 that have waiting rows, with their channel, and whether any of those rows has been due for $3
+-- seconds. Each step jumps to the next target in `delivery_due`, where the first row of a target is the first one due, so
+-- the number of waiting rows does not matter.
 WITH RECURSIVE seen AS (
     (SELECT 1 AS step, target, channel, due_at FROM delivery
      WHERE status = 'waiting' AND target > $1 ORDER BY target, due_at LIMIT 1)
@@ -15,7 +16,7 @@ WITH RECURSIVE seen AS (
         WHERE status = 'waiting' AND target > seen.target ORDER BY target, due_at LIMIT 1
     ) AS following WHERE seen.step < $2
 )
-SELECT target, channel, due_at <= holdfast_now() AS due FROM seen
+SELECT target, channel, due_at <= holdfast_now() - make_interval(secs => $3) AS due FROM seen
 
 -- name: claim
 -- Takes due rows of one target. It leases a row that `is_first_in_stream`: no earlier row of its stream waits. It postpones
@@ -95,7 +96,7 @@ WHERE delivery.event_id = waiting.event_id AND delivery.number = waiting.number 
 -- message was written, so a backlog from before this time still counts the messages that were sent since.
 WITH old AS MATERIALIZED (
     SELECT event_id, number, target FROM delivery
-    WHERE recipient_hash IS NOT NULL AND done_at < holdfast_now() - make_interval(secs => $1)
+    WHERE recipient_hash IS NOT NULL AND done_at IS NOT NULL AND done_at < holdfast_now() - make_interval(secs => $1)
     ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE delivery SET recipient_hash = NULL, buyer_hash = NULL, client_hash = NULL FROM old
@@ -112,10 +113,10 @@ DELETE FROM delivery USING old
 WHERE delivery.event_id = old.event_id AND delivery.number = old.number AND delivery.target || '' = old.target
 
 -- name: delete_unclaimed
--- Deletes up to $3 rows of the target $1 that have been due for more than $2 seconds.
+-- Deletes up to $3 rows of the target $1 that have been due for $2 seconds.
 WITH old AS MATERIALIZED (
     SELECT event_id, number FROM delivery
-    WHERE target = $1 AND status = 'waiting' AND due_at < holdfast_now() - make_interval(secs => $2)
+    WHERE target = $1 AND status = 'waiting' AND due_at <= holdfast_now() - make_interval(secs => $2)
     ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 DELETE FROM delivery USING old

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import BUSES
+from holdfast.core.notification_rules import BUSES, EMAIL
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.instruments import Gauge
@@ -45,14 +45,15 @@ class ChannelRow(Struct, frozen=True):
 
 
 class Figures:
-    """Of notifications, it counts those on the event bus and on `channels`, which this worker serves. Without a mail
-    server, for example, waiting emails are no fault: nobody is to send them."""
+    """Of notifications, it counts emails, those on the event bus, and those on `channels`, which this worker serves.
+    Nobody needs to send SMS or push messages, but buyers rely on emails. So it also counts them without a mail server,
+    which somebody may have forgotten to set."""
 
     def __init__(self, database: Database, channels: Collection[str]) -> None:
         self._database = database
-        self._served = {*channels, *BUSES}
+        self._counted = {EMAIL, *channels, *BUSES}
         # A channel reports even when nothing waits. A bus does once something has waited for it.
-        self._channels = set(channels)
+        self._channels = {EMAIL, *channels}
         self._audit_age_due_at = 0.0
 
     async def run_once(self) -> int:
@@ -90,7 +91,7 @@ class Figures:
         rows = await scope.rows(
             ChannelRow, *sql.figures.deliveries(counted_max=COUNTED_MAX, targets_max=TARGETS_MAX, due_max=DUE_MAX)
         )
-        found = {row.channel: row for row in rows if row.channel in self._served}
+        found = {row.channel: row for row in rows if row.channel in self._counted}
         self._channels |= found.keys()
         for channel in self._channels:
             row = found.get(channel, ChannelRow(channel, 0, None))

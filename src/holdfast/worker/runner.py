@@ -57,6 +57,7 @@ AUDITOR_SECONDS: Final = 15.0
 RELAY_SECONDS: Final = 0.25
 QUEUES_SECONDS: Final = 0.5
 CLEANUP_SECONDS: Final = 60.0
+DELIVERY_CLEANUP_SECONDS: Final = 5.0
 FIGURES_SECONDS: Final = 10.0
 # The comparison reads all entries in Redis.
 GATE_SECONDS: Final = 300.0
@@ -252,7 +253,8 @@ def _make_buyer_jobs(settings: Settings, database: db.Database, channels: frozen
     cleanup = DeliveryCleanup(database, channels)
     jobs = [
         Job(name="hold_warnings", run=partial(warn_of_ending_holds, database), interval_seconds=HOLD_WARNINGS_SECONDS),
-        Job(name="delivery_cleanup", run=cleanup.run_once, interval_seconds=CLEANUP_SECONDS),
+        # After an upgrade, or when a channel is switched off, millions of rows may be too old. They are in no hurry.
+        Job(name="delivery_cleanup", run=cleanup.run_once, interval_seconds=DELIVERY_CLEANUP_SECONDS, drains=False),
     ]
     if settings.reminder_hours and channels & {EMAIL, SMS}:
         reminders = Reminders(database, settings.reminder_hours, channels)

@@ -27,7 +27,7 @@ CREATE TABLE sms_count (
 );
 CREATE INDEX sms_count_by_day ON sms_count (day);
 ALTER TABLE delivery
-    -- SMS that the buyers behind one address cause with free bookings have the same hash.
+    -- SMS that the buyers behind one address cause with free bookings have the same hash, except for reminders.
     ADD COLUMN client_hash bytea,
     -- Whether `sms_count` has counted the message.
     ADD COLUMN is_counted boolean NOT NULL DEFAULT false;
@@ -35,7 +35,7 @@ CREATE INDEX delivery_of_client ON delivery (client_hash, created_at) WHERE clie
 -- Finished deliveries are personal data: who got which message, and when. Phone numbers are short and email addresses can be
 -- guessed, so anybody with the table can undo their hashes. The worker deletes the hashes after a day, and the rows after
 -- 30 days. Each of its statements mentions the condition of its own index.
-CREATE INDEX delivery_with_hash ON delivery (done_at) WHERE recipient_hash IS NOT NULL;
+CREATE INDEX delivery_with_hash ON delivery (done_at) WHERE recipient_hash IS NOT NULL AND done_at IS NOT NULL;
 CREATE INDEX delivery_done ON delivery (done_at) WHERE status <> 'waiting';
 
 -- Browsers that want push messages about a booking. The row is deleted when there is nothing left to report.
