@@ -18,7 +18,7 @@ from tests.support.harness import (
 from tests.support.postgres_process import stop_postgres
 
 # No test measures speed, and a busy machine may pause.
-settings.register_profile("patient", deadline=None, max_examples=100 if IS_LONG else 40)
+settings.register_profile("patient", deadline=None, max_examples=100 if IS_LONG else 25)
 settings.load_profile("patient")
 
 # The slowest modules start first, so that no process is left with one of them at the end.

@@ -32,7 +32,7 @@ from tests.support.harness import IS_LONG, Org, Server, example_event, post_hold
 from tests.support.http_assertions import expect_ok
 from tests.support.resources import create_resource
 
-EXAMPLES: Final = 25 if IS_LONG else 5
+EXAMPLES: Final = 25 if IS_LONG else 3
 CONFORMANCE: Final = [
     not_a_server_error,
     status_code_conformance,

@@ -29,7 +29,7 @@ async def test_a_stopping_api_process_closes_its_providers(database: str) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "make_providers", lambda *_: {"gateway": gateway})
         # The test process is no child of a server, and keeps its own garbage collection.
-        patch.setattr(app, "end_with_parent", lambda: None)
+        patch.setattr(app, "end_with_parent", lambda _: None)
         patch.setattr(app, "_tune_interpreter", lambda: None)
         lifespan_messages.put_nowait({"type": "lifespan.startup"})
         await app.App(Settings(database_url=database))({"type": "lifespan"}, lifespan_messages.get, send)
