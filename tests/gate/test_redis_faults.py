@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from tests.support.harness import (
     IS_LONG,
     Org,
@@ -123,6 +125,7 @@ def _resume_after(shop: Shop, seconds: float) -> None:
     shop.redis.resume()
 
 
+@pytest.mark.skipif(not IS_LONG, reason="like a Redis that hangs, but for the error; make test-long runs it")
 def test_redis_has_no_memory_left(postgres: str, tmp_path: Path) -> None:
     with busy_shop(postgres, tmp_path / "log") as shop:
 
@@ -134,6 +137,7 @@ def test_redis_has_no_memory_left(postgres: str, tmp_path: Path) -> None:
         break_for_a_while(shop, lambda: set_memory("1mb"), lambda: set_memory("0"))
 
 
+@pytest.mark.skipif(not IS_LONG, reason="like a Redis that hangs, but for the error; make test-long runs it")
 def test_redis_becomes_a_read_only_replica(postgres: str, tmp_path: Path) -> None:
     with busy_shop(postgres, tmp_path / "log") as shop:
 
