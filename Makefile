@@ -89,7 +89,7 @@ bench-live: setup ## Measure the live feed with 5,000 sockets on one event
 	$(BIN)/python -m bench.live
 
 .PHONY: bench-telemetry
-bench-telemetry: setup ## Measure what logs and metrics cost: two servers in turns, with and without (needs wrk)
+bench-telemetry: setup ## Measure what logs and metrics cost: one server with and without them in turns (needs wrk)
 	$(BIN)/python -m bench.telemetry
 
 .PHONY: stampede

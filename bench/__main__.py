@@ -9,8 +9,8 @@ from typing import Any
 from bench.cost import measure_costs
 from bench.redis_modes import REDIS_SCENARIOS, measure_redis_modes
 from bench.scenarios import SCENARIOS, BenchDatabase, BenchServer, measure
-from bench.table import format_redis_table, format_table, format_telemetry
-from bench.telemetry import measure_telemetry
+from bench.table import format_redis_table, format_table
+from bench.telemetry import format_telemetry, measure_telemetry
 from bench.wrk import install_wrk
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -24,7 +24,7 @@ def main() -> None:
         with BenchServer(database) as server:
             results = measure_scenarios(server, options)
         costs = measure_costs(database.url, options.bookings)
-        telemetry = measure_telemetry(database, options.seconds, options.connections, options.telemetry_pairs)
+        telemetry = measure_telemetry(database, options.telemetry_pairs, options.connections, ["both"])
         redis = measure_redis_modes(database, options.redis_scenarios, options)
     for line in [*format_table(results, costs), *format_telemetry(telemetry), *format_redis_table(redis)]:
         print(line)
@@ -52,7 +52,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--bookings", type=int, default=1_000_000, help="bookings in the large event")
     parser.add_argument("--scenarios", nargs="*", choices=names, default=names, help="scenarios to run")
     parser.add_argument(
-        "--telemetry-pairs", type=int, default=5, help="pairs of runs with and without logs and metrics"
+        "--telemetry-pairs", type=int, default=200, help="pairs of turns with and without logs and metrics"
     )
     redis_names = [scenario.name for scenario in REDIS_SCENARIOS]
     parser.add_argument("--buyers", type=int, default=5_000, help="connected buyers in the rush")

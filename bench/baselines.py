@@ -196,7 +196,7 @@ async def _respond(
     return ApiResponse(booking_view(held, _layouts[event].items(held.lines), now), 201)
 
 
-def _baseline(handler: Handler, access: Access, *, needs_idempotency_key: bool = True) -> Operation:
+def bench_operation(handler: Handler, access: Access, *, needs_idempotency_key: bool = True) -> Operation:
     path = f"/bench/{handler.__name__}/{{id}}"
     return Operation(
         "POST",
@@ -211,9 +211,9 @@ def _baseline(handler: Handler, access: Access, *, needs_idempotency_key: bool =
 
 
 BASELINES = (
-    _baseline(bare, Access.PUBLIC, needs_idempotency_key=False),
-    _baseline(no_op, Access.BUYERS),
-    _baseline(for_update, Access.BUYERS),
-    _baseline(guarded, Access.BUYERS),
-    _baseline(live_map, Access.BUYERS),
+    bench_operation(bare, Access.PUBLIC, needs_idempotency_key=False),
+    bench_operation(no_op, Access.BUYERS),
+    bench_operation(for_update, Access.BUYERS),
+    bench_operation(guarded, Access.BUYERS),
+    bench_operation(live_map, Access.BUYERS),
 )

@@ -43,10 +43,11 @@ class Scenario(Struct, frozen=True):
     think_ms: int = 0
 
 
+POOL = Scenario("pool", "holds on one hot pool")
 SCENARIOS = (
     Scenario("bare", "no token, no body (upper limit of the server)", path="/bench/bare/{event}", kind="bare"),
     Scenario("no_op", "no-op with a hold's request and response", path="/bench/no_op/{event}"),
-    Scenario("pool", "holds on one hot pool"),
+    POOL,
     Scenario("for_update", "baseline: one FOR UPDATE transaction per request", path="/bench/for_update/{event}"),
     Scenario("guarded", "baseline: one guarded statement per request", path="/bench/guarded/{event}"),
     Scenario("pairs", "holds on random pairs of one hot seat map", kind="pairs", rows=ROWS),

@@ -6,6 +6,7 @@ import sys
 from starlette.types import ASGIApp
 
 from bench.baselines import BASELINES
+from bench.telemetry_switch import TelemetrySwitch
 from holdfast.api.app import App
 from holdfast.api.operations import OPERATIONS
 from holdfast.runtime.asgi import add_tracing
@@ -19,7 +20,9 @@ def create_app() -> ASGIApp:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings)
     configure_tracing(settings, "api")
-    operations = (*OPERATIONS, *BASELINES)
+    switch = TelemetrySwitch()
+    switch.install()
+    operations = (*OPERATIONS, *BASELINES, *switch.operations)
     return add_tracing(App(settings, operations), operations)
 
 

@@ -29,15 +29,6 @@ def _format_ratio(rate: float, baseline: dict[str, Any] | None) -> str:
     return f"{rate / baseline['done_per_second']:>14.2f}" if baseline else f"{'-':>14}"
 
 
-def format_telemetry(ratios: dict[str, float]) -> Iterator[str]:
-    if not ratios:
-        return
-    yield ""
-    yield "With logs and metrics, holds on one hot pool are"
-    yield f"  {ratios['speed_ratio']:.3f} x as fast as without"
-    yield f"  {ratios['cpu_ratio']:.3f} x as costly in CPU time"
-
-
 def format_redis_table(results: dict[str, Any]) -> Iterator[str]:
     """Each scenario in all modes. The last column is the CPU time of PostgreSQL for each request."""
     if not results:

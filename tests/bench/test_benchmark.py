@@ -17,26 +17,13 @@ REDIS_SCENARIOS = {"rush", "pairs", "taken", "nearly_full", "full"}
 REDIS_SHORT = {"taken"}
 
 
-@pytest.mark.skipif(not IS_LONG, reason="the other test has a short comparison")
-def test_the_cost_of_telemetry_is_a_ratio_for_each_pair_of_runs() -> None:
-    if ensure_installed("wrk", "wrk") is None:
-        pytest.skip("the load comes from wrk")
-    command = [sys.executable, "-m", "bench.telemetry", "--pairs", "1", "--seconds", "1", "--connections", "16"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"/s with, .*/s without: \d", done.stdout)
-    assert re.search(
-        r"^median: [\d.]+ x the holds per second, [\d.]+ x the CPU time per hold$", done.stdout, re.MULTILINE
-    )
-
-
 def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     if ensure_installed("wrk", "wrk") is None:
         pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"
     names, redis_names = (SCENARIOS, REDIS_SCENARIOS) if IS_LONG else (SHORT, REDIS_SHORT)
     options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--buyers", "100"]
-    options += ["--telemetry-pairs", "1"]
+    options += ["--telemetry-pairs", "2"]
     options += ["--scenarios", *sorted(names), "--redis-scenarios", *sorted(redis_names), "--output", str(output)]
     command = [sys.executable, "-m", "bench", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -47,8 +34,9 @@ def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     rates = {name: result["done_per_second"] for name, result in found["scenarios"].items()}
     assert rates["pool"] > 2 * rates["for_update"]
     assert found["costs"]["bare_ratio"] < 10
-    assert found["telemetry"]["speed_ratio"] > 0
-    assert found["telemetry"]["cpu_ratio"] > 0
+    assert set(found["telemetry"]) == {"both"}
+    assert found["telemetry"]["both"]["speed"] > 0
+    assert re.search(r"^With logs and metrics [\d.]+ \(\+-[\d.]+\) x the holds per second", done.stdout, re.MULTILINE)
     assert set(found["redis"]) == redis_names
     taken = found["redis"]["taken"]["modes"]
     assert set(taken) == {"no redis", "live map", "redis", "redis down"}

@@ -26,7 +26,7 @@ COMMAND_REFUSED: Final = "command_refused"
 REFUSED: Final = "refused"
 
 
-class AttemptLine(LogLine, omit_defaults=True, kw_only=True):
+class AttemptLine(LogLine, omit_defaults=True, kw_only=True, gc=False):
     refusal: str | None = None
     command: str | None = None
 

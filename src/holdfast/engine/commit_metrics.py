@@ -8,6 +8,7 @@ from holdfast.core.states import Status
 from holdfast.engine.load import LoadedBatch
 from holdfast.runtime import metrics
 
+_HELD: Final = Status.HELD.value
 _PAID: Final = frozenset({Status.PAYMENT_SUBMITTED, Status.CONFIRMED})
 _REVIEWED: Final = frozenset({Status.CONFIRMED, Status.REJECTED})
 SECOND: Final = timedelta(seconds=1)
@@ -15,17 +16,24 @@ SECOND: Final = timedelta(seconds=1)
 
 def record_commit(loaded: LoadedBatch) -> None:
     """Count what a transaction has changed, after its commit."""
+    held = units = 0
     for state in loaded.states.values():
         for entry in state.entries:
-            _record_entry(entry, loaded)
+            # A batch may have a hundred new holds, so they are counted together.
+            if entry.kind == _HELD:
+                held += 1
+                for line in entry.booking.lines:
+                    units += line.quantity
+            else:
+                _record_entry(entry, loaded)
+    if held:
+        metrics.TRANSITIONS.add(_HELD, count=held)
+        metrics.UNITS.add(_HELD, count=units)
 
 
 def _record_entry(entry: JournalEntry, loaded: LoadedBatch) -> None:
     kind = entry.kind
-    if kind == Status.HELD:
-        metrics.TRANSITIONS.add(kind)
-        metrics.UNITS.add(kind, count=entry.booking.units)
-    elif kind == TRANSFERRED:
+    if kind == TRANSFERRED:
         metrics.TRANSFERS.add()
     elif kind.startswith(PAYMENT_PREFIX):
         metrics.PAYMENTS.add(kind.removeprefix(PAYMENT_PREFIX))

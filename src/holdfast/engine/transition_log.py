@@ -46,7 +46,7 @@ LINE_NAMES: Final = {
 _REASON_CODES: Final = frozenset([*(reason.value for reason in Reason), *(refusal.code for refusal in Refusal)])
 
 
-class TransitionLine(LogLine, omit_defaults=True, kw_only=True):
+class TransitionLine(LogLine, omit_defaults=True, kw_only=True, gc=False):
     """`was` is the status of the booking before, unless it is new."""
 
     was: str | None = None
@@ -79,27 +79,29 @@ def log_transitions(batch: LoadedBatch) -> None:
         org_id, event_id = ids.format_org_id(org), ids.format_event_id(event)
         booking_prefix = ids.format_booking_id(event, b"")
         for entry, cause in zip(state.entries, _causes(state, waiting[event]), strict=True):
-            line = TransitionLine(
-                event=LINE_NAMES[entry.kind],
-                level="info",
-                timestamp=timestamp,
-                org=org_id,
-                event_id=event_id,
-                booking=booking_prefix + entry.booking.id.hex(),
-                actor=pseudonyms.find(org, entry.actor),
-                outcome=ACCEPTED,
-                was=entry.was,
-            )
-            if cause is not None:
-                line.request_id = cause.request_id
-                line.duration_ms = int((now - cause.submitted_at) * 10_000) / 10
             data = entry.data
-            if data.reason is not None and data.reason in _REASON_CODES:
-                line.reason = data.reason
-            if data.payment is not None:
-                line.payment = ids.format_payment_id(event, bytes.fromhex(data.payment))
-            lines.append(line)
+            lines.append(
+                TransitionLine(
+                    event=LINE_NAMES[entry.kind],
+                    level="info",
+                    timestamp=timestamp,
+                    org=org_id,
+                    event_id=event_id,
+                    booking=booking_prefix + entry.booking.id.hex(),
+                    actor=pseudonyms.find(org, entry.actor),
+                    outcome=ACCEPTED,
+                    request_id=None if cause is None else cause.request_id,
+                    duration_ms=None if cause is None else int((now - cause.submitted_at) * 10_000) / 10,
+                    was=entry.was,
+                    reason=None if data.reason not in _REASON_CODES else data.reason,
+                    payment=None if data.payment is None else _payment_id(event, data.payment),
+                )
+            )
     log_lines.write(lines)
+
+
+def _payment_id(event: bytes, payment: str) -> str:
+    return ids.format_payment_id(event, bytes.fromhex(payment))
 
 
 def _causes(state: EventState, waiting: list[Waiting]) -> list[Waiting | None]:

@@ -12,7 +12,7 @@ log = structlog.get_logger()
 _encode_lines: Final = json.Encoder().encode_lines
 
 
-class LogLine(Struct, omit_defaults=True, kw_only=True):
+class LogLine(Struct, omit_defaults=True, kw_only=True, gc=False):
     """What these lines have in common. `event` names the kind of line, as structlog does; `event_id` is what is
     sold. Every text is an id, a code or a pseudonym."""
 

@@ -27,7 +27,7 @@ STANDARD_ERROR: Final = 2
 BYTES_MAX: Final = 8 * 1024 * 1024
 FLUSH_SECONDS: Final = 1.0
 # How long the thread collects lines before it writes them. Every time it wakes up, it interrupts the event loop.
-COLLECT_SECONDS: Final = 0.02
+COLLECT_SECONDS: Final = 0.1
 
 
 def _add_request_id(_logger: object, _method: str, event: Any) -> Any:
