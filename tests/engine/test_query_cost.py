@@ -560,9 +560,12 @@ def test_the_worker_completes_the_audit_of_an_event_of_100000_bookings(full_data
         assert worker.wait(60) == 0
 
 
+@pytest.mark.parametrize("were_analysed", [False, True])
 @async_test
-async def test_an_audit_reads_each_pool_each_seat_and_each_entry_a_few_times(database: str) -> None:
-    """However many pools or seats an entry of the journal is about. Nothing was analysed."""
+async def test_an_audit_reads_each_pool_each_seat_and_each_entry_a_few_times(
+    database: str, were_analysed: bool
+) -> None:
+    """However many pools or seats an entry of the journal is about, whatever the statistics say."""
     rows, numbers, booked = 1_000, 20, 100
     halls = [{"code": f"hall-{n}", "seats": {"rows": [f"R{n}"], "numbers": numbers}} for n in range(rows)]
     blocked = [f"R{n}-{number}" for n in range(rows // 10) for number in range(5, numbers)]
@@ -577,6 +580,9 @@ async def test_an_audit_reads_each_pool_each_seat_and_each_entry_a_few_times(dat
         assert (last["kind"], len(json.decode(last["data"])["pools"])) == ("event_published", rows)
         planner, handle = Planner(auditing), EventHandle(event, org)
         plans = {"before anybody booked": await planner.explain_audit(event)}
+        if were_analysed:
+            # These statistics say that there are no lines.
+            await lane.execute("ANALYZE")
         holds = [new_hold_command(handle, *[f"R{n}-{number}" for number in (1, 2)]) for n in range(booked)]
         assert all(isinstance(outcome, Accepted) for outcome in await run_commands(lane, holds))
         plans["after some booked"] = await planner.explain_audit(event)
@@ -584,7 +590,7 @@ async def test_an_audit_reads_each_pool_each_seat_and_each_entry_a_few_times(dat
         for name, plan in statements.items():
             with case(name, when):
                 assert max(_rows_read(plan)) <= 2 * rows * numbers
-                assert _cost(plan).pages <= rows
+                assert _cost(plan).pages <= 4 * rows
 
 
 @async_test

@@ -240,22 +240,27 @@ WITH latest AS MATERIALIZED (
     SELECT booking_id, max(number) AS number FROM journal
     WHERE event_id = $1 AND booking_id IS NOT NULL AND {{is_status_entry}}
     GROUP BY booking_id
-), own AS (
-    SELECT line.booking_id, coalesce(array_agg(coalesce(seat.label, line.seat::text) COLLATE "C"
-               ORDER BY coalesce(seat.label, line.seat::text) COLLATE "C") FILTER (WHERE line.seat IS NOT NULL), '{}') AS labels
-    FROM line LEFT JOIN seat ON seat.event_id = line.event_id AND seat.number = line.seat
-    WHERE line.event_id = $1 GROUP BY line.booking_id
 )
 SELECT latest.booking_id AS id, latest.number, recorded.labels AS recorded, own.labels
-FROM latest JOIN own ON own.booking_id = latest.booking_id
+FROM latest
 JOIN booking ON booking.event_id = $1 AND booking.id = latest.booking_id
 JOIN journal AS entry ON entry.event_id = $1 AND entry.number = latest.number
+CROSS JOIN LATERAL (
+    SELECT count(*) AS lines,
+           coalesce(array_agg(place.label ORDER BY place.label) FILTER (WHERE place.label IS NOT NULL), '{}') AS labels
+    FROM (
+        -- A look-up for each line. A join would depend on statistics.
+        SELECT coalesce((SELECT seat.label FROM seat WHERE seat.event_id = $1 AND seat.number = line.seat), line.seat::text)
+               COLLATE "C" AS label
+        FROM line WHERE line.event_id = $1 AND line.booking_id = latest.booking_id
+    ) AS place
+) AS own
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(label COLLATE "C" ORDER BY label COLLATE "C"), '{}') AS labels
     FROM json_object_keys({{entry_seats}}) AS label
 ) AS recorded
 WHERE EXISTS (SELECT FROM seat WHERE seat.event_id = $1)
-  AND strpos(entry.data::text, '"pools"') > 0 AND recorded.labels <> own.labels
+  AND strpos(entry.data::text, '"pools"') > 0 AND own.lines > 0 AND recorded.labels <> own.labels
 
 -- name: recorded_blocks
 -- Seats that are blocked or on sale although the last change of the event says otherwise.
