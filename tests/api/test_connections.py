@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -189,7 +190,7 @@ def _fill(connection: socket.socket) -> None:
 
 def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     guard, clock = _guard(Settings()), [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(connection_guard, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         clients = [stack.enter_context(socket.create_connection(listener.getsockname())) for _ in range(2)]
