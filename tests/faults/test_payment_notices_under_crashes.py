@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -286,14 +287,17 @@ async def _send_all(server: Server, notices: Sequence[GatewayNotice]) -> int:
 
 def _kill_api_process(server: Server) -> None:
     """Kill an API process as soon as one serves."""
-    found: list[int] = []
 
-    def is_serving() -> bool:
-        found[:] = server.api_pids()
-        return bool(found)
+    def kill_one() -> bool:
+        pids = server.api_pids()
+        for pid in random.sample(pids, len(pids)):
+            # Another sender may just have killed it.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
 
-    wait_until(is_serving, SENDING_SECONDS)
-    os.kill(random.choice(found), signal.SIGKILL)
+    wait_until(kill_one, SENDING_SECONDS)
 
 
 async def _send_until_accepted(client: httpx.AsyncClient, notice: GatewayNotice, give_up_at: float) -> None:
