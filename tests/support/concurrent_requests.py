@@ -23,10 +23,14 @@ def hold_request(key: str, event: str, idempotency_key: str, body: dict[str, Any
     return request("POST", f"/v1/events/{event}/holds", key, body, idempotency_key)
 
 
-def request(method: str, path: str, key: str, body: dict[str, Any] | None = None, idempotency_key: str = "") -> bytes:
+def request(
+    method: str, path: str, key: str = "", body: dict[str, Any] | None = None, idempotency_key: str = "", **headers: str
+) -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: holdfast", f"Authorization: Bearer {key}"]
-    lines += [f"Content-Length: {len(content)}", "Content-Type: application/json"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: holdfast", f"Content-Length: {len(content)}"]
+    lines += ["Content-Type: application/json", *(f"{name}: {value}" for name, value in headers.items())]
+    if key:
+        lines.append(f"Authorization: Bearer {key}")
     if idempotency_key:
         lines.append(f"Idempotency-Key: {idempotency_key}")
     return "\r\n".join([*lines, "", ""]).encode() + content
