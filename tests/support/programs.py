@@ -35,15 +35,16 @@ def ensure_installed(program: str, package: str) -> str | None:
 
 
 def _install(program: str, package: str) -> str | None:
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", package]):
-        subprocess.run(
-            command,
-            capture_output=True,
-            timeout=INSTALL_SECONDS,
-            check=False,
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        )
+    """The lists of packages may be missing or old. To update them takes longer than most packages."""
+    install = ["apt-get", "install", "-y", "--no-install-recommends", package]
+    if not _succeeds(install) and _succeeds(["apt-get", "update"]):
+        _succeeds(install)
     return shutil.which(program, path=FOLDERS)
+
+
+def _succeeds(command: list[str]) -> bool:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(command, capture_output=True, timeout=INSTALL_SECONDS, env=environment).returncode == 0
 
 
 def is_root() -> bool:
