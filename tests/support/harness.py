@@ -24,6 +24,7 @@ import httpx
 from holdfast.runtime import db, embedded
 from holdfast.runtime.credentials import Role, create_key, create_org
 from tests.support.child_processes import children_without, listens
+from tests.support.kept_connections import KeptConnections
 
 T = TypeVar("T")
 # Polling more often would slow the start down.
@@ -85,13 +86,16 @@ def run_with_connection(work: Callable[[db.Connection], Awaitable[T]], url: str)
     return asyncio.run(run())
 
 
+@cache
+def _kept_connections() -> KeptConnections:
+    kept = KeptConnections()
+    _until_exit.callback(kept.close_all)
+    return kept
+
+
 def query(url: str, statement: str, *values: Any) -> Any:
-    """Run one statement and return its rows."""
-
-    async def fetch(connection: db.Connection) -> Any:
-        return await connection.fetch(statement, *values)
-
-    return run_with_connection(fetch, url)
+    """Run one statement and return its rows. Not for statements that change their session."""
+    return _kept_connections().fetch(url, statement, *values)
 
 
 def start_postgres() -> str:
@@ -124,6 +128,7 @@ def fresh_database(server_url: str) -> Iterator[str]:
     try:
         yield with_database(server_url, name)
     finally:
+        _kept_connections().close(with_database(server_url, name))
         query(server_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
