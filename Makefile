@@ -47,8 +47,9 @@ pytest-redis: setup
 	HOLDFAST_TEST_REDIS=server $(PYTEST) -n 2 -q $(WITH_REDIS)
 
 # What runs a second time in `make test`, with a Redis in front of every server.
-WITH_REDIS := tests/races tests/api/test_bookings.py tests/api/test_business_rules.py tests/api/test_events.py \
-	tests/live/test_feed.py tests/faults/test_process_crashes.py::test_a_killed_api_process_loses_no_booking
+WITH_REDIS := tests/races/test_no_double_sale.py tests/api/test_bookings.py tests/api/test_business_rules.py \
+	tests/live/test_feed.py::test_no_watcher_misses_a_change_while_every_process_sells \
+	tests/faults/test_process_crashes.py::test_a_killed_api_process_loses_no_booking
 
 .PHONY: test-redis
 test-redis: setup ## Run the API, race, live and fault tests with Redis, Redis Cluster and Sentinel

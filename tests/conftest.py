@@ -1,3 +1,4 @@
+import gc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all modules stay until the end, so the garbage collector need not look at them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> str:
     """The URL of an embedded PostgreSQL for the whole run."""
@@ -118,8 +130,8 @@ def shared_server(postgres: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def product(postgres: str) -> Iterator[Server]:
-    """The same with a worker, which expires holds, delivers webhooks, refunds and reconciles."""
-    with fresh_database(postgres) as url, running_server(url, workers=2, worker=True) as server:
+    """One API process with a worker, which expires holds, delivers webhooks, refunds and reconciles."""
+    with fresh_database(postgres) as url, running_server(url, workers=1, worker=True) as server:
         yield server
 
 

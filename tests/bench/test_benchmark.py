@@ -14,14 +14,14 @@ from tests.support.programs import ensure_installed
 SCENARIOS = {"bare", "no_op", "pool", "for_update", "guarded", "pairs", "confirm", "events", "sold_out"}
 SHORT = {"no_op", "pool", "for_update"}
 REDIS_SCENARIOS = {"rush", "pairs", "taken", "nearly_full", "full"}
-REDIS_SHORT = {"taken"}
 
 
 def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     if ensure_installed("wrk", "wrk") is None:
         pytest.skip("the load comes from wrk")
     output = tmp_path / "results.json"
-    names, redis_names = (SCENARIOS, REDIS_SCENARIOS) if IS_LONG else (SHORT, REDIS_SHORT)
+    # Four servers and two of Redis take too long for `make test`.
+    names, redis_names = (SCENARIOS, REDIS_SCENARIOS) if IS_LONG else (SHORT, set[str]())
     options = ["--seconds", "1", "--rounds", "1", "--connections", "64", "--bookings", "5000", "--buyers", "100"]
     options += ["--telemetry-pairs", "2"]
     options += ["--scenarios", *sorted(names), "--redis-scenarios", *sorted(redis_names), "--output", str(output)]
@@ -38,6 +38,7 @@ def test_one_benchmark_run_prints_one_table_of_ratios(tmp_path: Path) -> None:
     assert found["telemetry"]["both"]["speed"] > 0
     assert re.search(r"^With logs and metrics [\d.]+ \(\+-[\d.]+\) x the holds per second", done.stdout, re.MULTILINE)
     assert set(found["redis"]) == redis_names
-    taken = found["redis"]["taken"]["modes"]
-    assert set(taken) == {"no redis", "live map", "redis", "redis down"}
-    assert taken["redis"]["postgres_us"] < taken["no redis"]["postgres_us"] / 2
+    if IS_LONG:
+        taken = found["redis"]["taken"]["modes"]
+        assert set(taken) == {"no redis", "live map", "redis", "redis down"}
+        assert taken["redis"]["postgres_us"] < taken["no redis"]["postgres_us"] / 2

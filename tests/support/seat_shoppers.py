@@ -21,7 +21,7 @@ from tests.support.harness import IS_LONG, Server, query, wait_until
 
 # Enough load to notice everything, and little enough to leave the machine to other tests.
 SHOPPERS = 16 if IS_LONG else 8
-PAUSE_SECONDS = 0.02 if IS_LONG else 0.05
+PAUSE_SECONDS = 0.02 if IS_LONG else 0.15
 SEATS = 60
 # Long, so that a seat whose release got lost stays taken.
 HOLD_SECONDS = 600
