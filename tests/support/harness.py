@@ -221,6 +221,8 @@ def _environment(database_url: str) -> dict[str, str]:
         "HOLDFAST_DATA_DIR": str(shared_data_folder()),
         "HOLDFAST_SANDBOX_WEBHOOK_SECRET": SANDBOX_SECRET,
         "HOLDFAST_WEBHOOKS_TO_PRIVATE_ADDRESSES": "true",
+        # Some machines set it, but a server must not need it.
+        "PYTHONUNBUFFERED": "",
     }
 
 
