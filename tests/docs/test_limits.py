@@ -146,7 +146,11 @@ def test_pages_and_emails_promise_the_time_that_a_link_has() -> None:
 SMS_NUMBERS = {
     "about bookings that cost nothing": (sms_limits.FREE_PER_HOUR, sms_limits.FREE_PER_DAY),
     "of those, caused by one buyer": (sms_limits.BUYER_PER_HOUR,),
-    "of those, caused from one address": (sms_limits.CLIENT_PER_HOUR, sms_limits.CLIENT_PER_DAY),
+    "of those, caused from one address": (
+        sms_limits.CLIENT_PER_HOUR,
+        sms_limits.CLIENT_PER_DAY,
+        sms_limits.CLIENT_REMINDERS_PER_DAY,
+    ),
     "about bookings that cost something": (sms_limits.PAID_PER_DAY,),
     "of one org, in all": (Settings().sms_per_org,),
 }

@@ -263,6 +263,25 @@ async def test_everyone_behind_one_address_gets_a_reminder(
 
 
 @async_test
+async def test_one_address_cannot_use_up_the_reminders_of_an_org(
+    database: str, twilio: TwilioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sms_limits, "CLIENT_REMINDERS_PER_DAY", 2)
+    async with new_texts(database, twilio) as texts:
+        event = await texts.new_event(0, hours=48, **AT_ONCE)
+        addresses = [Client(address=bytes([n]) * 12, is_guest=True) for n in range(2)]
+        for number in range(4):
+            await texts.register(event, number, f"+1212555010{number}", client=addresses[0])
+        await texts.register(event, 9, "+12125550200", client=addresses[1])
+        await texts.send()
+        twilio.sent.clear()
+        await texts.remind()
+        await texts.send()
+        assert Counter(sms.to[:-1] for sms in twilio.sent) == {"+1212555010": 2, "+1212555020": 1}
+        assert await texts.errors("sms") == [TOO_MANY_OF_CLIENT] * 2
+
+
+@async_test
 async def test_limits_on_free_bookings_do_not_hold_back_an_sms_about_a_paid_one(
     database: str, twilio: TwilioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,8 @@ class WebhookSubscription(Struct, frozen=True):
 class EmailBody(Struct, frozen=True):
     """What an email needs to know of the moment it reports. The rest is read when it is sent."""
 
-    email: str
+    # The address that the person of that moment had. A reminder has none: it goes to the address in the booking.
+    email: str | None
     language: str | None
     generation: int
     status: Status
@@ -222,12 +223,13 @@ def sms_buyer_hash(limit: SmsLimit, org: bytes, actor: str) -> bytes | None:
     return _hash(b"sms buyer", org, actor.encode())
 
 
-def sms_client_hash(limit: SmsLimit, org: bytes, client: bytes | None) -> bytes | None:
+def sms_client_hash(limit: SmsLimit, org: bytes, client: bytes | None, *, is_reminder: bool = False) -> bytes | None:
     """SMS that all buyers behind one address cause with free bookings have the same hash. A fresh cookie makes another
-    buyer, and costs nothing. A booking without a client was made by somebody whom the merchant knows."""
+    buyer, and costs nothing. A booking without a client was made by somebody whom the merchant knows. Reminders count
+    apart, because those of everyone behind an address are written within minutes."""
     if limit is SmsLimit.PAID or client is None:
         return None
-    return _hash(b"sms client", org, client)
+    return _hash(b"sms reminder client" if is_reminder else b"sms client", org, client)
 
 
 def webhook_kind(kind: str) -> str:

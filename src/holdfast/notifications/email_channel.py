@@ -62,9 +62,12 @@ class EmailChannel:
         details = await load_booking_details(self._database, self._engine, delivery.event, delivery.stream)
         if details is None:
             raise UndeliveredError("The booking does not exist.", is_permanent=True)
+        to = body.email or details.booking.email
+        if to is None:
+            raise UndeliveredError("The booking has no email address.", is_permanent=True)
         kind = _email_kind(delivery, body)
         attachments = await self._make_attachments(details, body) if kind in WITH_TICKETS else ()
-        email = _email(delivery, body, details, kind, attachments)
+        email = _email(delivery, body, details, kind, to, attachments)
         await self._smtp.send(compose(email, self._sender))
 
     async def _make_attachments(self, details: BookingDetails, body: EmailBody) -> tuple[Attachment, ...]:
@@ -83,13 +86,14 @@ def _email(
     body: EmailBody,
     details: BookingDetails,
     kind: EmailKind,
+    to: str,
     attachments: tuple[Attachment, ...],
 ) -> Email:
     booking = details.booking
     return Email(
         kind=kind,
         language=language_of(body.language),
-        to=body.email,
+        to=to,
         org_name=details.org_name,
         event_title=details.title,
         timezone=details.timezone,

@@ -25,6 +25,7 @@ from holdfast.core.notification_rules import (
     phone_hash,
     recipient_hash,
     sms_buyer_hash,
+    sms_client_hash,
     sms_limit,
     sms_target,
 )
@@ -57,6 +58,7 @@ class ScannedBooking(Struct, frozen=True):
     generation: int
     total: int
     user: str
+    client: bytes | None
     last_actor: str | None
     is_reminded: bool
 
@@ -69,8 +71,8 @@ class ScannedBooking(Struct, frozen=True):
 
 
 class ReminderRow(RowDocument):
-    """It has no hash of the client: the reminders of an event are written within minutes, so a limit per address would
-    leave most of the guests behind one address without theirs."""
+    """It names nobody. Pages of bookings are read without the lock of the event, so `holdfast erase` may erase a person
+    whose reminder is being written."""
 
     booking: bytes
     target: str
@@ -80,6 +82,7 @@ class ReminderRow(RowDocument):
     body: EmailBody | SmsBody
     recipient_hash: bytes | None = None
     buyer_hash: bytes | None = None
+    client_hash: bytes | None = None
 
 
 class Reminders:
@@ -151,7 +154,7 @@ class Reminders:
 
 def _email_row(booking: ScannedBooking, email: str, starts_at: datetime) -> ReminderRow:
     limit = EmailLimit.FREE if booking.total == 0 else None
-    body = EmailBody(email, booking.language, booking.generation, Status.CONFIRMED, None, limit, starts_at)
+    body = EmailBody(None, booking.language, booking.generation, Status.CONFIRMED, None, limit, starts_at)
     row = ReminderRow(booking.id, email_target(booking.org), EMAIL, booking.org, REMINDER, body)
     if limit is not None:
         row.recipient_hash = recipient_hash(limit, booking.org, email)
@@ -165,4 +168,5 @@ def _sms_row(booking: ScannedBooking, phone: str, starts_at: datetime) -> Remind
     row = ReminderRow(booking.id, sms_target(booking.org), SMS, booking.org, REMINDER, body)
     row.recipient_hash = phone_hash(limit, booking.org, phone)
     row.buyer_hash = sms_buyer_hash(limit, booking.org, booking.actor)
+    row.client_hash = sms_client_hash(limit, booking.org, booking.client, is_reminder=True)
     return row

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import SmsLimit
+from holdfast.core.notification_rules import REMINDER, SmsLimit
 from holdfast.notifications.channel import Delivery, UndeliveredError
 from holdfast.notifications.email_limits import COUNTED_MAX
 from holdfast.runtime.db import Database
@@ -20,10 +20,12 @@ FREE_PER_HOUR: Final = 2
 FREE_PER_DAY: Final = 5
 # Of those, caused by one buyer.
 BUYER_PER_HOUR: Final = 5
-# Of those, caused by all guests behind one address, without reminders. A fresh cookie makes another buyer. Many guests
-# share an address, so this is higher, but no address can use up what the org may send.
+# Of those, caused by all guests behind one address. A fresh cookie makes another buyer. Many guests share an address,
+# so this is higher, but no address can use up what an org may send by default. Reminders count apart: those of
+# everyone on a campus are written within minutes.
 CLIENT_PER_HOUR: Final = 20
 CLIENT_PER_DAY: Final = 40
+CLIENT_REMINDERS_PER_DAY: Final = 80
 # The part of an org's SMS per day that may be about free bookings, so that strangers cannot use up those of buyers.
 FREE_PART: Final = 5
 # About bookings that cost something: to one number, from one org.
@@ -58,7 +60,7 @@ async def check_limits(database: Database, delivery: Delivery, limit: SmsLimit, 
         raise UndeliveredError(TOO_MANY, is_permanent=True)
     if earlier.of_buyer_in_hour >= BUYER_PER_HOUR:
         raise UndeliveredError(TOO_MANY_OF_BUYER, is_permanent=True)
-    if earlier.of_client_in_hour >= CLIENT_PER_HOUR or earlier.of_client_in_day >= CLIENT_PER_DAY:
+    if _is_too_many_of_client(earlier, is_reminder=delivery.kind == REMINDER):
         raise UndeliveredError(TOO_MANY_OF_CLIENT, is_permanent=True)
     if not await _count(database, delivery, limit, per_org):
         raise UndeliveredError(TOO_MANY_OF_ORG, is_permanent=True)
@@ -82,3 +84,9 @@ def _is_too_many(earlier: EarlierSms, limit: SmsLimit) -> bool:
     if limit is SmsLimit.FREE:
         return earlier.to_number_in_hour >= FREE_PER_HOUR or earlier.to_number_in_day >= FREE_PER_DAY
     return earlier.to_number_in_day >= PAID_PER_DAY
+
+
+def _is_too_many_of_client(earlier: EarlierSms, *, is_reminder: bool) -> bool:
+    if is_reminder:
+        return earlier.of_client_in_day >= CLIENT_REMINDERS_PER_DAY
+    return earlier.of_client_in_hour >= CLIENT_PER_HOUR or earlier.of_client_in_day >= CLIENT_PER_DAY

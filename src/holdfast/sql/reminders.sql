@@ -35,7 +35,7 @@ WHERE event_id = $1 AND starts_at = $2 AND done_at IS NULL FOR UPDATE SKIP LOCKE
 -- confirmed, has a line at that time, and was placed more than :seconds before. `last_actor` is whoever changed the booking
 -- last, as the journal names them.
 SELECT booking.id, booking.org_id AS org, booking.email, booking.phone, booking.language, booking.generation, booking.total,
-       booking.user_id AS user,
+       booking.user_id AS user, booking.client,
        (SELECT journal.actor FROM journal
         WHERE journal.event_id = booking.event_id AND journal.number = booking.version) AS last_actor,
        booking.status = 'confirmed' AND event.status = 'active' AND (booking.email IS NOT NULL OR booking.phone IS NOT NULL)
@@ -63,12 +63,13 @@ reminded AS MATERIALIZED (
     SELECT booking, nextval('delivery_number') AS number FROM unnest($2::uuid[]) AS booking
 )
 INSERT INTO delivery (event_id, number, target, channel, org_id, stream, kind, body, recipient_hash, buyer_hash,
-                      created_at, due_at)
+                      client_hash, created_at, due_at)
 SELECT $1, reminded.number, delivery.target, delivery.channel, holdfast_uuid(delivery.org), reminded.booking, delivery.kind,
        delivery.body, decode(delivery.recipient_hash, 'base64'), decode(delivery.buyer_hash, 'base64'),
-       clock.at, clock.at
+       decode(delivery.client_hash, 'base64'), clock.at, clock.at
 FROM clock CROSS JOIN json_to_recordset($3::json) AS delivery (
-    booking text, target text, channel text, org text, kind text, body json, recipient_hash text, buyer_hash text
+    booking text, target text, channel text, org text, kind text, body json, recipient_hash text, buyer_hash text,
+    client_hash text
 ) JOIN reminded ON reminded.booking = holdfast_uuid(delivery.booking)
 
 -- name: is_current
