@@ -30,9 +30,8 @@ MESSAGES: Final[Mapping[str, NamedStatement]] = {
     "waiting_messages": sql.erase.waiting_messages,
     "deliveries": sql.erase.deliveries,
 }
-# Under the lock of the event. All of them look up rows by the ids of the bookings.
+# Under the lock of the event.
 OF_EVENT: Final[Mapping[str, NamedStatement]] = {
-    "deliveries": sql.erase.waiting_reminders,
     "push_subscriptions": sql.erase.push_subscriptions,
     "telegram_receipts": sql.erase.telegram_receipts,
     "receipts": sql.erase.receipts,
@@ -40,7 +39,8 @@ OF_EVENT: Final[Mapping[str, NamedStatement]] = {
     "payments": sql.erase.payments,
     "bookings": sql.erase.bookings,
 }
-# Deliveries without a journal entry, such as reminders, have higher numbers than any entry.
+# Deliveries without a journal entry, such as reminders, have higher numbers than any entry. They name nobody, so those
+# that are written meanwhile may stay.
 ENTRIES_END: Final = 1 << 40
 NUMBERS_END: Final = (1 << 63) - 1
 
@@ -65,19 +65,25 @@ async def erase_person(database: Database, storage: Storage, org: bytes, user: s
         "contacts": [*contacts.emails, *contacts.phones],
     }
     counts = Counter(dict.fromkeys(("files", *OF_ORG, *MESSAGES, *OF_EVENT), 0))
-    counts["files"] = await _delete_files(database, storage, org, user)
-    async with database.org(org).transaction() as scope:
-        await _run(scope, OF_ORG, values, counts)
     events = await database.org(org).rows(_EventRow, *sql.erase.events(org=org, user=user, emails=contacts.emails))
     # The messages of all events come before the first booking: they are found by what the bookings say.
     versions = {
         row.event: await _erase_messages(database, row.event, values, counts, -1, NUMBERS_END) for row in events
     }
+    counts["files"] = await _delete_files(database, storage, org, user)
+    await _erase_org(database, values, counts)
     for event, version in versions.items():
         # The other events may have taken long, and the lock is for what is left.
         reached = await _erase_messages(database, event, values, counts, version, ENTRIES_END)
         await _erase_bookings(database, event, values, counts, reached)
+    # What has arrived meanwhile.
+    await _erase_org(database, values, counts)
     return dict(counts)
+
+
+async def _erase_org(database: Database, values: Mapping[str, Any], counts: Counter[str]) -> None:
+    async with database.org(values["org"]).transaction() as scope:
+        await _run(scope, OF_ORG, values, counts)
 
 
 async def _erase_messages(

@@ -29,7 +29,7 @@ HAVING bool_and((stored.event_id, stored.booking_id) IN (SELECT event_id, id FRO
 -- The webhook events that payment providers sent about the person. Holdfast keeps what it read in them. An event that names
 -- the person's address or number belongs to them only if its org is this one, or if no payment of another org is known for
 -- it. A body is bytes of any kind: `encode` never fails, and leaves letters as they are. An address starts and ends where
--- no letter or digit continues it, except after an escape of JSON or of a form.
+-- no letter or digit continues it, except after an escape of JSON, of a form, or of `encode`.
 WITH own AS MATERIALIZED (
     SELECT payment.provider, payment.provider_ref,
            'pay_' || replace(payment.event_id::text || payment.id::text, '-', '') AS name
@@ -37,7 +37,7 @@ WITH own AS MATERIALIZED (
     WHERE booking.org_id = :org AND booking.user_id = :user
 ),
 contact AS MATERIALIZED (
-    SELECT text, '((?<![a-z0-9._+-])|(?<=\\\\[nrt]|\\\\u[0-9a-f]{4}|%[0-9a-f]{2}))'
+    SELECT text, '((?<![a-z0-9._+-])|(?<=\\\\[bfnrt]|\\\\u[0-9a-f]{4}|%[0-9a-f]{2}|\\[0-7]{3}))'
                  || regexp_replace(text, '([^a-z0-9])', '\\\1', 'g') || '(?![a-z0-9_-]|\.[a-z0-9])' AS pattern
     FROM (
         SELECT lower(encode(convert_to(given, 'UTF8'), 'escape')) AS text FROM unnest(:contacts::text[]) AS given
@@ -110,11 +110,12 @@ DELETE FROM telegram_no_show WHERE org_id = :org AND 'telegram:' || person_id = 
 SELECT version FROM event WHERE id = :event
 
 -- name: lock
--- The lock of the engine, so that no batch has the bookings in hand.
+-- The lock of the engine, so that no batch has the bookings in hand. Under it, every statement finds rows by the person or
+-- their bookings. Where an index by event could serve, IS NOT DISTINCT FROM keeps it out: an event may be large.
 SELECT FROM event WHERE id = :event FOR UPDATE
 
 -- name: own_bookings
-SELECT id FROM booking WHERE org_id = :org AND user_id = :user AND event_id = :event ORDER BY id
+SELECT id FROM booking WHERE org_id = :org AND user_id = :user AND event_id IS NOT DISTINCT FROM :event ORDER BY id
 
 -- name: waiting_messages
 -- Facts that your own systems have yet to hear: they arrive without the person. `|| ''` has the same reason as in
@@ -138,15 +139,6 @@ WHERE event_id = :event AND number > :after AND number < :before AND (status <> 
     )
   )
 
--- name: waiting_reminders
--- Reminders have no entry, so they are found by their booking.
-WITH waiting AS MATERIALIZED (
-    SELECT event_id, number, target FROM delivery WHERE stream = ANY (:bookings::uuid[]) AND status = 'waiting'
-)
-DELETE FROM delivery USING waiting
-WHERE waiting.event_id = :event AND waiting.number >= :before
-  AND delivery.event_id = waiting.event_id AND delivery.number = waiting.number AND delivery.target || '' = waiting.target
-
 -- name: push_subscriptions
 DELETE FROM push_subscription WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
@@ -154,7 +146,7 @@ DELETE FROM push_subscription WHERE event_id = :event AND booking_id = ANY (:boo
 DELETE FROM telegram_receipt WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: receipts
-DELETE FROM receipt WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
+DELETE FROM receipt WHERE event_id IS NOT DISTINCT FROM :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: receipt_files
 DELETE FROM receipt_file WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
@@ -162,7 +154,7 @@ DELETE FROM receipt_file WHERE event_id = :event AND booking_id = ANY (:bookings
 -- name: payments
 UPDATE payment SET return_url = NULL, checkout_url = NULL, request_key = uuid_send(gen_random_uuid()),
        fingerprint = uuid_send(gen_random_uuid())
-WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
+WHERE event_id IS NOT DISTINCT FROM :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: bookings
 -- The hashes are of what the person asked for.
