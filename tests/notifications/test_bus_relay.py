@@ -309,6 +309,24 @@ async def test_a_fact_of_a_newer_version_waits_for_a_newer_worker_and_delays_no_
 
 
 @async_test
+async def test_many_facts_of_a_newer_version_do_not_hold_up_the_first_message_after_a_failure(database: str) -> None:
+    """A target that has failed gets one message at a time, until one arrives."""
+    bus = MemoryBus()
+    async with connection_to(database) as connection:
+        org = await insert_org(connection)
+        await insert_messages(connection, KAFKA, org, bookings=20)
+        await connection.execute("UPDATE delivery SET kind = 'booking.of_a_later_version'")
+        await insert_messages(connection, KAFKA, org)
+        target = await connection.fetchval("SELECT DISTINCT target FROM delivery")
+        relay = BusRelay(db.Database(connection), KAFKA, bus, "https://shop.example")
+        relay._failures.record_failure(target)
+        with capture_logs() as logs:
+            await relay._serve(target)
+    assert len(bus.published) == 1
+    assert [log["event"] for log in logs] == ["bus_message_unknown"] * 20
+
+
+@async_test
 async def test_a_stream_that_takes_only_some_subjects_is_found_out(nats: NatsServer) -> None:
     client = Client()
     await client.connect(nats.url)

@@ -108,6 +108,7 @@ class BusRelay:
     async def _serve_round(self, target: str, under_way: "set[asyncio.Task[_Result]]") -> bool:
         """Claim rows, and finish what arrives within a moment. Whether there may be more to do."""
         rows: list[ClaimedDelivery] = []
+        results: list[_Result] = []
         room = UNDER_WAY_MAX - len(under_way)
         if room > 0 and not self._must_stop(target, under_way):
             rows = await self._claim(target, room)
@@ -116,8 +117,11 @@ class BusRelay:
         if under_way:
             done, _ = await asyncio.wait(under_way, timeout=ROUND_SECONDS)
             under_way -= done
-            await self._finish(target, [task.result() for task in done])
-        return bool(under_way) or (bool(rows) and not self._failures.has_failed(target))
+            results = [task.result() for task in done]
+            await self._finish(target, results)
+        # Rows that wait for a newer worker say nothing about the bus, however many are in front of those that do.
+        goes_on = _are_unknown(results) or not self._failures.has_failed(target)
+        return bool(under_way) or (bool(rows) and goes_on)
 
     def _must_stop(self, target: str, under_way: "set[asyncio.Task[_Result]]") -> bool:
         return self._round_robin.must_yield or (bool(under_way) and self._failures.has_failed(target))
@@ -177,7 +181,7 @@ class BusRelay:
                 await self._handle_failure(row, error)
         if any(error is None or error.is_permanent for _, error in results):
             self._failures.record_success(target)
-        elif any(not isinstance(error, UnknownKindError) for _, error in results):
+        elif results and not _are_unknown(results):
             self._failures.record_failure(target)
 
     async def _delete(self, target: str, published: list[ClaimedDelivery]) -> None:
@@ -199,7 +203,10 @@ class BusRelay:
             metrics.DELIVERIES.add(self._name, FAILED)
             statement = sql.notifications.finish(**key, status=FAILED, error=detail)
         else:
-            log.info("bus_message_postponed", bus=self._name, target=row.target, number=row.number, error=detail)
+            if isinstance(error, UnknownKindError):
+                log.warning("bus_message_unknown", bus=self._name, target=row.target, number=row.number, kind=row.kind)
+            else:
+                log.info("bus_message_postponed", bus=self._name, target=row.target, number=row.number, error=detail)
             metrics.DELIVERIES.add(self._name, "postponed")
             statement = sql.notifications.postpone(
                 **key,
@@ -212,3 +219,7 @@ class BusRelay:
 
 
 _Result = tuple[ClaimedDelivery, UndeliveredError | None]
+
+
+def _are_unknown(results: "list[_Result]") -> bool:
+    return bool(results) and all(isinstance(error, UnknownKindError) for _, error in results)
