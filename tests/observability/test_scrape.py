@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct
 
 from holdfast.runtime import metrics
-from holdfast.runtime.instruments import Counter, Gauge, Histogram, Instrument
+from holdfast.runtime.instruments import CountedHistogram, Counter, Gauge, Histogram, Instrument
 from tests.support.bot_harness import Agency, running, stop
 from tests.support.harness import (
     Org,
@@ -39,7 +39,12 @@ PATIENCE_SECONDS = 60
 HOLDS = 12
 # Of a function and a role in the database.
 OTHER_NAMES = {"holdfast_now", "holdfast_owner"}
-KINDS: dict[type[Instrument], str] = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
+KINDS: dict[type[Instrument], str] = {
+    Counter: "counter",
+    Gauge: "gauge",
+    Histogram: "histogram",
+    CountedHistogram: "histogram",
+}
 
 
 class Scraped(Struct, frozen=True):

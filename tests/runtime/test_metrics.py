@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.runtime import metrics_access
 from holdfast.runtime.exporter import FOLDER_VARIABLE, Exporter
-from holdfast.runtime.instruments import Counter, Gauge, Histogram
+from holdfast.runtime.instruments import CountedHistogram, Counter, Gauge, Histogram
 from holdfast.runtime.metrics_server import CONNECTIONS_MAX, CannotListenError, MetricsAddress, MetricsServer
 from tests.support.command_line import run_holdfast
 from tests.support.harness import free_port
@@ -73,6 +73,21 @@ def test_a_histogram_counts_values_as_prometheus_client_does() -> None:
     assert found["seconds_bucket", "+Inf", "x"] == 5
     assert found["seconds_count", "x"] == 5
     assert found["seconds_sum", "x"] == pytest.approx(sum(values))
+
+
+def test_a_counted_histogram_counts_its_values_by_more_labels_than_it_has() -> None:
+    answers = Counter("answers", "Answers.", "of", "status")
+    histogram = CountedHistogram("seconds", "Seconds.", "of", counter=answers)
+    exporter = Exporter("test", [answers, histogram])
+    for value, status in ((0.001, 200), (0.002, 200), (9.0, 404)):
+        histogram.observe(value, "x", status)
+    histogram.observe(0.001, "y", 200)
+    exporter.flush()
+    found = samples(exporter.render())
+    assert (found["answers_total", "x", "200"], found["answers_total", "x", "404"]) == (2, 1)
+    assert (found["seconds_count", "x"], found["seconds_count", "y"]) == (3, 1)
+    assert (found["seconds_bucket", "0.001", "x"], found["seconds_bucket", "+Inf", "x"]) == (1, 3)
+    assert found["seconds_sum", "x"] == pytest.approx(9.003)
 
 
 RECORD = """

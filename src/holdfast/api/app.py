@@ -322,8 +322,7 @@ def _count_page(send: Send) -> Send:
 
     async def send_counted(message: Message) -> None:
         if message["type"] == "http.response.start":
-            metrics.HTTP_REQUESTS.add(PAGE, message["status"])
-            metrics.HTTP_REQUEST_SECONDS.observe(time.monotonic() - began_at, PAGE)
+            metrics.HTTP_REQUEST_SECONDS.observe(time.monotonic() - began_at, PAGE, message["status"])
         await send(message)
 
     return send_counted

@@ -118,8 +118,7 @@ class Endpoint:
         except Exception:
             log.exception("request_failed", operation=self._operation.name)
             response = close_unread(problem(Refused(Refusal.INTERNAL)), scope)
-        metrics.HTTP_REQUESTS.add(self._name, response.status)
-        metrics.HTTP_REQUEST_SECONDS.observe(time.monotonic() - began_at, self._name)
+        metrics.HTTP_REQUEST_SECONDS.observe(time.monotonic() - began_at, self._name, response.status)
         if isinstance(response.body, StreamedBody):
             await send_start(send, response, None, self._cache_headers(scope))
             await self._stream(response.body, receive, send)

@@ -14,7 +14,7 @@ from holdfast.core.commands import (
     TransferBooking,
 )
 from holdfast.core.decide import Outcome
-from holdfast.core.refusals import Refusal, Refused
+from holdfast.core.refusals import Refusal
 from holdfast.core.states import Verb
 from holdfast.runtime import metrics
 
@@ -46,11 +46,9 @@ def record_hold(outcome: Outcome, path: str) -> Outcome:
     return outcome
 
 
-def record_outcome(command: Command, seconds: float, outcome: Outcome) -> None:
-    """`seconds` is how long the command took."""
-    metrics.COMMAND_SECONDS.observe(seconds, command_name(command))
-    if isinstance(outcome, Refused) and _would_extend(command, outcome.refusal):
-        metrics.HOLD_EXTENSIONS.add(_extension_outcome(outcome.refusal))
+def record_refusal(command: Command, refusal: Refusal) -> None:
+    if _would_extend(command, refusal):
+        metrics.HOLD_EXTENSIONS.add(_extension_outcome(refusal))
 
 
 def _would_extend(command: Command, refusal: Refusal) -> bool:

@@ -13,7 +13,8 @@ from holdfast.core.commands import Command, PlaceHold
 from holdfast.core.decide import Outcome
 from holdfast.core.refusals import Refused
 from holdfast.engine.attempt_log import attempt_log
-from holdfast.engine.command_metrics import record_outcome
+from holdfast.engine.command_metrics import command_name, record_refusal
+from holdfast.runtime import metrics
 
 if TYPE_CHECKING:
     # Its package is optional.
@@ -44,8 +45,9 @@ class Waiting(Struct, frozen=True):
             return
         self.answer.set_result(outcome)
         seconds = time.monotonic() - self.submitted_at
-        record_outcome(self.command, seconds, outcome)
+        metrics.COMMAND_SECONDS.observe(seconds, command_name(self.command))
         if isinstance(outcome, Refused):
+            record_refusal(self.command, outcome.refusal)
             attempt_log.add_refusal(self.command, outcome, self.request_id, seconds)
 
 

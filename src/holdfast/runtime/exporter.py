@@ -69,20 +69,21 @@ class Exporter:
 
     def flush(self) -> None:
         """Hand over what was recorded since the last call. Call it in the thread that records."""
+        # First, because some of them change counters.
+        for histogram, exported_histogram in self._histograms:
+            for labels, observed in histogram.take().items():
+                child = _child(exported_histogram, labels)
+                # `observe` takes one value at a time. These two attributes are what it changes.
+                for bucket, values in zip(child._buckets, observed.counts, strict=True):
+                    if values:
+                        bucket.inc(values)
+                child._sum.inc(observed.total)
         for counter, exported in self._counters:
             for labels, count in counter.take().items():
                 _child(exported, labels).inc(count)
         for gauge, exported_gauge in self._gauges:
             for labels, value in gauge.read().items():
                 _child(exported_gauge, labels).set(value)
-        for histogram, exported_histogram in self._histograms:
-            for labels, observed in histogram.take().items():
-                child = _child(exported_histogram, labels)
-                # `observe` takes one value at a time. These two attributes are what it changes.
-                for bucket, count in zip(child._buckets, observed.counts, strict=True):
-                    if count:
-                        bucket.inc(count)
-                child._sum.inc(observed.total)
 
     async def run(self) -> None:
         while True:

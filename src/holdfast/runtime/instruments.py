@@ -35,16 +35,19 @@ class Counter(Instrument):
     def __init__(self, name: str, help_text: str, *labels: str, initial: Iterable[Labels] = ()) -> None:
         super().__init__(name, help_text, labels)
         self.initial: tuple[Labels, ...] = tuple(initial) if labels else ((),)
-        self._counts: dict[Labels, float] = {}
+        # Lists of one number, because adding to it takes no second look-up.
+        self._counts: dict[Labels, list[float]] = {}
 
     def add(self, *labels: Label, count: float = 1) -> None:
-        counts = self._counts
-        counts[labels] = counts.get(labels, 0) + count
+        try:
+            self._counts[labels][0] += count
+        except KeyError:
+            self._counts[labels] = [count]
 
     def take(self) -> Mapping[Labels, float]:
         """What was added since the last call."""
         counts, self._counts = self._counts, {}
-        return counts
+        return {labels: count for labels, (count,) in counts.items()}
 
 
 class Gauge(Instrument):
@@ -97,6 +100,24 @@ class Histogram(Instrument):
         """What was observed since the last call."""
         observed, self._observed = self._observed, {}
         return observed
+
+
+class CountedHistogram(Histogram):
+    """Its values have the labels of a counter. One call observes a value and counts it, and the histogram has only the
+    first of the labels."""
+
+    def __init__(self, name: str, help_text: str, *labels: str, counter: Counter) -> None:
+        super().__init__(name, help_text, *labels)
+        self._counter = counter
+
+    def take(self) -> Mapping[Labels, Observations]:
+        merged: dict[Labels, Observations] = {}
+        for labels, observed in super().take().items():
+            self._counter.add(*labels, count=sum(observed.counts))
+            of_label = merged.setdefault(labels[: len(self.labels)], Observations(len(self.bounds) + 1))
+            of_label.counts = [old + new for old, new in zip(of_label.counts, observed.counts, strict=True)]
+            of_label.total += observed.total
+        return merged
 
 
 def stop_recording() -> None:

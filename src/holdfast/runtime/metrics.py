@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from holdfast.core.notification_rules import BUSES, EMAIL, PUSH, SMS, WEBHOOK
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
-from holdfast.runtime.instruments import MINUTES, POWERS_OF_TWO, Counter, Gauge, Histogram, Instrument
+from holdfast.runtime.instruments import MINUTES, POWERS_OF_TWO, CountedHistogram, Counter, Gauge, Histogram, Instrument
 
 # How a hold reached its decision: Redis was asked; there is no Redis, or no need to ask it; Redis could not answer.
 REDIS: Final = "redis"
@@ -22,8 +22,11 @@ CONFIRMED_AT_ONCE: Final = "confirmed_at_once"
 
 # Requests
 HTTP_REQUESTS: Final = Counter("holdfast_http_requests", "Requests by operation and status.", "operation", "status")
-HTTP_REQUEST_SECONDS: Final = Histogram(
-    "holdfast_http_request_seconds", "Time from a request to its response, by operation.", "operation"
+HTTP_REQUEST_SECONDS: Final = CountedHistogram(
+    "holdfast_http_request_seconds",
+    "Time from a request to its response, by operation.",
+    "operation",
+    counter=HTTP_REQUESTS,
 )
 RATE_LIMITED: Final = Counter(
     "holdfast_rate_limited_requests",
