@@ -24,7 +24,9 @@ def main() -> None:
         with BenchServer(database) as server:
             results = measure_scenarios(server, options)
         costs = measure_costs(database.url, options.bookings)
-        telemetry = measure_telemetry(database, options.telemetry_pairs, options.connections, ["both"])
+        telemetry = measure_telemetry(
+            database, options.telemetry_pairs, options.connections, ["both"] if options.telemetry_pairs else []
+        )
         redis = measure_redis_modes(database, options.redis_scenarios, options)
     for line in [*format_table(results, costs), *format_telemetry(telemetry), *format_redis_table(redis)]:
         print(line)
