@@ -166,6 +166,8 @@ def test_an_api_process_that_starts_without_a_database_serves_once_it_is_back(
         wait_until(lambda: not psutil.pid_exists(postmaster.pid), 10)
         list_children = psutil.Process(server.process.pid).children
         wait_until(lambda: victim not in {child.pid for child in list_children()} and len(list_children()) == 2, 30)
+        with server.client() as client:
+            wait_until(lambda: client.get("/readyz").json().get("detail") == "PostgreSQL does not answer.", 10)
         time.sleep(OUTAGE_SECONDS)
         assert server.process.poll() is None
         embedded.start(folder)

@@ -6,6 +6,7 @@ from holdfast import sql
 from holdfast.api.call import ApiResponse, Call
 from holdfast.api.responses import AuditSummary, Health, Readiness, RedisReadiness
 from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.runtime.db import BLOCKED_ERRORS, LOST_ERRORS
 
 
 async def healthz(call: Call) -> ApiResponse[Health]:
@@ -19,11 +20,14 @@ async def readyz(call: Call) -> ApiResponse[Readiness]:
     health = call.services.task_health
     if health.is_stopping:
         raise RefusedError(Refusal.BUSY, "This process is stopping. Send requests to another one.")
+    try:
+        audit = await call.services.database.all_events.row(AuditSummary, sql.audit.summary)
+    except (*LOST_ERRORS, *BLOCKED_ERRORS) as error:
+        raise RefusedError(Refusal.BUSY, "PostgreSQL does not answer.") from error
+    assert audit is not None
     if not health.is_good:
         failed = ", ".join(report.name for report in health.reports if not report.is_running)
         raise RefusedError(Refusal.BUSY, f"Restarting after a failure: {failed}.")
-    audit = await call.services.database.all_events.row(AuditSummary, sql.audit.summary)
-    assert audit is not None
     redis = call.services.redis
     tasks = health.reports + (redis.tasks if redis is not None else [])
     report = convert(redis.report, RedisReadiness, from_attributes=True) if redis is not None else None
