@@ -115,6 +115,14 @@ def test_cards_say_what_is_left_and_when_sales_open(admin: httpx.Client, buyer: 
     assert text.count("On sale from") == 1
 
 
+def test_a_card_shows_the_year_if_it_is_another_one(admin: httpx.Client, buyer: httpx.Client, org: Org) -> None:
+    publish(admin, "Soon", soon(1))
+    publish(admin, "Far away", f"{NOW.year + 3}-03-01T19:00:00Z")
+    html = get_page(buyer, f"/o/{org.slug}").response.text
+    assert f"<span>Mar {NOW.year + 3}</span>" in html
+    assert f" {NOW.year}</span>" not in html
+
+
 def test_a_card_agrees_with_its_event_about_pools_that_open_at_other_times(
     admin: httpx.Client, buyer: httpx.Client, org: Org
 ) -> None:

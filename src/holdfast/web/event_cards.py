@@ -54,6 +54,10 @@ class EventSummary(Struct, frozen=True):
     def local_day(self) -> date:
         return in_zone(self.starts_at, self.timezone).date()
 
+    @property
+    def is_this_year(self) -> bool:
+        return self.local_day.year == in_zone(datetime.now(UTC), self.timezone).year
+
 
 class EventCard(Struct, frozen=True):
     """One event, or the next dates of a series: the first few of its events."""
