@@ -381,6 +381,14 @@ async def condition(connection: db.Connection, statement: NamedStatement) -> str
     return next((line for line in plan if "Index Cond: " in line), "")
 
 
+def test_erasing_an_unknown_person_says_so(database: str, tmp_path: Path) -> None:
+    call_holdfast(database, "orgs", "create", "acme")
+    done = call_holdfast(database, "erase", "--org", "acme", "--user", "nobody", HOLDFAST_DATA_DIR=str(tmp_path))
+    assert done.returncode == 0
+    assert "Nothing in acme names the user nobody." in done.stderr
+    assert set(json.decode(done.stdout).values()) == {0}
+
+
 def test_erasing_a_person_of_an_unknown_org_says_so(database: str, tmp_path: Path) -> None:
     done = call_holdfast(database, "erase", "--org", "nobody", "--user", USER, HOLDFAST_DATA_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (2, "There is no org nobody.\n")

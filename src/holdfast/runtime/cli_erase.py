@@ -36,4 +36,10 @@ def erase(
         fail(f"Cannot delete the receipts: {error} Run the command again.")
     if counts is None:
         fail(f"There is no org {org}.")
+    if not any(counts.values()):
+        typer.echo(
+            f"Nothing in {org} names the user {user}. Guests have long ids, such as guest-1f0c…. "
+            "docs/audit.md says how to find them by email address.",
+            err=True,
+        )
     typer.echo(msgspec.json.format(msgspec.json.encode(counts)))
