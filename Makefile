@@ -23,9 +23,9 @@ setup: ## Create the virtual environment .venv with every extra
 	@touch $@
 
 .PHONY: run
-run: setup ## Serve demo data on http://127.0.0.1:8000
+run: setup ## Serve demo data on http://127.0.0.1:8000, or on another port with PORT=8001
 	$(BIN)/holdfast demo
-	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve
+	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve $(if $(PORT),--port $(PORT))
 
 .PHONY: bot-demo
 bot-demo: setup ## Play the staff and the workers of a Telegram bot on http://127.0.0.1:8090, without a token
