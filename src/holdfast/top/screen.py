@@ -108,7 +108,7 @@ def _describe_breakers(count: float | None) -> Text:
 
 def _describe_jobs(ages: dict[str, float]) -> Text:
     if not ages:
-        return Text("none seen", "yellow")
+        return Text("none seen; pass the address of their metrics with --url", "yellow")
     late = {name: age for name, age in ages.items() if age > JOB_LATE_SECONDS}
     if late:
         return Text(", ".join(f"{_printable(name)} last ran {age:,.0f} s ago" for name, age in late.items()), "yellow")
