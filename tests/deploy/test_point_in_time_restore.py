@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -147,6 +148,18 @@ def operator(cluster: Cluster) -> Operator:
     return operator
 
 
+def test_a_copy_fails_until_postgresql_archives_its_log(cluster: Cluster) -> None:
+    """This test comes first: the others need the archive."""
+    operator = Operator(cluster)
+    with pytest.raises(AssertionError, match=r"there is no folder .*/log.*run `holdfast-backup enable`"):
+        operator.run("copy")
+    assert not operator.backups.exists()
+    operator.enable_archive()
+    with pytest.raises(AssertionError, match=r"archive_mode is off.* restart PostgreSQL"):
+        operator.run("copy")
+    assert operator.copies() == []
+
+
 def test_a_restore_has_what_was_sold_before_a_moment_and_nothing_after_it(cluster: Cluster, operator: Operator) -> None:
     """Twice, from the same copy: the first restore must not change what the second one finds."""
     asyncio.run(embedded.create_application_role(cluster.url))
@@ -211,6 +224,45 @@ def _wait_for_next_second() -> None:
     """Copies are named by the second in which they end."""
     second = int(time.time())
     wait_until(lambda: int(time.time()) > second, SECONDS)
+
+
+def test_a_copy_fails_while_its_log_does_not_reach_the_archive(cluster: Cluster, operator: Operator) -> None:
+    copies = operator.copies()
+    with archive_command(cluster, ""):
+        _wait_for_next_second()
+        with pytest.raises(AssertionError, match=r"is complete, but PostgreSQL has not archived 0"):
+            operator.run("copy", ARCHIVE_SECONDS="0")
+        assert set(operator.copies()) > set(copies), "older copies must stay until the new one can replace them"
+    copies = operator.copies()
+    with archive_command(cluster, "false"):
+        failures = _failures(cluster)
+        query(cluster.url, "SELECT pg_switch_wal()")
+        wait_until(lambda: _failures(cluster) > failures, SECONDS)
+        with pytest.raises(AssertionError, match=r"could not archive 0.* copy again"):
+            operator.run("copy")
+        assert operator.copies() == copies
+    cluster.archive_everything()
+    operator.copy()
+
+
+@contextmanager
+def archive_command(cluster: Cluster, command: str) -> Iterator[None]:
+    before = query(cluster.url, "SHOW archive_command")[0][0]
+    _set_archive_command(cluster, command)
+    try:
+        yield
+    finally:
+        _set_archive_command(cluster, before)
+
+
+def _set_archive_command(cluster: Cluster, command: str) -> None:
+    query(cluster.url, f"ALTER SYSTEM SET archive_command = $command${command}$command$")
+    query(cluster.url, "SELECT pg_reload_conf()")
+    wait_until(lambda: query(cluster.url, "SHOW archive_command")[0][0] == command, SECONDS)
+
+
+def _failures(cluster: Cluster) -> int:
+    return int(query(cluster.url, "SELECT failed_count FROM pg_stat_archiver")[0][0])
 
 
 def test_a_file_is_archived_once_however_often_postgresql_asks(cluster: Cluster, operator: Operator) -> None:
