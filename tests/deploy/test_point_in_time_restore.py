@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
@@ -221,7 +222,7 @@ def test_every_night_adds_a_copy_and_deletes_the_oldest_one_with_its_log(cluster
 
 
 def _wait_for_next_second() -> None:
-    """Copies are named by the second in which they end."""
+    """Copies, and folders that a restore moves aside, are named by the second."""
     second = int(time.time())
     wait_until(lambda: int(time.time()) > second, SECONDS)
 
@@ -285,3 +286,29 @@ def test_a_restore_refuses_a_running_server_and_a_moment_before_the_first_copy(
     with pytest.raises(AssertionError, match="is older than 2001-01-01"):
         operator.run("restore '2001-01-01 00:00:00+00'")
     assert query(cluster.url, "SELECT 1")
+
+
+def test_latest_restores_a_shop_in_which_nothing_happened_until_the_moment(
+    cluster: Cluster, operator: Operator
+) -> None:
+    """PostgreSQL wants a transaction after the moment, and does not start without one."""
+    operator.copy()
+    query(cluster.url, "CREATE TABLE sold AS SELECT 1 AS place")
+    cluster.stop(cluster.data)
+    later = datetime.now(UTC)
+    with pytest.raises(AssertionError, match=r"is in the future.* restore `latest`"):
+        operator.run(f"restore '{later + timedelta(hours=1)}'")
+    operator.run(f"restore '{later}'")
+    advice = re.search(r"`(recovery ended .*)` means .* restore `(latest)`", (cluster.folder / "output").read_text())
+    assert advice
+    before = len((cluster.folder / "log").read_text())
+    with pytest.raises(AssertionError):
+        cluster.start()
+    said = (cluster.folder / "log").read_text()[before:]
+    assert "last completed transaction was at log time" in said
+    assert advice[1] in said
+    _wait_for_next_second()
+    operator.run(f"restore {advice[2]}")
+    cluster.start()
+    wait_until(lambda: not query(cluster.url, "SELECT pg_is_in_recovery()")[0][0], SECONDS)
+    assert query(cluster.url, "SELECT place FROM sold") == [(1,)]
