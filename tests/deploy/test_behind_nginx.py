@@ -1,6 +1,9 @@
 """Two servers behind nginx, with the configuration that Holdfast ships."""
 
+import base64
+import hashlib
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -198,10 +201,23 @@ def test_without_a_server_programs_get_a_problem_and_browsers_a_page_and_no_url_
         assert (answer.status_code, answer.headers["content-type"]) == (own.status, "application/problem+json")
         assert answer.json() == msgspec_json.decode(own.body)
         page = client.get("/b/x7Kq", headers={"Accept": "text/html,application/xhtml+xml"})
-        assert (page.status_code, page.headers["content-type"]) == (503, "text/html")
+        assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
         for response in (answer, page):
             assert "strict-transport-security" in response.headers
+            assert int(response.headers["retry-after"]) > 0
         assert "x7Kq" not in nginx.errors.read_text()
+        _check_page(page)
+
+
+def _check_page(page: httpx.Response) -> None:
+    """It needs no server: it has its own style, which its policy allows, and loads nothing else."""
+    (style,) = re.findall(r"<style>(.*)</style>", page.text, re.DOTALL)
+    assert "prefers-color-scheme: dark" in style
+    assert '<meta name="viewport"' in page.text
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; "), "put this hash into holdfast.conf"
+    assert not re.search(r"url\(|@import|src=|<link|<script| style=", page.text)
 
 
 def test_nginx_holds_more_live_feeds_than_one_client_may_open() -> None:
