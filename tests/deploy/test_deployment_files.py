@@ -300,11 +300,34 @@ def test_every_unit_reads_the_shipped_settings() -> None:
 
 
 def _source(file: str) -> dict[str, str]:
+    return _source_text((DEPLOY / "systemd" / file).read_text())
+
+
+def _source_text(text: str) -> dict[str, str]:
     """What a shell reads, which must be the same that systemd reads."""
-    script = f"set -a; . {DEPLOY / 'systemd' / file}; env -0"
+    script = f"set -a\n{text}\nenv -0"
     done = subprocess.run(["sh", "-euc", script], env={}, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair.startswith("HOLDFAST_"))
+
+
+def test_both_settings_files_suggest_the_same_documented_settings() -> None:
+    """Payments, emails and receipts need them, wherever Holdfast runs."""
+    compose, systemd = ((DEPLOY / folder / "holdfast.env").read_text() for folder in ("compose", "systemd"))
+    suggested = re.compile(r"^#(?=[A-Z_]+=)", re.MULTILINE)
+    names = re.findall(r"^#([A-Z_]+)=", compose, re.MULTILINE)
+    assert names == re.findall(r"^#([A-Z_]+)=", systemd, re.MULTILINE)
+    documented = (ROOT / "docs" / "settings.md").read_text()
+    for name in names:
+        assert f"`{name}`" in documented, name
+    # Both files set these once their lines are no longer comments.
+    for values in (
+        _source_text(suggested.sub("", systemd)),
+        dict(re.findall(r"^#?([A-Z_]+)=(.*)$", compose, re.MULTILINE)),
+    ):
+        settings = Settings.from_environment(values)
+        assert settings.smtp_url == "smtp://user:password@mail.example.com:587"
+        assert settings.receipts_url == "s3://bucket/prefix?region=name"
 
 
 def test_a_service_starts_again_however_long_the_database_is_away() -> None:
