@@ -16,7 +16,7 @@ LANES = [
     for name in ("batch", "layout_cache", "load", "own_bookings", "save", "save_notifications", "save_payments")
 ]
 # Migrations and roles are about the whole server. The last one talks to Redis.
-SERVER = ("runtime/db.py", "runtime/database_roles.py", "runtime/embedded.py")
+SERVER = ("runtime/db.py", "runtime/database_identity.py", "runtime/database_roles.py", "runtime/embedded.py")
 OTHERS = (*LANES, *SERVER, "gate/redis_client.py")
 MODULES = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).as_posix() not in OTHERS]
 SCOPE = re.compile(

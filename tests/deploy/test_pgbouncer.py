@@ -17,6 +17,7 @@ from tests.support.harness import (
     publish_event,
     query,
     running_server,
+    with_database,
 )
 from tests.support.pgbouncer_process import running_pgbouncer
 from tests.support.shell_examples import read_example
@@ -77,6 +78,15 @@ def test_holdfast_sells_in_session_mode(pooled: str) -> None:
         assert post_hold(admin, event, items=[{"seat": "A-1"}], user="u-2").json()["code"] == "seat_taken"
         assert admin.post(f"/v1/bookings/{booking}/confirm").json()["status"] == "confirmed"
     assert run_audit(database_url=pooled)["ok"]
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+def test_the_owner_may_go_past_the_pooler_to_the_same_database_only(database: str, mode: str) -> None:
+    """The two URLs have different hosts, ports and users, so they do not show that they lead to one database."""
+    with running_pgbouncer(database, "holdfast", pool_mode=mode) as url:
+        asyncio.run(db.require_same_database(database, url))
+        with pytest.raises(db.SchemaError, match="name different databases"):
+            asyncio.run(db.require_same_database(with_database(database, "postgres"), url))
 
 
 def test_a_lane_in_session_mode_has_all_of_its_settings(pooled: str) -> None:

@@ -292,11 +292,42 @@ def test_a_sequence_that_was_revoked_is_granted_again(postgres: str) -> None:
         query(application_url(url), "SELECT nextval('delivery_number')")
 
 
-def test_two_urls_of_different_databases_are_refused(url: str) -> None:
-    elsewhere = application_url(with_database(url, "postgres"))
-    done = call_holdfast(elsewhere, "migrate", HOLDFAST_MIGRATION_DATABASE_URL=url)
+@pytest.fixture
+def empty_database(postgres: str) -> Iterator[str]:
+    name = f"empty_{secrets.token_hex(4)}"
+    query(postgres, f"CREATE DATABASE {name}")
+    yield with_database(postgres, name)
+    query(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize("arguments", [["migrate"], ["migrate", "--check"], ["reap"]], ids=" ".join)
+def test_the_owner_of_another_database_is_refused_before_it_changes(
+    url: str, empty_database: str, arguments: list[str]
+) -> None:
+    """Whether or not the application's database is up to date."""
+    for application, owner in ((url, empty_database), (empty_database, url)):
+        done = call_holdfast(application_url(application), *arguments, HOLDFAST_MIGRATION_DATABASE_URL=owner)
+        assert done.returncode == 2
+        assert "name different databases" in done.stderr
+        assert query(empty_database, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace") == []
+
+
+def test_a_database_of_the_same_name_on_another_server_is_refused(postgres: str, data_folder: Path) -> None:
+    owner = embedded.start(data_folder)
+    other = application_url(with_database(postgres, "postgres"))
+    done = call_holdfast(other, "migrate", HOLDFAST_MIGRATION_DATABASE_URL=owner)
     assert done.returncode == 2
-    assert "name different databases" in done.stderr
+    assert "postgres and postgres, on different servers" in done.stderr
+    assert query(owner, "SELECT to_regclass('schema_version')")[0][0] is None
+
+
+def test_an_owner_that_may_not_create_tables_is_named(empty_database: str, role: str) -> None:
+    done = call_holdfast(
+        application_url(empty_database), "migrate", HOLDFAST_MIGRATION_DATABASE_URL=as_role(empty_database, role)
+    )
+    assert done.returncode == 2
+    assert "the role of HOLDFAST_MIGRATION_DATABASE_URL may not do so" in done.stderr
+    assert "Set it to a role that owns the tables" in done.stderr
 
 
 def test_an_owner_without_an_application_is_refused() -> None:

@@ -92,7 +92,9 @@ def read_schema_status(data: Path | None) -> db.SchemaStatus:
     settings = read_settings()
     url, owner_url = _find_urls(data, settings)
     with _explained_errors(settings):
-        return asyncio.run(db.read_schema_status(owner_url or url))
+        if owner_url is None:
+            return asyncio.run(db.read_schema_status(url))
+        return asyncio.run(db.read_schema_status(owner_url, url))
 
 
 def _find_urls(data: Path | None, settings: Settings) -> tuple[str, str | None]:

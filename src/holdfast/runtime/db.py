@@ -15,6 +15,7 @@ import asyncpg
 from msgspec import Struct, convert, inspect, json, structs
 
 from holdfast import sql
+from holdfast.runtime.database_identity import is_same_database
 from holdfast.runtime.database_roles import RoleError, grant_to_application
 
 if TYPE_CHECKING:
@@ -222,13 +223,20 @@ async def _connect(url: str, settings: Mapping[str, str], command_seconds: float
 
 
 async def _find_search_path(url: str) -> str:
+    async with _plain_connection(url) as connection:
+        schema: str = await connection.fetchval(sql.roles.schema_in_use)
+    return f"{schema}, pg_temp"
+
+
+@asynccontextmanager
+async def _plain_connection(url: str) -> AsyncIterator[Connection]:
+    """Without settings of ours, for the first look at a database."""
     connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS)
     try:
-        schema: str = await connection.fetchval(sql.roles.schema_in_use)
+        yield connection
         await connection.close(timeout=_CONNECT_SECONDS)
     finally:
         connection.terminate()
-    return f"{schema}, pg_temp"
 
 
 def _required(url: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -359,6 +367,8 @@ async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str |
     """Bring the schema up to date. Any number of processes may do so at once. Returns how many steps were run. Unless
     `allow_unsafe`, the server must keep what it acknowledges. `application_url` is that of the role that may use the
     tables, if `url` is that of their owner."""
+    if application_url is not None:
+        await require_same_database(url, application_url)
     # This process may have connected before there was a schema, and found another one.
     _search_paths[url] = await _find_search_path(url)
     connection = await connect(url)
@@ -368,7 +378,7 @@ async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str |
             await _refuse_unsafe_server(connection)
         # The end of the connection releases the lock.
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
-        steps = await _run_missing_steps(connection)
+        steps = await _run_missing_steps(connection, is_owner=application_url is not None)
         if application_url is not None:
             # Before the first grant, the application cannot see the schema, and has found another one if it looked.
             _search_paths[application_url] = _search_paths[url]
@@ -378,6 +388,19 @@ async def migrate(url: str, *, allow_unsafe: bool = True, application_url: str |
         await connection.close()
 
 
+async def require_same_database(owner_url: str, application_url: str) -> None:
+    """Refuse two URLs that lead to different databases, before anything changes in either of them."""
+    async with _plain_connection(owner_url) as owner, _plain_connection(application_url) as application:
+        if not await is_same_database(owner, application):
+            owners = await owner.fetchval("SELECT current_database()")
+            applications = await application.fetchval("SELECT current_database()")
+            raise SchemaError(
+                "HOLDFAST_DATABASE_URL and HOLDFAST_MIGRATION_DATABASE_URL name different databases: "
+                f"{applications} and {owners}{', on different servers' if owners == applications else ''}. Holdfast "
+                "changed nothing. Let both URLs name the same database: usually, only the user and the password differ."
+            )
+
+
 async def _restrict_application(owner: Connection, url: str) -> None:
     application = await connect(url)
     try:
@@ -385,8 +408,6 @@ async def _restrict_application(owner: Connection, url: str) -> None:
         if role == await owner.fetchval("SELECT current_user"):
             return
         await grant_to_application(owner, role)
-        if await _read_schema_status(application) != await _read_schema_status(owner):
-            raise SchemaError("HOLDFAST_DATABASE_URL and HOLDFAST_MIGRATION_DATABASE_URL name different databases.")
     except RoleError as error:
         raise SchemaError(str(error)) from None
     finally:
@@ -408,7 +429,8 @@ async def _refuse_unsafe_server(connection: Connection) -> None:
             )
 
 
-async def _run_missing_steps(connection: Connection) -> int:
+async def _run_missing_steps(connection: Connection, *, is_owner: bool) -> int:
+    """`is_owner` says that HOLDFAST_MIGRATION_DATABASE_URL names the role of the connection."""
     missing = (await _read_schema_status(connection)).missing
     try:
         if missing:
@@ -425,9 +447,13 @@ async def _run_missing_steps(connection: Connection) -> int:
                 )
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaError(
-            f"The schema must be migrated to version {missing[-1].number}, and the role of HOLDFAST_DATABASE_URL may "
-            f"not do so: {error}. Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL set to the owner of the "
-            "tables."
+            f"The schema must be migrated to version {missing[-1].number}, and the role of "
+            f"HOLDFAST_{'MIGRATION_' if is_owner else ''}DATABASE_URL may not do so: {error}. "
+            + (
+                "Set it to a role that owns the tables, or that may create them if there are none yet."
+                if is_owner
+                else "Run `holdfast migrate` with HOLDFAST_MIGRATION_DATABASE_URL set to the owner of the tables."
+            )
         ) from None
     return len(missing)
 
@@ -444,8 +470,10 @@ class SchemaStatus(Struct, frozen=True):
         return not self.version or all(step.is_rolling for step in self.missing)
 
 
-async def read_schema_status(url: str) -> SchemaStatus:
-    """Compare the schema with this version of Holdfast, and change nothing."""
+async def read_schema_status(url: str, application_url: str | None = None) -> SchemaStatus:
+    """Compare the schema with this version of Holdfast, and change nothing. The URLs are those of `migrate`."""
+    if application_url is not None:
+        await require_same_database(url, application_url)
     connection = await connect(url)
     try:
         await _refuse_old_server(connection)
