@@ -154,6 +154,31 @@ def test_a_wrong_password_of_the_database_is_named_and_not_printed(
     assert "hunter2" not in str(examine(wrong))
 
 
+def test_an_owner_of_another_database_is_named(healthy: Environment, own_database: str) -> None:
+    results = examine_for("database", {**healthy, "HOLDFAST_MIGRATION_DATABASE_URL": own_database})
+    trouble = find_trouble(results)
+    assert trouble.level is Level.PROBLEM
+    assert "name different databases" in trouble.text
+    own = {**healthy, "HOLDFAST_DATABASE_URL": own_database, "HOLDFAST_MIGRATION_DATABASE_URL": own_database}
+    assert "name the same database" in examine_for("database", own)[-1].text
+    unreachable = {**healthy, "HOLDFAST_MIGRATION_DATABASE_URL": f"postgresql://u@{NOBODY}/d"}
+    assert "HOLDFAST_MIGRATION_DATABASE_URL" in (find_trouble(examine_for("database", unreachable)).remedy or "")
+
+
+def test_an_owner_without_an_application_is_named(healthy: Environment) -> None:
+    alone = {**healthy, "HOLDFAST_DATABASE_URL": "", "HOLDFAST_MIGRATION_DATABASE_URL": f"postgresql://u@{NOBODY}/d"}
+    troubles = [result for result in examine_for("database", alone) if result.level is Level.PROBLEM]
+    assert ["HOLDFAST_DATABASE_URL is not" in trouble.text for trouble in troubles] == [True]
+
+
+@pytest.mark.parametrize("password", ["Zk3/9xQ", "123/9xQ", "Zk3?9xQ", "Zk3#9xQ"])
+def test_a_password_that_is_not_encoded_is_named(healthy: Environment, password: str) -> None:
+    url = f"postgresql://holdfast:{password}@127.0.0.1/x"
+    trouble = find_trouble(examine_for("database", {**healthy, "HOLDFAST_DATABASE_URL": url}))
+    assert "HOLDFAST_DATABASE_URL is malformed. " in trouble.text
+    assert "%2F" in trouble.text
+
+
 def test_an_unknown_database_is_named(healthy: Environment, safe_postgres: str) -> None:
     trouble = find_trouble(
         examine_for("database", {**healthy, "HOLDFAST_DATABASE_URL": as_role(safe_postgres, "nowhere")})

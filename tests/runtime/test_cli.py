@@ -7,6 +7,8 @@ import pytest
 
 from holdfast.runtime import ids
 from holdfast.runtime.cli import url_host
+from holdfast.runtime.database_urls import check_database_url
+from holdfast.runtime.settings import SettingError
 from tests.support.command_line import call_holdfast, run_holdfast, run_installed_holdfast, with_free_port
 from tests.support.harness import Server, query
 
@@ -124,6 +126,51 @@ def test_an_unreachable_database_is_reported() -> None:
     assert done.returncode == 2
     assert "Cannot reach the database" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "migrate", "audit"])
+@pytest.mark.parametrize("setting", ["HOLDFAST_DATABASE_URL", "HOLDFAST_MIGRATION_DATABASE_URL"])
+def test_a_password_that_is_not_encoded_is_reported_without_it(command: str, setting: str) -> None:
+    environment = {setting: "postgresql://holdfast:Zk3/9xQ+pLm=@127.0.0.1:1/x"}
+    done = call_holdfast("postgresql://postgres@127.0.0.1:1/x", *with_free_port(command), **environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{setting} is malformed. ")
+    assert "/ as %2F" in line
+    assert "Zk3" not in line
+    assert "9xQ" not in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:Zk3?9xQ@h/x",
+        "postgresql://u:Zk3#9xQ@h/x",
+        "postgresql://u:123/9xQ@h/x",
+        "postgresql://u:[9xQ@h/x",
+        "postgresql://u:9xQ@h:Zk3/x",
+        "mysql://u:9xQ@h/x",
+    ],
+)
+def test_a_malformed_database_url_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(SettingError, match="URL is malformed") as refused:
+        check_database_url("URL", url)
+    assert "9xQ" not in str(refused.value)
+    assert "Zk3" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:Zk3%2F9xQ%40@h/x",
+        "postgres://u:p@ss@h:5432,[::1]:5433/x?sslmode=require",
+        "postgresql://u@/x?host=/run/postgresql&port=5432",
+        "postgresql:///x?user=u&password=p%40ss",
+        "postgresql://h",
+    ],
+)
+def test_a_database_url_that_the_driver_takes_is_accepted(url: str) -> None:
+    check_database_url("URL", url)
 
 
 def test_a_database_that_denies_access_is_reported_without_a_traceback(database: str) -> None:

@@ -10,10 +10,11 @@ from holdfast import sql
 from holdfast.doctor.check import CheckResult, Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
 from holdfast.runtime.database_files import find_unreadable_file
+from holdfast.runtime.database_urls import check_database_url
+from holdfast.runtime.db import SchemaError, require_same_database
+from holdfast.runtime.settings import SettingError
 
 VERSION_MIN: Final = 15
-
-_URL_REMEDY: Final = "Check HOLDFAST_DATABASE_URL: postgresql://user:password@host:5432/database."
 
 
 class Server(Struct, frozen=True):
@@ -27,10 +28,21 @@ class Server(Struct, frozen=True):
 
 
 async def check_database(installation: Installation) -> Results:
+    settings = installation.settings
+    if settings.migration_database_url is not None and settings.database_url is None:
+        yield problem(
+            "HOLDFAST_MIGRATION_DATABASE_URL is set, but HOLDFAST_DATABASE_URL is not, so Holdfast does not start.",
+            "Set HOLDFAST_DATABASE_URL to the same database, with the role of the application.",
+        )
     try:
+        if settings.database_url is not None:
+            check_database_url("HOLDFAST_DATABASE_URL", settings.database_url)
         database = await installation.database.open()
     except Exception as error:
-        yield _explain_embedded(installation) if not installation.has_own_database else _explain(error, installation)
+        if installation.has_own_database:
+            yield _explain(error, "HOLDFAST_DATABASE_URL", settings.database_url or "")
+        else:
+            yield _explain_embedded(installation)
         return
     server = await database.shared.row(Server, sql.doctor.server)
     assert server is not None
@@ -40,6 +52,20 @@ async def check_database(installation: Installation) -> Results:
         yield result
     if not found:
         yield ok("It keeps what it acknowledges: fsync, full_page_writes and synchronous_commit are on.")
+    if settings.migration_database_url is not None and settings.database_url is not None:
+        yield await _compare(settings.migration_database_url, settings.database_url)
+
+
+async def _compare(owner_url: str, url: str) -> CheckResult:
+    """Whether the owner of the tables leads to the same database."""
+    try:
+        check_database_url("HOLDFAST_MIGRATION_DATABASE_URL", owner_url)
+        await require_same_database(owner_url, url)
+    except SchemaError as error:
+        return problem(str(error), "Correct one of the two URLs, then run `holdfast migrate`.")
+    except Exception as error:
+        return _explain(error, "HOLDFAST_MIGRATION_DATABASE_URL", owner_url)
+    return ok("HOLDFAST_DATABASE_URL and HOLDFAST_MIGRATION_DATABASE_URL name the same database.")
 
 
 def find_weaknesses(server: Server) -> list[CheckResult]:
@@ -93,18 +119,21 @@ def _explain_embedded(installation: Installation) -> CheckResult:
     )
 
 
-def _explain(error: Exception, installation: Installation) -> CheckResult:
+def _explain(error: Exception, setting: str, url: str) -> CheckResult:
     """In our own words: the text of an error may quote a part of the URL, and so of the password."""
-    unreadable = find_unreadable_file(installation.settings.database_url or "")
+    url_remedy = f"Check {setting}: postgresql://user:password@host:5432/database."
+    if isinstance(error, SettingError):
+        return problem(str(error), url_remedy)
+    unreadable = find_unreadable_file(url)
     if unreadable:
         return problem(unreadable, "Let the user that runs Holdfast read it, and enter its folder.")
     match error:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            return problem("PostgreSQL refuses the user or the password.", _URL_REMEDY)
+            return problem("PostgreSQL refuses the user or the password.", url_remedy)
         case asyncpg.InvalidCatalogNameError():
             return problem(
                 "PostgreSQL has no database of this name.",
-                "Create it with `createdb`, or correct the name in HOLDFAST_DATABASE_URL.",
+                f"Create it with `createdb`, or correct the name in {setting}.",
             )
         case asyncpg.InsufficientPrivilegeError():
             return problem(
@@ -118,14 +147,14 @@ def _explain(error: Exception, installation: Installation) -> CheckResult:
             return problem("Holdfast cannot connect to PostgreSQL securely.", "Check sslmode and the certificates.")
         case TimeoutError():
             return problem(
-                "PostgreSQL does not answer in time.", f"Check the network and the firewall on the way. {_URL_REMEDY}"
+                "PostgreSQL does not answer in time.", f"Check the network and the firewall on the way. {url_remedy}"
             )
         case OSError():
             return problem(
                 "PostgreSQL cannot be reached: " + (error.strerror or type(error).__name__) + ".",
-                f"Check that the server runs. {_URL_REMEDY}",
+                f"Check that the server runs. {url_remedy}",
             )
         case ValueError() | asyncpg.InterfaceError():
-            return problem("HOLDFAST_DATABASE_URL is malformed.", f"Percent-encode special characters. {_URL_REMEDY}")
+            return problem(f"{setting} is malformed.", f"Percent-encode special characters. {url_remedy}")
         case _:
-            return problem(f"PostgreSQL refuses the connection: {type(error).__name__}.", _URL_REMEDY)
+            return problem(f"PostgreSQL refuses the connection: {type(error).__name__}.", url_remedy)

@@ -12,6 +12,7 @@ import typer
 
 from holdfast.runtime import db
 from holdfast.runtime.database_files import find_unreadable_file
+from holdfast.runtime.database_urls import check_database_url
 from holdfast.runtime.extras import MissingExtraError, explain_install, optional_import
 from holdfast.runtime.settings import SettingError, Settings
 
@@ -103,11 +104,24 @@ def _find_urls(data: Path | None, settings: Settings) -> tuple[str, str | None]:
         fail("HOLDFAST_MIGRATION_DATABASE_URL needs HOLDFAST_DATABASE_URL, which the application connects to.")
     if settings.database_url is None:
         return _start_embedded(data or settings.data_dir)
-    for url in (settings.database_url, settings.migration_database_url):
-        unreadable = find_unreadable_file(url) if url else None
-        if unreadable:
-            fail(f"{unreadable} Let the user that runs Holdfast read it, and enter its folder.")
+    urls = {
+        "HOLDFAST_DATABASE_URL": settings.database_url,
+        "HOLDFAST_MIGRATION_DATABASE_URL": settings.migration_database_url,
+    }
+    for setting, url in urls.items():
+        if url is not None:
+            _check_url(setting, url)
     return settings.database_url, settings.migration_database_url
+
+
+def _check_url(setting: str, url: str) -> None:
+    try:
+        check_database_url(setting, url)
+    except SettingError as error:
+        fail(str(error))
+    unreadable = find_unreadable_file(url)
+    if unreadable:
+        fail(f"{unreadable} Let the user that runs Holdfast read it, and enter its folder.")
 
 
 @contextmanager
