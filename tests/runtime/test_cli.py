@@ -1,11 +1,12 @@
 """The command line reports what it did, and explains what went wrong."""
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import ids
+from holdfast.runtime import cli_database, ids
 from holdfast.runtime.cli import url_host
 from holdfast.runtime.database_urls import check_database_url
 from holdfast.runtime.settings import SettingError
@@ -119,6 +120,36 @@ def test_an_invalid_setting_is_reported_without_its_secrets(database: str, comma
     assert done.returncode == 2
     assert name in done.stderr
     assert "hunter2" not in done.stderr
+
+
+@pytest.fixture(params=["a file", "a folder in /proc", "of somebody else"])
+def unusable_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    match request.param:
+        case "a file":
+            (tmp_path / "data").touch()
+        case "a folder in /proc":
+            return Path("/proc/holdfast")
+        case _:
+            (tmp_path / "data" / "receipts").mkdir(parents=True)
+            # The tests may run as root, who may write everywhere.
+            monkeypatch.setattr(os, "access", lambda *_: False)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("command", ["serve", "bot"])
+def test_a_folder_that_cannot_store_receipts_is_reported(database: str, command: str, unusable_folder: Path) -> None:
+    folder = str(unusable_folder)
+    done = call_holdfast(database, *with_free_port(command), HOLDFAST_DATA_DIR=folder, HOLDFAST_RECEIPTS_URL="")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Cannot store receipts in the folder {folder}/receipts. ")
+    assert "HOLDFAST_RECEIPTS_URL" in line
+
+
+def test_receipts_in_a_bucket_need_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DATA_DIR", "/proc/holdfast")
+    monkeypatch.setenv("HOLDFAST_RECEIPTS_URL", "s3://bucket")
+    cli_database.require_receipts_folder()
 
 
 def test_an_unreachable_database_is_reported() -> None:

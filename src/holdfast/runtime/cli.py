@@ -19,6 +19,7 @@ from holdfast.runtime.cli_database import (
     fail,
     open_database,
     read_settings,
+    require_receipts_folder,
     run_with_database,
 )
 from holdfast.runtime.cli_doctor import doctor
@@ -82,6 +83,7 @@ def serve(
         fail(f"Port {port} on {host} is already in use. Stop the other program, or choose another port with --port.")
     open_database(data, to_sell=True)
     _check_settings()
+    require_receipts_folder()
     register_configured_buses()
     url = f"http://{url_host(host)}:{port}"
     os.environ.setdefault("HOLDFAST_PUBLIC_URL", url)

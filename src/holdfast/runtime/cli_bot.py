@@ -17,6 +17,7 @@ from holdfast.runtime.cli_database import (
     open_database,
     read_settings,
     read_with_database,
+    require_receipts_folder,
     run_with_database,
 )
 from holdfast.runtime.cli_metrics import MetricsOption, parse_metrics_address, report_unusable_address
@@ -68,6 +69,7 @@ def run(
 
     configure_logs(read_settings())
     open_database(data, to_sell=True)
+    require_receipts_folder()
     settings = read_settings()
     if settings.telegram_token is not None:
         _connect_from_settings(org, settings.telegram_token, data)

@@ -15,6 +15,7 @@ from holdfast.runtime.database_files import find_unreadable_file
 from holdfast.runtime.database_urls import check_database_url
 from holdfast.runtime.extras import MissingExtraError, explain_install, optional_import
 from holdfast.runtime.settings import SettingError, Settings
+from holdfast.runtime.storage import StorageError, open_storage
 
 T = TypeVar("T")
 DataFolder = Annotated[
@@ -148,6 +149,24 @@ def require_database(data: Path | None) -> None:
     folder = data or settings.data_dir
     if not settings.database_url and not (folder / "postgres").exists():
         fail(f"There is no database in the folder {folder}. Choose another one with --data or HOLDFAST_DATA_DIR.")
+
+
+def require_receipts_folder() -> None:
+    """Refuse to sell without a place for receipts. Call it after `open_database`, which sets the data folder."""
+    settings = read_settings()
+    if settings.receipts_url is not None:
+        return
+    folder = settings.data_dir / "receipts"
+    try:
+        open_storage(None, folder)
+        is_writable = os.access(folder, os.W_OK | os.X_OK)
+    except StorageError:
+        is_writable = False
+    if not is_writable:
+        fail(
+            f"Cannot store receipts in the folder {folder}. Let the user that runs Holdfast write to it, choose "
+            "another data folder with --data or HOLDFAST_DATA_DIR, or set HOLDFAST_RECEIPTS_URL to a bucket."
+        )
 
 
 def run_with_database(data: Path | None, work: Callable[[db.Database], Awaitable[T]]) -> T:
