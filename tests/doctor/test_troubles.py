@@ -37,7 +37,7 @@ from tests.support.doctor_harness import (
     server_setting,
 )
 from tests.support.engine_harness import new_event, new_hold_command, new_org, one_pool, run_commands, shift_clock
-from tests.support.harness import connection_to, fresh_database, query, run_with_connection
+from tests.support.harness import connection_to, fresh_database, query, run_with_connection, with_database
 from tests.support.kafka_cluster import running_kafka
 from tests.support.nats_process import running_nats
 from tests.support.old_schema import database_at_step
@@ -219,6 +219,25 @@ def test_an_empty_database_is_only_a_warning(healthy: Environment, safe_postgres
         query(safe_postgres, "DROP DATABASE empty_patient WITH (FORCE)")
     assert trouble.level is Level.WARNING
     assert "holdfast migrate" in (trouble.remedy or "")
+
+
+def test_an_empty_database_of_a_role_that_may_not_create_tables_is_a_problem(
+    healthy: Environment, safe_postgres: str
+) -> None:
+    query(safe_postgres, "CREATE DATABASE empty_patient")
+    try:
+        owner = with_database(safe_postgres, "empty_patient")
+        limited = {**healthy, "HOLDFAST_DATABASE_URL": as_role(safe_postgres, "empty_patient")}
+        trouble = find_trouble(examine_for("schema", limited))
+        rights = examine_for("rights", limited)
+        with_owner = find_trouble(examine_for("schema", {**limited, "HOLDFAST_MIGRATION_DATABASE_URL": owner}))
+    finally:
+        query(safe_postgres, "DROP DATABASE empty_patient WITH (FORCE)")
+    assert trouble.level is Level.PROBLEM
+    assert "may not create tables" in trouble.text
+    assert "with HOLDFAST_MIGRATION_DATABASE_URL" in (trouble.remedy or "")
+    assert [result.level for result in rights] == [Level.SKIPPED]
+    assert with_owner.level is Level.WARNING
 
 
 def test_an_encoding_that_cannot_store_names_is_a_problem(healthy: Environment, safe_postgres: str) -> None:

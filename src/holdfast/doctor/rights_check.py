@@ -6,6 +6,7 @@ from typing import Final
 
 from holdfast import sql
 from holdfast.doctor.check import Results, ok, problem, warning
+from holdfast.doctor.database_access import SkippedError, read_schema_version
 from holdfast.doctor.installation import Installation
 from holdfast.runtime.database_roles import find_powers
 
@@ -15,6 +16,8 @@ _READS: Final = re.compile(r"\b(?:FROM|JOIN)\s+([a-z_]+)")
 
 async def check_rights(installation: Installation) -> Results:
     database = await installation.database.require()
+    if await read_schema_version(database) is None:
+        raise SkippedError("There are no tables yet.")
     needed = sorted(find_needed_rights())
     tables, privileges = [table for table, _ in needed], [privilege for _, privilege in needed]
     missing = await database.shared.fetch(sql.doctor.missing_rights, tables, privileges)

@@ -6,6 +6,10 @@ SELECT to_regclass('schema_version') IS NOT NULL
 -- name: schema_version
 SELECT max(number) FROM schema_version
 
+-- name: may_create_tables
+-- False also if the search path leads to no schema.
+SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
+
 -- name: server
 -- The server as Holdfast's own connections see it.
 SELECT current_setting('server_version_num')::integer / 10000 AS major_version,
