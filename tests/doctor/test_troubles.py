@@ -53,7 +53,7 @@ def test_a_healthy_installation_has_no_problem_and_no_warning(healthy: Environme
     assert diagnosis.ok
     subjects = {result.subject for result in diagnosis.results}
     assert subjects >= {"settings", "production", "database", "schema", "rights", "connections", "clock", "redis"}
-    assert subjects >= {"mail", "sms", "stripe", "telegram", "receipts", "machine", "worker", "auditor"}
+    assert subjects >= {"mail", "sms", "payments", "stripe", "telegram", "receipts", "machine", "worker", "auditor"}
     assert list(tmp_path.iterdir()) == [], "it left something behind"
 
 
@@ -345,6 +345,44 @@ def test_the_work_that_waits_shows_that_no_worker_runs(healthy: Environment, own
     emails = examine_for("worker", {**environment, "HOLDFAST_SMTP_URL": ""})[1]
     assert emails.level is Level.WARNING
     assert "HOLDFAST_SMTP_URL" in (emails.remedy or "")
+
+
+UNPAYABLE: dict[str, Any] = {"policy": {"review": "none"}, "pools": one_pool(10)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_unpayable"),
+    [
+        (UNPAYABLE, True),
+        ({**UNPAYABLE, "policy": {"review": "manual"}}, False),
+        ({**UNPAYABLE, "payment_instructions": "By transfer."}, False),
+        ({**UNPAYABLE, "providers": []}, False),
+        ({**UNPAYABLE, "pools": one_pool(10, price=0)}, False),
+    ],
+    ids=["nothing says how to pay", "by receipt", "as instructed", "not online", "free"],
+)
+def test_an_event_that_nobody_can_pay_for_is_named(
+    healthy: Environment, own_database: str, changes: dict[str, Any], is_unpayable: bool
+) -> None:
+    run_with_connection(lambda connection: new_event(connection, title="Hamlet", **changes), own_database)
+    without_provider = {**healthy, "HOLDFAST_DATABASE_URL": own_database, "HOLDFAST_STRIPE_KEY": ""}
+    if is_unpayable:
+        trouble = find_trouble(examine_for("payments", without_provider))
+        assert trouble.level is Level.WARNING
+        assert "cannot pay for Hamlet (ev_" in trouble.text
+        assert "HOLDFAST_STRIPE_KEY" in (trouble.remedy or "")
+    else:
+        (result,) = examine_for("payments", without_provider)
+        assert result.text == "No payment provider is set up, and no published event needs one."
+    with_sandbox = {**without_provider, "HOLDFAST_SANDBOX_WEBHOOK_SECRET": "whsec_c2VjcmV0"}
+    assert "with the sandbox" in examine_for("payments", with_sandbox)[0].text
+
+
+def test_a_draft_needs_no_provider(healthy: Environment, own_database: str) -> None:
+    run_with_connection(lambda connection: new_event(connection, **UNPAYABLE), own_database)
+    query(own_database, "UPDATE event SET status = 'draft', published_at = NULL")
+    without_provider = {**healthy, "HOLDFAST_DATABASE_URL": own_database, "HOLDFAST_STRIPE_KEY": ""}
+    assert [result.level for result in examine_for("payments", without_provider)] == [Level.OK]
 
 
 def test_findings_of_the_auditor_are_a_problem(healthy: Environment, own_database: str) -> None:

@@ -10,6 +10,7 @@ from holdfast.doctor.connections_check import check_connections
 from holdfast.doctor.database_check import check_database
 from holdfast.doctor.machine_check import check_machine
 from holdfast.doctor.mail_check import check_mail
+from holdfast.doctor.payments_check import check_payments
 from holdfast.doctor.production_check import check_production
 from holdfast.doctor.push_check import check_push
 from holdfast.doctor.receipts_check import check_receipts
@@ -35,6 +36,7 @@ CHECKS: Final = (
     Check("sms", check_sms),
     Check("push", check_push),
     Check("bus", check_bus),
+    Check("payments", check_payments),
     Check("stripe", check_stripe),
     Check("telegram", check_telegram),
     Check("receipts", check_receipts),

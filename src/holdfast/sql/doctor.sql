@@ -35,6 +35,16 @@ SELECT needed.name AS table_name, needed.privilege FROM unnest($1::text[], $2::t
 WHERE to_regclass(needed.name) IS NOT NULL AND NOT has_table_privilege(to_regclass(needed.name), needed.privilege)
 ORDER BY needed.name, needed.privilege
 
+-- name: unpayable_event
+-- An event that buyers see and that costs money, although nothing says how to pay. An event without providers chose so itself.
+SELECT event.id, event.title FROM event JOIN org ON org.id = event.org_id
+WHERE event.status = 'active' AND event.seat_count >= 0 AND event.published_at IS NOT NULL
+  AND event.listed_until > holdfast_now()
+  AND event.policy ->> 'review' IS DISTINCT FROM 'manual' AND event.providers IS DISTINCT FROM '{}'
+  AND coalesce(event.payment_instructions, org.payment_instructions) IS NULL
+  AND EXISTS (SELECT FROM tariff WHERE tariff.event_id = event.id AND tariff.price > 0)
+LIMIT 1
+
 -- name: clock
 SELECT holdfast_now()
 
