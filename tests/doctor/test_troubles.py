@@ -70,7 +70,9 @@ def test_the_checks_leave_nothing_behind_in_redis(healthy: Environment, redis: R
         ({"HOLDFAST_LANES": "0"}, "settings", "problem", "HOLDFAST_LANES", "Correct"),
         ({"HOLDFAST_SMPT_URL": "x"}, "settings", "problem", "HOLDFAST_SMPT_URL", "HOLDFAST_SMTP_URL"),
         ({"HOLDFAST_FLAVOUR": "x"}, "settings", "warning", "HOLDFAST_FLAVOUR", "Remove it"),
-        ({"HOLDFAST_PUBLIC_URL": "shop"}, "settings", "problem", "HOLDFAST_PUBLIC_URL", "https://"),
+        ({"HOLDFAST_PUBLIC_URL": "tickets.example"}, "settings", "problem", "HOLDFAST_PUBLIC_URL", "Correct"),
+        ({"HOLDFAST_PUBLIC_URL": "https://t.example/shop"}, "settings", "problem", "without a path", "Correct"),
+        ({"HOLDFAST_TELEGRAM_API": "api"}, "settings", "problem", "HOLDFAST_TELEGRAM_API", "https://"),
         ({"HOLDFAST_TELEGRAM_WEBHOOK_URL": "http://x.example"}, "settings", "problem", "https", "proxy"),
         ({"HOLDFAST_DEMO": "true"}, "production", "problem", "Demo mode", "HOLDFAST_DEMO"),
         ({"HOLDFAST_SANDBOX_WEBHOOK_SECRET": "whsec_c2VjcmV0"}, "production", "problem", "sandbox", "Remove"),
@@ -126,6 +128,17 @@ def test_a_wrong_setting_is_named_with_its_remedy(
     assert trouble.level == level
     assert text in trouble.text
     assert remedy in (trouble.remedy or "")
+
+
+@pytest.mark.parametrize("proxies", ["0", "1"])
+@pytest.mark.parametrize("url", ["tickets.example", "https://t.example/shop"])
+def test_an_unusable_public_url_is_not_fit_for_production(healthy: Environment, url: str, proxies: str) -> None:
+    assert examine_for("production", {**healthy, "HOLDFAST_PUBLIC_URL": url, "HOLDFAST_PROXIES": proxies}) == []
+
+
+def test_a_public_url_may_end_in_a_slash(healthy: Environment) -> None:
+    results = examine_for("settings", {**healthy, "HOLDFAST_PUBLIC_URL": "https://t.example:8443/"})
+    assert [result.level for result in results] == [Level.OK]
 
 
 def test_test_settings_are_only_a_warning_before_strangers_can_reach_them(healthy: Environment) -> None:

@@ -2,6 +2,7 @@
 
 from holdfast.doctor.check import CheckResult, Results, ok, problem, warning
 from holdfast.doctor.installation import Installation
+from holdfast.doctor.unusable_settings import check_public_url
 from holdfast.runtime.settings import Settings
 
 
@@ -14,8 +15,17 @@ async def check_production(installation: Installation) -> Results:
     found = [*_find_test_settings(installation.settings, is_public), *_find_bad_combinations(installation)]
     for result in found:
         yield result
-    if not found:
+    if not found and _is_usable(installation.settings.public_url):
         yield ok(f"The settings are fit for production at {installation.settings.public_url}.")
+
+
+def _is_usable(public_url: str) -> bool:
+    """If not, the check of the settings reports it."""
+    try:
+        check_public_url(public_url)
+    except ValueError:
+        return False
+    return True
 
 
 def _find_test_settings(settings: Settings, is_public: bool) -> list[CheckResult]:
@@ -73,7 +83,7 @@ def _find_bad_combinations(installation: Installation) -> list[CheckResult]:
                 "Put a proxy with a certificate in front of Holdfast, and set HOLDFAST_PUBLIC_URL to https://….",
             )
         )
-    elif settings.proxies == 0:
+    elif settings.proxies == 0 and _is_usable(settings.public_url):
         found.append(
             warning(
                 "The public URL is encrypted, so a proxy is in front of Holdfast, but HOLDFAST_PROXIES is 0. All "

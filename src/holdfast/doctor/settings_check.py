@@ -47,9 +47,8 @@ def _find_unknown(names: Iterable[str]) -> list[CheckResult]:
 
 def _find_bad_values(settings: Settings) -> list[CheckResult]:
     found = []
-    for name, url in (("PUBLIC_URL", settings.public_url), ("TELEGRAM_API", settings.telegram_api)):
-        if not _is_http_url(url):
-            found.append(problem(f"{PREFIX}{name} is not a URL.", "Write it as https://shop.example.com."))
+    if not _is_http_url(settings.telegram_api):
+        found.append(problem("HOLDFAST_TELEGRAM_API is not a URL.", "Write it as https://api.telegram.org."))
     webhook = settings.telegram_webhook_url
     if webhook is not None and not webhook.startswith("https://"):
         found.append(

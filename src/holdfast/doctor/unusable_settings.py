@@ -1,6 +1,7 @@
 """Settings with which Holdfast does not start. `holdfast serve` and `holdfast doctor` ask the same questions."""
 
 from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
@@ -30,6 +31,7 @@ def find_unusable_settings(settings: Settings) -> Iterator[UnusableSetting]:
 def _checks(settings: Settings) -> Mapping[str, Callable[[], object]]:
     """Each checks what it needs to, and imports what only its setting needs."""
     return {
+        "HOLDFAST_PUBLIC_URL": lambda: check_public_url(settings.public_url),
         "HOLDFAST_TRACING": lambda: check_tracing(settings),
         "HOLDFAST_SMTP_URL": lambda: settings.smtp_url and _make_smtp(settings.smtp_url),
         "HOLDFAST_SMS_URL": lambda: settings.sms_url and _make_twilio(settings.sms_url),
@@ -46,6 +48,19 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], object]]:
             settings.sandbox_webhook_secret and Webhook(settings.sandbox_webhook_secret)
         ),
     }
+
+
+def check_public_url(url: str) -> None:
+    """Links, cookies and webhooks all start at the root of the host."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ValueError("It must start with https:// or http://, such as https://shop.example.com.")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("Holdfast needs a host of its own, without a path: https://shop.example.com.")
 
 
 def _make_smtp(url: str) -> object:
