@@ -9,7 +9,7 @@ import pytest
 from holdfast.runtime import cli_database, ids
 from holdfast.runtime.cli import url_host
 from holdfast.runtime.database_urls import check_database_url
-from holdfast.runtime.settings import SettingError
+from holdfast.runtime.settings import SettingError, Settings
 from tests.support.command_line import call_holdfast, run_holdfast, run_installed_holdfast, with_free_port
 from tests.support.harness import Server, query
 
@@ -70,11 +70,21 @@ def _insert_event(database: str, org: str) -> str:
     [
         (["keys", "create", "--org", "nobody", "--role", "admin"], "There is no org nobody"),
         (["keys", "create", "--org", "acme", "--role", "customer"], "customer-tokens"),
+        (["keys", "create", "--org", "acme", "--role", "boss"], "Choose one of admin, sales, review, door."),
         (["keys", "create", "--org", "acme", "--role", "sales", "--event", "ev_1"], "Only a door key"),
+        (["top", "--once", "--url", "127.0.0.1:8101"], "--url 127.0.0.1:8101 needs http://"),
         (["orgs", "create", "acme"], "already"),
         (["orgs", "create", "Not A Slug"], "slug"),
     ],
-    ids=["an unknown org", "a key for a customer", "a bound key for sales", "an org twice", "not a slug"],
+    ids=[
+        "an unknown org",
+        "a key for a customer",
+        "an unknown role",
+        "a bound key for sales",
+        "no http",
+        "an org twice",
+        "not a slug",
+    ],
 )
 def test_mistakes_are_reported_without_a_traceback(database: str, arguments: list[str], message: str) -> None:
     call_holdfast(database, "orgs", "create", "acme")
@@ -105,6 +115,22 @@ def test_a_setting_that_is_not_a_number_is_reported_by_name(database: str) -> No
     assert "HOLDFAST_LANES" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("HOLDFAST_LOG_FORMAT", "xml", "Expected json or console."),
+        ("HOLDFAST_METRICS", "yes", "Expected true or false."),
+        ("HOLDFAST_LANES", "many", "Expected a whole number."),
+        ("HOLDFAST_LANES", "0", "Expected a whole number >= 1."),
+        ("HOLDFAST_IDLE_SECONDS", "long", "Expected a number."),
+    ],
+)
+def test_a_setting_of_another_type_is_reported_with_what_it_may_be(name: str, value: str, message: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        Settings.from_environment({name: value})
+    assert str(refused.value) == f"Cannot use {name}: {message}"
+
+
 # Both commands call one function that checks the settings.
 @pytest.mark.parametrize(
     ("command", "name", "value"),
@@ -112,6 +138,7 @@ def test_a_setting_that_is_not_a_number_is_reported_by_name(database: str) -> No
         ("serve", "HOLDFAST_SMTP_URL", "http://user:hunter2@mail.example"),
         ("serve", "HOLDFAST_RECEIPTS_URL", "ftp://user:hunter2@files.example"),
         ("serve", "HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_"),
+        ("serve", "HOLDFAST_PUBLIC_URL", "tickets.example.com"),
         ("worker", "HOLDFAST_SANDBOX_WEBHOOK_SECRET", "whsec_a"),
     ],
 )

@@ -1,7 +1,7 @@
 """`holdfast keys`: the secret keys of an org's staff and systems."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from msgspec import Struct
@@ -15,6 +15,9 @@ from holdfast.runtime.credentials import Role, create_key
 from holdfast.runtime.db import Database
 
 keys = typer.Typer(no_args_is_help=True, help="Manage the secret keys of an org.")
+
+# Customers have tokens.
+KEY_ROLES: Final = tuple(role.value for role in Role if role is not Role.CUSTOMER)
 
 OrgOption = Annotated[str, typer.Option(help="Slug of the org.")]
 
@@ -36,7 +39,7 @@ class _Key(Struct, frozen=True):
 @keys.command("create")
 def create(
     org: OrgOption,
-    role: Annotated[Role, typer.Option(help="What the key may do.")],
+    role: Annotated[str, typer.Option(metavar="|".join(KEY_ROLES), help="What the key may do.")],
     event: Annotated[
         list[str] | None,
         typer.Option(help="Event whose tickets the door key may read and check in. Repeat for several; default: all."),
@@ -44,16 +47,18 @@ def create(
     data: DataFolder = None,
 ) -> None:
     """Create a secret key and print it. Holdfast stores only its hash and cannot show it again."""
-    if role is Role.CUSTOMER:
+    if role == Role.CUSTOMER:
         fail("Customers use tokens, not keys. Create one with POST /v1/customer-tokens.")
-    if event and role is not Role.DOOR:
+    if role not in KEY_ROLES:
+        fail(f"There is no role {role}. Choose one of {', '.join(KEY_ROLES)}.")
+    if event and role != Role.DOOR:
         fail("Only a door key can be bound to events. Leave out --event, or choose --role door.")
 
     async def create_(database: Database) -> str:
         org_id = await find_org(database, org)
         events = [await _find_event(database, org, org_id, each) for each in dict.fromkeys(event or ())]
         try:
-            return await create_key(database, org_id, role, events or None)
+            return await create_key(database, org_id, Role(role), events or None)
         except RefusedError as error:
             fail(str(error))
 

@@ -47,6 +47,9 @@ def top(
         fail("--json needs --once.")
     if not once and not sys.stdout.isatty():
         fail("There is no terminal to draw on. Use --once.")
+    for address in url or ():
+        if not address.startswith(("http://", "https://")):
+            fail(f"--url {address} needs http:// or https:// at its start. An example: --url http://127.0.0.1:8000")
     settings = read_settings()
     folder = data or settings.data_dir
     database_url = settings.database_url or find_embedded_url(folder)

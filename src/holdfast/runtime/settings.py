@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args, get_type_hints
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -11,6 +11,9 @@ from holdfast.core.quotas import Quotas
 from holdfast.core.states import FastStrEnum
 
 PREFIX: Final = "HOLDFAST_"
+
+
+_IN_WORDS: Final = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 
 
 class SettingError(ValueError):
@@ -85,4 +88,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             return convert(values, cls, strict=False, dec_hook=lambda kind, text: kind(text))
         except ValidationError as error:
             message, _, name = str(error).partition(" - at `$.")
-            raise SettingError(f"Cannot use {PREFIX}{name.rstrip('`').upper()}: {message}.") from None
+            field = name.rstrip("`")
+            raise SettingError(f"Cannot use {PREFIX}{field.upper()}: {_explain(field, message)}.") from None
+
+
+def _explain(field: str, message: str) -> str:
+    """In the words of a person who writes the value into a file."""
+    kinds = get_args(get_type_hints(Settings)[field])
+    choices = [choice.value for kind in kinds if issubclass(kind, FastStrEnum) for choice in kind]
+    if choices:
+        return f"Expected {' or '.join(choices)}"
+    for kind, words in _IN_WORDS.items():
+        message = message.replace(f"`{kind}`", words)
+    return message.removesuffix(", got `str`")
