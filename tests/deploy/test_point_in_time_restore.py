@@ -298,7 +298,9 @@ def test_latest_restores_a_shop_in_which_nothing_happened_until_the_moment(
     later = datetime.now(UTC)
     with pytest.raises(AssertionError, match=r"is in the future.* restore `latest`"):
         operator.run(f"restore '{later + timedelta(hours=1)}'")
-    operator.run(f"restore '{later}'")
+    operator.run(f"restore '{later.replace(tzinfo=None)}'")
+    settings = (cluster.data / "postgresql.auto.conf").read_text()
+    assert f"recovery_target_time = '{later:%Y-%m-%d %H:%M:%S.%f}+00'" in settings, "PostgreSQL may have another zone"
     advice = re.search(r"`(recovery ended .*)` means .* restore `(latest)`", (cluster.folder / "output").read_text())
     assert advice
     before = len((cluster.folder / "log").read_text())
