@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import holdfast
+from holdfast.core.refusals import Refusal
 from holdfast.engine import attempt_log
 from holdfast.engine.attempt_log import AttemptLine
 from holdfast.engine.transition_log import EVENT_LINES, LINE_NAMES, TransitionLine
@@ -20,6 +21,12 @@ DYNAMIC = {"log_lines.py", "transition_log.py"}
 # The thread that writes the log, and the logger, make these lines themselves.
 OWN = {"log_lines_dropped": ({"warning"}, {"lines"}), "log_line_failed": ({"error"}, {"error"})}
 DELIVERY = {"event_id", "number", "kind", "channel", "target", "attempts"}
+
+# What other reservation systems log, and people look for.
+NAMES_ELSEWHERE = (
+    "attempted", "reserved", "failed, full", "booking_create_pending_request", "booking_create_pending_response",
+    "booking_confirmed", "booking_cancelled", "booking_expiry_batch_processed", "inventory_locks_cleanup",
+)  # fmt: skip
 
 Lines = dict[str, tuple[set[str], set[str]]]
 
@@ -88,6 +95,15 @@ def lines_on_page() -> Lines:
             assert match[1] not in found, f"{match[1]} has two rows"
             found[match[1]] = (set(cell.get("level", "info").split(", ")), fields)
     return found
+
+
+def test_names_of_other_systems_lead_to_lines_and_refusals_that_exist() -> None:
+    table = PAGE.read_text().partition("| you look for |")[2].partition("\n\n")[0]
+    other, ours = zip(*re.findall(r"^\| ([^|]*[a-z][^|]*) \| (.*) \|$", table, re.MULTILINE), strict=True)
+    for name in NAMES_ELSEWHERE:
+        assert any(name in cell for cell in other), name
+    names = {*lines_in_code(), *(refusal.code for refusal in Refusal)}
+    assert {name for cell in ours for name in re.findall(r"`(\w+)`", cell)} - names == set()
 
 
 def test_the_page_has_every_line_of_the_code_and_no_other() -> None:

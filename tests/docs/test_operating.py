@@ -95,6 +95,11 @@ def make_trouble(url: str, admin: httpx.Client) -> str:
     query(url, "UPDATE delivery SET status = 'failed', done_at = holdfast_now() WHERE kind = 'booking.confirmed'")
     resources.create_endpoint(admin)
     query(url, "UPDATE webhook_endpoint SET enabled = false WHERE id = (SELECT id FROM webhook_endpoint LIMIT 1)")
+    query(
+        url,
+        "INSERT INTO recovery_request (id, org_id, email, language, created_at, due_at)"
+        " SELECT gen_random_uuid(), id, 'ada@example.org', 'en', holdfast_now(), holdfast_now() FROM org LIMIT 1",
+    )
     return event
 
 

@@ -14,12 +14,13 @@ from msgspec import structs
 
 from holdfast import sql
 from holdfast.core.commands import Accepted, TransferBooking
+from holdfast.core.notification_rules import RECOVERY
 from holdfast.core.states import Status, Verb
 from holdfast.notifications import recovery_mailer
 from holdfast.notifications.channel import UndeliveredError
 from holdfast.notifications.recovery_mailer import EMAILS_PER_DAY, EMAILS_PER_HOUR, RecoveryMailer, delete_expired
 from holdfast.notifications.smtp import Smtp
-from holdfast.runtime import db, ids
+from holdfast.runtime import db, ids, metrics
 from holdfast.runtime.credentials import hash_key
 from holdfast.web.session import new_session
 from tests.support.engine_harness import (
@@ -259,6 +260,24 @@ async def test_a_recipient_that_the_mail_server_refuses_is_forgotten(database: s
         recovery.smtp.failures = [UndeliveredError("No such mailbox.", is_permanent=True)]
         assert await recovery.ask(event.org) == []
         assert await recovery.count("recovery_request") == 0
+
+
+@async_test
+async def test_each_attempt_counts_by_its_result(database: str) -> None:
+    async with new_recovery(database) as recovery:
+        event = await new_sale(recovery.connection)
+        await recovery.book(event)
+        metrics.DELIVERIES.take()
+        recovery.smtp.failures = [UndeliveredError("Later."), UndeliveredError("Never.", is_permanent=True)]
+        await recovery.ask(event.org)
+        await shift_clock(recovery.connection, LATER)
+        await recovery.work()
+        await recovery.ask(event.org)
+        # Nobody has booked with this address, so there is no email.
+        await recovery.ask(event.org, "bob@example.org")
+        assert metrics.DELIVERIES.take() == {
+            (RECOVERY, "postponed"): 1, (RECOVERY, "failed"): 1, (RECOVERY, "delivered"): 1,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before the email is sent", "before the request is deleted"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import sql
-from holdfast.core.notification_rules import EMAIL, PUSH, SMS, WEBHOOK
+from holdfast.core.notification_rules import EMAIL, PUSH, RECOVERY, SMS, WEBHOOK
 from holdfast.engine import auditor
 from holdfast.runtime import db, ids, metrics
 from holdfast.runtime.instruments import Gauge
@@ -23,6 +23,14 @@ DELIVERIES = """
 MOVE = """
     UPDATE event SET starts_at = holdfast_now() - make_interval(hours => $2),
                      ends_at = holdfast_now() - make_interval(hours => $3) WHERE id = $1"""
+TELEGRAM_MESSAGE = """
+    INSERT INTO telegram_message (org_id, key, chat_id, kind, body, created_at, due_at, message_id)
+    VALUES ($1, $2, 1, 'text', '{}', holdfast_now() - make_interval(secs => $3),
+            holdfast_now() + make_interval(secs => $4), $5)"""
+RECOVERY_REQUEST = """
+    INSERT INTO recovery_request (id, org_id, email, language, created_at, due_at, attempts)
+    VALUES (gen_random_uuid(), $1, 'ada@example.org', 'en', holdfast_now() - make_interval(secs => $2),
+            holdfast_now(), $3)"""
 PATIENCE_SECONDS = 60
 CHANNELS = (EMAIL, SMS, PUSH, WEBHOOK)
 
@@ -148,6 +156,40 @@ async def test_a_retry_is_not_late_and_neither_is_what_is_not_due(database: str)
 
 
 @async_test
+async def test_messages_that_telegram_has_do_not_age(database: str) -> None:
+    """Of five messages, one waits to be sent, one for a retry, one for an edit and one for nothing."""
+    async with lane_connection(database) as connection:
+        org = await new_org(connection)
+        await read(connection)
+        assert (value(metrics.TELEGRAM_MESSAGES_WAITING), value(metrics.TELEGRAM_MESSAGES_OLDEST)) == (0, 0)
+        for key, age, due_in, message in (
+            ("new", 100, -100, None),
+            ("retry", 700, 50, None),
+            ("edit", 9_000, -10, 7),
+            ("sent", 9_000, None, 8),
+            ("refused", 9_000, None, None),
+        ):
+            await connection.execute(TELEGRAM_MESSAGE, org, key, age, due_in, message)
+        await read(connection)
+        assert value(metrics.TELEGRAM_MESSAGES_WAITING) == 2
+        assert 700 <= value(metrics.TELEGRAM_MESSAGES_OLDEST) < 700 + PATIENCE_SECONDS
+
+
+@async_test
+async def test_requests_to_recover_bookings_wait_like_emails(database: str) -> None:
+    async with lane_connection(database) as connection:
+        org = await new_org(connection)
+        for age, attempts in ((5_000, 2), (200, 0), (100, 0)):
+            await connection.execute(RECOVERY_REQUEST, org, age, attempts)
+        await read(connection)
+        assert value(metrics.DELIVERIES_WAITING, RECOVERY) == 3
+        assert 200 <= value(metrics.DELIVERIES_OLDEST, RECOVERY) < 200 + PATIENCE_SECONDS
+        await connection.execute("DELETE FROM recovery_request")
+        await read(connection)
+        assert (value(metrics.DELIVERIES_WAITING, RECOVERY), value(metrics.DELIVERIES_OLDEST, RECOVERY)) == (0, 0)
+
+
+@async_test
 async def test_an_event_without_an_end_is_overdue_for_a_week(database: str) -> None:
     async with lane_connection(database) as connection:
         org = await new_org(connection)
@@ -172,6 +214,9 @@ async def test_the_figures_scan_no_table(database: str) -> None:
     async with lane_connection(database) as connection:
         await new_event(connection)
         deliveries = sql.figures.deliveries(counted_max=10, targets_max=10, due_max=10)
-        for statement, *values in (deliveries, (sql.figures.events_overdue,), (sql.figures.audit_oldest,)):
+        without_values = (
+            sql.figures.events_overdue, sql.figures.audit_oldest, sql.figures.notices, sql.figures.telegram_messages,
+        )  # fmt: skip
+        for statement, *values in (deliveries, *((each,) for each in without_values)):
             plan = await connection.fetchval(f"EXPLAIN (FORMAT json) {statement}", *values)
             assert scans(json.loads(plan)[0]["Plan"]) == []

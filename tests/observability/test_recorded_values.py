@@ -5,20 +5,25 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
+import asyncpg
 import httpx
 import pytest
+from msgspec import convert
 from websockets.sync.client import connect as connect_socket
 
 from holdfast import sql
 from holdfast.core.booking import Booking
 from holdfast.core.commands import Accepted, Receipt, SubmitReceipt, TransferBooking
+from holdfast.core.event_schemas import EventChange, EventNew
 from holdfast.core.event_state import OversoldError
 from holdfast.core.payment import PaymentResult
-from holdfast.core.refusals import Refusal
-from holdfast.core.states import Verb
+from holdfast.core.refusals import Refusal, RefusedError
+from holdfast.core.states import EventStatus, Verb
 from holdfast.engine import lane as lanes
 from holdfast.engine.batch import sweep
+from holdfast.engine.event_editor import change_event, create_event, set_status
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.gate import comparison
 from holdfast.gate.entries import EventKeys
@@ -38,6 +43,7 @@ from tests.support.engine_harness import (
     new_hold_command,
     new_payment_command,
     one_pool,
+    poll_until,
 )
 from tests.support.gate_harness import running_gate
 from tests.support.harness import (
@@ -152,16 +158,17 @@ async def test_refunds_receipts_and_expiries_that_wait(database: str) -> None:
         await payments.pool.execute(
             "INSERT INTO payment_notice (provider, id, body, due_at) VALUES ('gateway', 'n', '', holdfast_now())"
         )
+        await payments.advance_clock(30)
         await figures.run_once()
         assert recorded.observed(metrics.TIME_TO_PAYMENT) == {(): (2, 20)}
         assert recorded.observed(metrics.TIME_TO_REVIEW) == {(): (1, 30)}
-        assert (value(metrics.REFUNDS_DUE), value(metrics.REFUNDS_OLDEST)) == (1, 140)
+        assert (value(metrics.REFUNDS_DUE), value(metrics.REFUNDS_OLDEST)) == (1, 170)
         assert value(metrics.PAYMENTS_IN_REVIEW) == 1
-        assert value(metrics.NOTICES_WAITING) == 1
-        assert (value(metrics.RECEIPTS_WAITING), value(metrics.RECEIPTS_OLDEST)) == (1, 130)
+        assert (value(metrics.NOTICES_WAITING), value(metrics.NOTICES_OLDEST)) == (1, 30)
+        assert (value(metrics.RECEIPTS_WAITING), value(metrics.RECEIPTS_OLDEST)) == (1, 160)
         # The hold that nobody paid for lasted a minute. Nobody has swept it.
         assert await payments.status(forgotten) == "held"
-        assert (value(metrics.REAPER_LAG), value(metrics.LIVE_HOLDS)) == (80, 1)
+        assert (value(metrics.REAPER_LAG), value(metrics.LIVE_HOLDS)) == (110, 1)
 
 
 @async_test
@@ -217,6 +224,36 @@ async def test_lanes_batches_and_commits(database: str, monkeypatch: pytest.Monk
         assert recorded.counts(metrics.LOCK_TIMEOUTS) == {(): 5}
 
 
+@async_test
+async def test_batches_of_an_event_that_another_process_has_locked(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a connection of its own, apart from its lane, and half a second for each attempt."""
+    monkeypatch.setattr(lanes, "LOCKED_SECONDS", PATIENCE_SECONDS)
+    async with lane_connection(database) as connection, running_lane(lambda: db.connect_lane(database)) as lane:
+        event = await new_event(connection, pools=one_pool(9))
+        recorded = Recorded()
+        commands: list[tuple[int, float]] = []
+        waits: list[tuple[int, float]] = []
+
+        async def has_batches(count: int) -> bool:
+            commands.extend(recorded.observed(metrics.BATCH_COMMANDS).values())
+            waits.extend(recorded.observed(metrics.LANE_WAIT_SECONDS).values())
+            assert sum(batches for batches, _ in commands) == sum(batches for batches, _ in waits)
+            return sum(batches for batches, _ in waits) >= count
+
+        async with connection.transaction():
+            await connection.fetch(sql.engine.lock, [event.id])
+            first = lane.submit(new_hold_command(event))
+            await poll_until(partial(has_batches, 2), PATIENCE_SECONDS)
+            later = [lane.submit(new_hold_command(event)) for _ in range(3)]
+            await poll_until(partial(has_batches, 3), PATIENCE_SECONDS)
+        assert refusals_of(await asyncio.gather(first, *later)) == []
+        # The lane had the first command, and the event had it twice, the second time with the others.
+        assert sum(count for _, count in commands) >= 1 + 1 + 4
+        assert sum(seconds for _, seconds in waits) >= 0.5
+
+
 # Makes the first batch fail, or every batch that has a booking of the user `bad`.
 TROUBLE = """
     CREATE SEQUENCE attempts;
@@ -264,6 +301,39 @@ async def test_what_the_engine_finds_impossible_counts_outside_of_batches_too(da
             with pytest.raises(OversoldError):
                 await sweep(connection, LayoutCache(), payments.event.id)
         assert recorded.counts(metrics.INVARIANT_VIOLATIONS) == {(): 1}
+
+
+IMPOSSIBLE_ENTRY = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION USING ERRCODE = '23514'; END $$;
+    CREATE TRIGGER refusal BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION refuse();"""
+
+
+@async_test
+async def test_changes_of_events_that_would_break_a_promise(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event, opened = await new_event(connection), db.Database(connection)
+        await connection.execute(IMPOSSIBLE_ENTRY)
+        recorded = Recorded()
+        for change in (
+            create_event(opened, event.org, convert(example_event(), EventNew), "key:test"),
+            change_event(opened, event.org, event.id, EventChange(title="New"), "key:test"),
+            set_status(opened, event.org, event.id, EventStatus.COMPLETED, "key:test"),
+        ):
+            with pytest.raises(asyncpg.CheckViolationError):
+                await change
+            assert recorded.counts(metrics.INVARIANT_VIOLATIONS) == {(): 1}
+
+
+@async_test
+async def test_an_order_number_that_is_taken_breaks_no_promise(database: str) -> None:
+    async with lane_connection(database) as connection:
+        shift = {"order_number": 1042}
+        event = await new_event(connection, shift=shift)
+        recorded = Recorded()
+        with pytest.raises(RefusedError):
+            await new_event(connection, event.org, shift=shift)
+        assert recorded.counts(metrics.INVARIANT_VIOLATIONS) == {}
 
 
 @async_test

@@ -23,6 +23,8 @@ from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import EventStatus, FastStrEnum, Status
 
 EMAIL: Final = "email"
+# Emails with links that recover a guest's bookings. They belong to no entry of a journal.
+RECOVERY: Final = "recovery"
 SMS: Final = "sms"
 PUSH: Final = "push"
 WEBHOOK: Final = "webhook"

@@ -6,18 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import asyncpg
-
 from holdfast import sql
 from holdfast.core.commands import Command
 from holdfast.core.decide import Outcome, decide, end_bookings, expire_due
-from holdfast.core.event_state import OversoldError
 from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.commit_metrics import record_commit
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
-from holdfast.engine.rows import LostUpdateError
 from holdfast.engine.save import save
+from holdfast.engine.violations import VIOLATIONS
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Connection
 from holdfast.runtime.tracing import span
@@ -28,8 +25,6 @@ SWEEP_MAX: Final = 500
 DECIDED_LINES_MAX: Final = 5_000
 # As many webhook endpoints of an org make each line count twice, because every endpoint gets all of them.
 ENDPOINTS_PER_COPY: Final = 10
-# A transaction that fails with one of these would have broken a promise.
-_VIOLATIONS: Final = (asyncpg.IntegrityConstraintViolationError, OversoldError, LostUpdateError)
 NOT_FOUND: Final = Refused(Refusal.NOT_FOUND)
 
 # Called after each commit with what the transaction loaded and changed. It must not raise.
@@ -180,7 +175,7 @@ class _Transaction:
         self._on_commit(loaded)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, _VIOLATIONS):
+        if kind is not None and issubclass(kind, VIOLATIONS):
             metrics.INVARIANT_VIOLATIONS.add()
         if kind is not None and not self._connection.is_closed():
             await self._connection.execute("ROLLBACK")

@@ -1,6 +1,7 @@
 """Runs batches on one connection, and resolves every command whatever happens to its batch."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -50,6 +51,8 @@ class BatchRunner:
         large layout to load. Without `lock_seconds` the batch waits for no lock.
 
         Raises `UnreachableError` with nothing resolved that was not decided."""
+        metrics.LANE_WAIT_SECONDS.observe(time.monotonic() - min(each.submitted_at for each in batch))
+        metrics.BATCH_COMMANDS.observe(len(batch))
         return await self._serve(batch, lock_seconds, _FailureBudget())
 
     async def close(self) -> None:

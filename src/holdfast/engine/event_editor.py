@@ -52,6 +52,7 @@ from holdfast.engine.stock_editor import (
     prepare_stock,
 )
 from holdfast.engine.transition_log import log_event_change
+from holdfast.engine.violations import count_violations, is_used_order_number
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.ids import format_event_id, new_id, parse_series_id
 
@@ -103,7 +104,7 @@ async def create_event(
     stock = await asyncio.to_thread(prepare_stock, pools)
     event = event or new_id()
     actor_key = token_bytes(KEY_BYTES)
-    async with refuse_used_order_number(), database.event(event).transaction() as scope:
+    async with _edit(database, event) as scope:
         inserted = await scope.execute(
             *sql.events.insert_event(
                 id=event,
@@ -154,11 +155,14 @@ def _order_number(shift: Shift | None) -> str | None:
 
 
 @asynccontextmanager
-async def refuse_used_order_number() -> AsyncIterator[None]:
+async def _edit(database: Database, event: bytes) -> AsyncIterator[DatabaseScope]:
+    """A transaction that changes what an event sells."""
     try:
-        yield
+        with count_violations():
+            async with database.event(event).transaction() as scope:
+                yield scope
     except UniqueViolationError as error:
-        if error.constraint_name != "event_order_number":
+        if not is_used_order_number(error):
             raise
         raise RefusedError(Refusal.ORDER_NUMBER_USED) from None
 
@@ -167,7 +171,7 @@ async def change_event(
     database: Database, org: bytes, event: bytes, change: EventChange, actor: str, quotas: Quotas = DEFAULT_QUOTAS
 ) -> None:
     series = await _find_series(database, org, change.series) if isinstance(change.series, str) else None
-    async with refuse_used_order_number(), database.event(event).transaction() as scope:
+    async with _edit(database, event) as scope:
         locked = await _lock_event(scope, org, event)
         if locked.status in ENDINGS:
             raise RefusedError(Refusal.EVENT_ENDED)
@@ -190,7 +194,7 @@ async def change_event(
 
 async def set_status(database: Database, org: bytes, event: bytes, status: EventStatus, actor: str) -> None:
     """Publish, complete or cancel an event. Repeating a change has no effect, and an ended event stays ended."""
-    async with database.event(event).transaction() as scope:
+    async with _edit(database, event) as scope:
         locked = await _lock_event(scope, org, event)
         if locked.status is status:
             return

@@ -18,7 +18,6 @@ from holdfast.engine.batch_runner import BATCH_MAX, BUSY, LINES_MAX, BatchRunner
 from holdfast.engine.command_queue import CommandQueue, Waiting
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.slow_event import SlowEvent, SpareConnections
-from holdfast.runtime import metrics
 from holdfast.runtime.db import Connect
 from holdfast.runtime.request_ids import current_request_id
 from holdfast.runtime.supervision import TaskHealth, keep_running
@@ -102,8 +101,6 @@ class Lane:
         while True:
             while self._queue:
                 self._batch = self._queue.take(BATCH_MAX, LINES_MAX)
-                metrics.LANE_WAIT_SECONDS.observe(time.monotonic() - min(each.submitted_at for each in self._batch))
-                metrics.BATCH_COMMANDS.observe(len(self._batch))
                 await self._serve(self._batch)
                 self._batch = []
             if self._closing and not self._slow:

@@ -14,10 +14,12 @@ import structlog
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import EmailLimit, recipient_hash
+from holdfast.core.notification_rules import RECOVERY, EmailLimit, recipient_hash
 from holdfast.notifications.channel import UndeliveredError
+from holdfast.notifications.claimed_delivery import DELIVERED, FAILED
 from holdfast.notifications.recovery_email import RecoveryEmail, compose_recovery
 from holdfast.notifications.smtp import Smtp
+from holdfast.runtime import metrics
 from holdfast.runtime.backoff import Backoff
 from holdfast.runtime.credentials import hash_key
 from holdfast.runtime.db import Database
@@ -89,10 +91,13 @@ class RecoveryMailer:
         if recipient is not None and await self._is_within_limits(request, recipient):
             try:
                 await self._mail_link(request, recipient)
+                metrics.DELIVERIES.add(RECOVERY, DELIVERED)
             except UndeliveredError as error:
                 if not error.is_permanent:
+                    metrics.DELIVERIES.add(RECOVERY, "postponed")
                     await self._postpone(request, str(error))
                     return
+                metrics.DELIVERIES.add(RECOVERY, FAILED)
                 log.info("recovery_failed", request=request.id.hex(), detail=str(error))
         await self._database.org(request.org).execute(sql.recovery.delete_request, request.id)
 

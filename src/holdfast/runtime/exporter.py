@@ -7,6 +7,7 @@ have a registry of their own.
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -66,6 +67,7 @@ class Exporter:
             for labels in counter.initial:
                 _child(exported, labels).inc(0)
         metrics.PROCESSES.set(1, kind, __version__)
+        metrics.PROCESS_STARTED.set(time.time(), kind)
 
     def flush(self) -> None:
         """Hand over what was recorded since the last call. Call it in the thread that records."""

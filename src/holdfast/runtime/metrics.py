@@ -7,7 +7,7 @@ dashboard.
 
 from typing import Final, Protocol
 
-from holdfast.core.notification_rules import BUSES, EMAIL, PUSH, SMS, WEBHOOK
+from holdfast.core.notification_rules import BUSES, EMAIL, PUSH, RECOVERY, SMS, WEBHOOK
 from holdfast.core.payment import PaymentStatus
 from holdfast.core.states import Status
 from holdfast.runtime.instruments import MINUTES, POWERS_OF_TWO, CountedHistogram, Counter, Gauge, Histogram, Instrument
@@ -117,6 +117,10 @@ PAYMENTS_IN_REVIEW: Final = Gauge("holdfast_payments_in_review", "Payments that 
 NOTICES_WAITING: Final = Gauge(
     "holdfast_payment_notices_waiting", "Webhook events of payment providers that have not taken effect."
 )
+NOTICES_OLDEST: Final = Gauge(
+    "holdfast_payment_notices_oldest_seconds",
+    "Age of the oldest webhook event of a payment provider that has not taken effect.",
+)
 DELIVERIES_WAITING: Final = Gauge(
     "holdfast_deliveries_waiting", "Notifications that wait, by channel, each counted up to 100,000.", "channel"
 )
@@ -136,7 +140,10 @@ AUDIT_OLDEST: Final = Gauge(
     "holdfast_audit_oldest_seconds", "How long the oldest change of an event has waited for its audit."
 )
 TELEGRAM_MESSAGES_WAITING: Final = Gauge(
-    "holdfast_telegram_messages_waiting", "Telegram messages that are due and not sent."
+    "holdfast_telegram_messages_waiting", "Telegram messages and edits that are due."
+)
+TELEGRAM_MESSAGES_OLDEST: Final = Gauge(
+    "holdfast_telegram_messages_oldest_seconds", "Age of the oldest message that the bot has not sent yet."
 )
 
 # Notifications
@@ -147,7 +154,7 @@ DELIVERIES: Final = Counter(
     "result",
     initial=[
         (channel, result)
-        for channel in (EMAIL, SMS, PUSH, WEBHOOK, *BUSES)
+        for channel in (EMAIL, RECOVERY, SMS, PUSH, WEBHOOK, *BUSES)
         for result in ("delivered", "postponed", "failed")
     ],
 )
@@ -189,6 +196,11 @@ JOB_LAST_SUCCESS: Final = Gauge(
 )
 PROCESSES: Final = Gauge(
     "holdfast_processes", "Running processes, by kind and version.", "kind", "version", combination="livesum"
+)
+PROCESS_STARTED: Final = Gauge(
+    "holdfast_process_start_timestamp_seconds",
+    "When the newest process of this kind started, in seconds since 1970.",
+    "kind",
 )
 
 # Telegram

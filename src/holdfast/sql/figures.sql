@@ -25,7 +25,14 @@ SELECT count(*) FILTER (WHERE status = 'refund_due') AS refunds,
 FROM payment WHERE status IN ('refund_due', 'review')
 
 -- name: notices
-SELECT count(*) FROM payment_notice WHERE due_at IS NOT NULL
+SELECT count(*) AS waiting, extract(epoch FROM (SELECT holdfast_now()) - min(received_at))::float8 AS oldest_seconds
+FROM payment_notice WHERE due_at IS NOT NULL
+
+-- name: recovery_requests
+-- A request that somebody has tried to answer is not late, as with deliveries.
+SELECT count(*) AS waiting,
+       extract(epoch FROM (SELECT holdfast_now()) - min(created_at) FILTER (WHERE attempts = 0))::float8 AS oldest_seconds
+FROM recovery_request
 
 -- name: deliveries
 -- For each channel, how many rows wait, counted up to :counted_max, and how long the latest of those that nobody has tried to
@@ -86,4 +93,7 @@ LEFT JOIN LATERAL (
 WHERE audit.version IS DISTINCT FROM event.version
 
 -- name: telegram_messages
-SELECT count(*) FROM telegram_message WHERE due_at IS NOT NULL AND due_at <= (SELECT holdfast_now())
+-- Those that are due, and the age of the oldest that Telegram does not have yet. Retries count: there is one Telegram.
+SELECT count(*) FILTER (WHERE due_at <= (SELECT holdfast_now())) AS waiting,
+       extract(epoch FROM (SELECT holdfast_now()) - min(created_at) FILTER (WHERE message_id IS NULL))::float8 AS oldest_seconds
+FROM telegram_message WHERE due_at IS NOT NULL

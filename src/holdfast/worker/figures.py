@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast import sql
-from holdfast.core.notification_rules import BUSES, EMAIL
+from holdfast.core.notification_rules import BUSES, EMAIL, RECOVERY
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.instruments import Gauge
@@ -22,14 +22,14 @@ DUE_MAX: Final = 100
 AUDIT_AGE_SECONDS: Final = 60.0
 
 
+class WaitingRow(Struct, frozen=True):
+    waiting: int
+    oldest_seconds: float | None
+
+
 class HoldsRow(Struct, frozen=True):
     live: int
     overdue_seconds: float | None
-
-
-class ReceiptsRow(Struct, frozen=True):
-    waiting: int
-    oldest_seconds: float | None
 
 
 class MoneyRow(Struct, frozen=True):
@@ -38,10 +38,8 @@ class MoneyRow(Struct, frozen=True):
     in_review: int
 
 
-class ChannelRow(Struct, frozen=True):
+class ChannelRow(WaitingRow, frozen=True):
     channel: str
-    waiting: int
-    oldest_seconds: float | None
 
 
 class Figures:
@@ -65,18 +63,20 @@ class Figures:
             await self._read_deliveries(scope)
             await self._read_audits(scope)
             metrics.EVENTS_OVERDUE.set(await scope.fetchval(sql.figures.events_overdue))
-            metrics.TELEGRAM_MESSAGES_WAITING.set(await scope.fetchval(sql.figures.telegram_messages))
+            await _read_waiting(
+                scope,
+                sql.figures.telegram_messages,
+                metrics.TELEGRAM_MESSAGES_WAITING,
+                metrics.TELEGRAM_MESSAGES_OLDEST,
+            )
         return 0
 
     async def _read_holds(self, scope: DatabaseScope) -> None:
         holds = await scope.row(HoldsRow, sql.figures.holds)
-        receipts = await scope.row(ReceiptsRow, sql.figures.receipts)
         assert holds is not None
-        assert receipts is not None
         metrics.LIVE_HOLDS.set(holds.live)
         _set_age(metrics.REAPER_LAG, holds.overdue_seconds)
-        metrics.RECEIPTS_WAITING.set(receipts.waiting)
-        _set_age(metrics.RECEIPTS_OLDEST, receipts.oldest_seconds)
+        await _read_waiting(scope, sql.figures.receipts, metrics.RECEIPTS_WAITING, metrics.RECEIPTS_OLDEST)
 
     async def _read_money(self, scope: DatabaseScope) -> None:
         money = await scope.row(MoneyRow, sql.figures.money)
@@ -84,7 +84,7 @@ class Figures:
         metrics.REFUNDS_DUE.set(money.refunds)
         _set_age(metrics.REFUNDS_OLDEST, money.refunds_oldest_seconds)
         metrics.PAYMENTS_IN_REVIEW.set(money.in_review)
-        metrics.NOTICES_WAITING.set(await scope.fetchval(sql.figures.notices))
+        await _read_waiting(scope, sql.figures.notices, metrics.NOTICES_WAITING, metrics.NOTICES_OLDEST)
 
     async def _read_deliveries(self, scope: DatabaseScope) -> None:
         """A channel that has nothing left reports zero from then on."""
@@ -94,15 +94,25 @@ class Figures:
         found = {row.channel: row for row in rows if row.channel in self._counted}
         self._channels |= found.keys()
         for channel in self._channels:
-            row = found.get(channel, ChannelRow(channel, 0, None))
+            row = found.get(channel, ChannelRow(0, None, channel))
             metrics.DELIVERIES_WAITING.set(row.waiting, channel)
             _set_age(metrics.DELIVERIES_OLDEST, row.oldest_seconds, channel)
+        await _read_waiting(
+            scope, sql.figures.recovery_requests, metrics.DELIVERIES_WAITING, metrics.DELIVERIES_OLDEST, RECOVERY
+        )
 
     async def _read_audits(self, scope: DatabaseScope) -> None:
         metrics.AUDIT_FINDINGS.set(await scope.fetchval(sql.figures.audit_findings))
         if time.monotonic() >= self._audit_age_due_at:
             _set_age(metrics.AUDIT_OLDEST, await scope.fetchval(sql.figures.audit_oldest))
             self._audit_age_due_at = time.monotonic() + AUDIT_AGE_SECONDS
+
+
+async def _read_waiting(scope: DatabaseScope, statement: str, count: Gauge, age: Gauge, *labels: str) -> None:
+    row = await scope.row(WaitingRow, statement)
+    assert row is not None
+    count.set(row.waiting, *labels)
+    _set_age(age, row.oldest_seconds, *labels)
 
 
 def _set_age(gauge: Gauge, seconds: float | None, *labels: str) -> None:

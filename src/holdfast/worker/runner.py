@@ -189,6 +189,7 @@ async def _make_bus_relays(
         return {}
     pool = await db.create_pool(url, BUS_CONNECTIONS, looks_up=True)
     resources.push_async_callback(db.close_pool, pool)
+    metrics.follow_pool("bus", pool)
     for bus in buses.values():
         resources.push_async_callback(bus.close)
     return {name: BusRelay(db.Database(pool), name, bus, settings.public_url) for name, bus in buses.items()}
