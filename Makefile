@@ -22,10 +22,13 @@ setup: ## Create the virtual environment .venv with every extra
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# Only from the command line: many environments have a PORT that means something else.
+PORT_OPTION := $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT))
+
 .PHONY: run
 run: setup ## Serve demo data on http://127.0.0.1:8000, or on another port with PORT=8001
 	$(BIN)/holdfast demo
-	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve $(if $(PORT),--port $(PORT))
+	HOLDFAST_DEMO=true HOLDFAST_SANDBOX_WEBHOOK_SECRET="$${HOLDFAST_SANDBOX_WEBHOOK_SECRET:-whsec_$$(head -c 24 /dev/urandom | base64)}" $(BIN)/holdfast serve $(PORT_OPTION)
 
 .PHONY: bot-demo
 bot-demo: setup ## Play the staff and the workers of a Telegram bot on http://127.0.0.1:8090, without a token
