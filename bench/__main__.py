@@ -10,7 +10,7 @@ from bench.cost import measure_costs
 from bench.redis_modes import REDIS_SCENARIOS, measure_redis_modes
 from bench.scenarios import SCENARIOS, BenchDatabase, BenchServer, measure
 from bench.table import format_redis_table, format_table
-from bench.telemetry import format_telemetry, measure_telemetry
+from bench.telemetry import at_least_two, format_telemetry, measure_telemetry
 from bench.wrk import install_wrk
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -54,7 +54,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--bookings", type=int, default=1_000_000, help="bookings in the large event")
     parser.add_argument("--scenarios", nargs="*", choices=names, default=names, help="scenarios to run")
     parser.add_argument(
-        "--telemetry-pairs", type=int, default=200, help="pairs of turns with and without logs and metrics"
+        "--telemetry-pairs",
+        type=lambda text: 0 if text == "0" else at_least_two(text),
+        default=200,
+        help="pairs of turns with and without logs and metrics, or 0",
     )
     redis_names = [scenario.name for scenario in REDIS_SCENARIOS]
     parser.add_argument("--buyers", type=int, default=5_000, help="connected buyers in the rush")

@@ -18,10 +18,13 @@ from holdfast.engine.attempt_log import attempt_log
 from holdfast.engine.load import LoadedBatch
 from holdfast.runtime.exporter import Exporter
 from holdfast.runtime.instruments import Counter, Gauge, Histogram
+from holdfast.runtime.logs import COLLECT_SECONDS
 
 SLICE_SECONDS: Final = 0.25
-# Commands of the time before a switch may still be on their way.
-SETTLING_SECONDS: Final = 0.03
+LOAD_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.01
+# Commands of the time before a switch may still be on their way, and its log lines wait to be written.
+SETTLING_SECONDS: Final = COLLECT_SECONDS + 0.03
 _RECORDING: Final = [
     (kind, name, getattr(kind, name))
     for kind, name in ((Counter, "add"), (Gauge, "set"), (Histogram, "observe"), (Exporter, "flush"))
@@ -66,6 +69,7 @@ class TelemetrySwitch:
         return ApiResponse(await self._measure(call, logs=True, metrics=True))
 
     async def _measure(self, call: Call, *, logs: bool = False, metrics: bool = False) -> Pair:
+        await self._wait_for_load()
         slices: dict[bool, Slice] = {}
         self._turn += 1
         # Every other pair begins with the other half, so that a trend of the machine favors neither.
@@ -81,6 +85,13 @@ class TelemetrySwitch:
             seconds = time.monotonic() - began_at
             slices[is_on] = Slice(self._changes - changes, seconds, time.process_time() - cpu_seconds)
         return Pair(off=slices[False], on=slices[True])
+
+    async def _wait_for_load(self) -> None:
+        """The first holds may take long to arrive."""
+        changes = self._changes
+        async with asyncio.timeout(LOAD_SECONDS):
+            while self._changes == changes:
+                await asyncio.sleep(POLL_SECONDS)
 
     def _on_commit(self, batch: LoadedBatch) -> None:
         self._changes += sum(len(state.entries) for state in batch.states.values())
