@@ -207,6 +207,9 @@ def test_a_password_that_is_not_encoded_is_reported_without_it(command: str, set
         "postgresql://u:123/9xQ@h/x",
         "postgresql://u:[9xQ@h/x",
         "postgresql://u:9xQ@h:Zk3/x",
+        "postgresql://u:Zk3@9xQ@h/x",
+        "postgresql://u@server:9xQ@h/x",
+        "postgres://u:Zk3@9xQ@h:5432,[::1]:5433/x?sslmode=require",
         "mysql://u:9xQ@h/x",
     ],
 )
@@ -221,7 +224,7 @@ def test_a_malformed_database_url_is_refused_without_repeating_it(url: str) -> N
     "url",
     [
         "postgresql://u:Zk3%2F9xQ%40@h/x",
-        "postgres://u:p@ss@h:5432,[::1]:5433/x?sslmode=require",
+        "postgres://u:p%40ss@h:5432,[::1]:5433/x?sslmode=require",
         "postgresql://u@/x?host=/run/postgresql&port=5432",
         "postgresql:///x?user=u&password=p%40ss",
         "postgresql://h",

@@ -29,6 +29,9 @@ def _find_mistake(url: str) -> str | None:
     # A slash, a question mark or a number sign ends the host. In a password, it leaves the @ behind it.
     if parts.fragment or ("@" not in parts.netloc and "@" in parts.path):
         return _ENCODE
+    # The driver ends the password at the first @, and takes the rest of it for the host.
+    if parts.netloc.count("@") > 1:
+        return _ENCODE
     if not all(_is_port(port) for port in _ports(parts)):
         return f"The port must be a number. {_ENCODE}"
     return None
