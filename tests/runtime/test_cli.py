@@ -221,8 +221,26 @@ def test_a_malformed_database_url_is_refused_without_repeating_it(url: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("postgresql://h/my@db", "the name of the database"),
+        ("postgresql://u@server:p@h/x", "in the user"),
+        ("postgresql://u:p@h/x?sslmode=require&", "options such as sslmode=require"),
+        ("postgresql://h/x?sslmode", "options such as sslmode=require"),
+        ("postgresql://u:Zk3?9xQ@h/x", "? as %3F"),
+    ],
+)
+def test_the_advice_names_the_part_of_a_database_url_that_is_wrong(url: str, advice: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        check_database_url("URL", url)
+    assert advice in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "url",
     [
+        "postgresql://h/my%40db",
+        "postgresql://u%40server:p@h/x",
         "postgresql://u:Zk3%2F9xQ%40@h/x",
         "postgres://u:p%40ss@h:5432,[::1]:5433/x?sslmode=require",
         "postgresql://u@/x?host=/run/postgresql&port=5432",
