@@ -252,6 +252,14 @@ def test_a_database_url_that_the_driver_takes_is_accepted(url: str) -> None:
     check_database_url("URL", url)
 
 
+@pytest.mark.parametrize("url", ["postgresql:///x?port=9xQ", "postgresql://u:9xQ@a..b/x"])
+def test_a_database_url_that_only_the_driver_refuses_is_reported_without_it(url: str) -> None:
+    check_database_url("URL", url)
+    done = call_holdfast(url, "migrate", "--check")
+    assert done.returncode == 2
+    assert done.stderr == "The driver cannot read the database URL. Check HOLDFAST_DATABASE_URL.\n"
+
+
 def test_a_database_that_denies_access_is_reported_without_a_traceback(database: str) -> None:
     head, _, query = database.partition("?")
     done = run_installed_holdfast(f"{head.rpartition('/')[0]}/nowhere?{query}", "audit")
