@@ -284,6 +284,21 @@ def test_a_role_without_rights_is_named(healthy: Environment, own_database: str,
     query(own_database, f"DROP OWNED BY {ROLE}")
 
 
+def test_a_role_that_has_no_rights_yet_is_named_and_the_rest_is_skipped(
+    healthy: Environment, own_database: str, safe_postgres: str
+) -> None:
+    """The owner has migrated without HOLDFAST_MIGRATION_DATABASE_URL, so nobody has granted anything."""
+    name = query(own_database, "SELECT current_database()")[0][0]
+    diagnosis = examine({**healthy, "HOLDFAST_DATABASE_URL": as_role(safe_postgres, name)})
+    (trouble,) = [result for result in diagnosis.results if result.level is Level.PROBLEM]
+    assert trouble.subject == "rights"
+    assert "The role lacks INSERT on api_key, " in trouble.text
+    assert "with HOLDFAST_MIGRATION_DATABASE_URL" in (trouble.remedy or "")
+    skipped = {result.subject: result.text for result in diagnosis.results if result.level is Level.SKIPPED}
+    assert set(skipped) == {"schema", "clock", "worker", "auditor"}
+    assert "may not read which version the schema has" in skipped["schema"]
+
+
 def test_one_role_for_everything_is_named(healthy: Environment, own_database: str) -> None:
     trouble = find_trouble(examine_for("rights", {**healthy, "HOLDFAST_DATABASE_URL": own_database}))
     assert "could change or delete entries" in trouble.text
