@@ -154,7 +154,7 @@ def test_a_database_that_is_down_is_reported_once_and_the_rest_is_skipped(health
     assert not diagnosis.ok
     assert [result.subject for result in diagnosis.results if result.level is Level.PROBLEM] == ["database"]
     skipped = {result.subject for result in diagnosis.results if result.level is Level.SKIPPED}
-    assert skipped == {"schema", "rights", "connections", "clock", "worker", "auditor"}
+    assert skipped == {"schema", "rights", "connections", "clock", "payments", "worker", "auditor"}
 
 
 def test_a_wrong_password_of_the_database_is_named_and_not_printed(
@@ -215,7 +215,8 @@ def test_an_old_schema_and_a_newer_one_are_named(healthy: Environment, safe_post
     trouble = find_trouble([result for result in old.results if result.subject == "schema"])
     assert "version 3" in trouble.text
     assert "holdfast migrate" in (trouble.remedy or "")
-    assert {result.subject for result in old.results if result.level is Level.SKIPPED} == {"clock", "worker", "auditor"}
+    skipped = {result.subject for result in old.results if result.level is Level.SKIPPED}
+    assert skipped == {"clock", "payments", "worker", "auditor"}
     with fresh_database(safe_postgres) as url:
         query(url, "INSERT INTO schema_version VALUES (9999)")
         trouble = find_trouble(examine_for("schema", {**healthy, "HOLDFAST_DATABASE_URL": url}))
@@ -295,7 +296,7 @@ def test_a_role_that_has_no_rights_yet_is_named_and_the_rest_is_skipped(
     assert "The role lacks INSERT on api_key, " in trouble.text
     assert "with HOLDFAST_MIGRATION_DATABASE_URL" in (trouble.remedy or "")
     skipped = {result.subject: result.text for result in diagnosis.results if result.level is Level.SKIPPED}
-    assert set(skipped) == {"schema", "clock", "worker", "auditor"}
+    assert set(skipped) == {"schema", "clock", "payments", "worker", "auditor"}
     assert "may not read which version the schema has" in skipped["schema"]
 
 
@@ -397,13 +398,42 @@ def test_an_event_that_nobody_can_pay_for_is_named(
     if is_unpayable:
         trouble = find_trouble(examine_for("payments", without_provider))
         assert trouble.level is Level.WARNING
-        assert "cannot pay for Hamlet (ev_" in trouble.text
+        assert "cannot pay in Holdfast for Hamlet (ev_" in trouble.text
         assert "HOLDFAST_STRIPE_KEY" in (trouble.remedy or "")
+        assert "If your own back end confirms the bookings, set `providers` of" in (trouble.remedy or "")
     else:
         (result,) = examine_for("payments", without_provider)
         assert result.text == "No payment provider is set up, and no published event needs one."
     with_sandbox = {**without_provider, "HOLDFAST_SANDBOX_WEBHOOK_SECRET": "whsec_c2VjcmV0"}
     assert "with the sandbox" in examine_for("payments", with_sandbox)[0].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_unpayable"),
+    [
+        ({**UNPAYABLE, "providers": ["stripe"]}, True),
+        ({**UNPAYABLE, "providers": ["stripe"], "policy": {"review": "manual"}}, False),
+        ({**UNPAYABLE, "providers": ["stripe", "sandbox"]}, False),
+        ({**UNPAYABLE, "providers": []}, False),
+        (UNPAYABLE, False),
+    ],
+    ids=["only another", "or by receipt", "one of two", "not online", "any"],
+)
+def test_an_event_whose_providers_are_not_set_up_is_named(
+    healthy: Environment, own_database: str, changes: dict[str, Any], is_unpayable: bool
+) -> None:
+    run_with_connection(lambda connection: new_event(connection, title="Hamlet", **changes), own_database)
+    sandbox = {"HOLDFAST_STRIPE_KEY": "", "HOLDFAST_SANDBOX_WEBHOOK_SECRET": "whsec_c2VjcmV0"}
+    first, *others = examine_for("payments", {**healthy, "HOLDFAST_DATABASE_URL": own_database, **sandbox})
+    assert first.text == "Buyers can pay online with the sandbox."
+    if is_unpayable:
+        trouble = find_trouble(others)
+        assert trouble.level is Level.WARNING
+        assert "for Hamlet (ev_" in trouble.text
+        assert "none of its payment providers is set up (stripe)" in trouble.text
+        assert "change `providers` of the event" in (trouble.remedy or "")
+    else:
+        assert others == []
 
 
 def test_a_draft_needs_no_provider(healthy: Environment, own_database: str) -> None:
