@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.doctor.machine_check import GIB, judge_open_files, judge_space
 from holdfast.doctor.printout import print_diagnosis
 from holdfast.doctor.redis_check import RIGHTS, RedisInfo, judge_info
 from holdfast.doctor.secret_filter import SecretFilter
+from holdfast.doctor.unusable_settings import check_public_url
 from holdfast.engine import auditor
 from holdfast.runtime import db
 from holdfast.worker import runner as worker_runner
@@ -72,6 +74,7 @@ def test_the_checks_leave_nothing_behind_in_redis(healthy: Environment, redis: R
         ({"HOLDFAST_FLAVOUR": "x"}, "settings", "warning", "HOLDFAST_FLAVOUR", "Remove it"),
         ({"HOLDFAST_PUBLIC_URL": "tickets.example"}, "settings", "problem", "HOLDFAST_PUBLIC_URL", "Correct"),
         ({"HOLDFAST_PUBLIC_URL": "https://t.example/shop"}, "settings", "problem", "without a path", "Correct"),
+        ({"HOLDFAST_PUBLIC_URL": "https://t.example:99999"}, "settings", "problem", "The port", "Correct"),
         ({"HOLDFAST_TELEGRAM_API": "api"}, "settings", "problem", "HOLDFAST_TELEGRAM_API", "https://"),
         ({"HOLDFAST_TELEGRAM_WEBHOOK_URL": "http://x.example"}, "settings", "problem", "https", "proxy"),
         ({"HOLDFAST_DEMO": "true"}, "production", "problem", "Demo mode", "HOLDFAST_DEMO"),
@@ -130,8 +133,36 @@ def test_a_wrong_setting_is_named_with_its_remedy(
     assert remedy in (trouble.remedy or "")
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("tickets.example", "must start with https:// or http://"),
+        ("https://[::1", "must start with https:// or http://"),
+        ("https://t.example:99999", "The port must be a number from 1 to 65535"),
+        ("https://t.example:0", "The port must be a number from 1 to 65535"),
+        ("https://t.example:x/", "The port must be a number from 1 to 65535"),
+        ("https://tickets example.com", "must not contain spaces"),
+        (" https://t.example", "must not contain spaces"),
+        ("https://t.example\n", "must not contain spaces, line breaks"),
+        ("https://t.example\\shop", "backslashes"),
+        ("https://t.example?", "without a path, @, ? or #"),
+        ("https://t.example/#", "without a path, @, ? or #"),
+        ("https://t.example/?a=b", "without a path, @, ? or #"),
+        ("https://me@t.example", "without a path, @, ? or #"),
+    ],
+)
+def test_an_unusable_public_url_is_refused_with_the_reason(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        check_public_url(url)
+
+
+@pytest.mark.parametrize("url", ["https://t.example", "http://t.example/", "https://t.example:8443", "http://[::1]:80"])
+def test_a_usable_public_url_is_accepted(url: str) -> None:
+    check_public_url(url)
+
+
 @pytest.mark.parametrize("proxies", ["0", "1"])
-@pytest.mark.parametrize("url", ["tickets.example", "https://t.example/shop"])
+@pytest.mark.parametrize("url", ["tickets.example", "https://t.example/shop", "https://tickets example.com"])
 def test_an_unusable_public_url_is_not_fit_for_production(healthy: Environment, url: str, proxies: str) -> None:
     assert examine_for("production", {**healthy, "HOLDFAST_PUBLIC_URL": url, "HOLDFAST_PROXIES": proxies}) == []
 
