@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.doctor.machine_check import GIB, judge_open_files, judge_space
 from holdfast.doctor.printout import print_diagnosis
 from holdfast.doctor.redis_check import RIGHTS, RedisInfo, judge_info
 from holdfast.doctor.secret_filter import SecretFilter
+from holdfast.doctor.unusable_settings import check_public_url
 from holdfast.engine import auditor
 from holdfast.runtime import db
 from holdfast.worker import runner as worker_runner
@@ -72,6 +74,7 @@ def test_the_checks_leave_nothing_behind_in_redis(healthy: Environment, redis: R
         ({"HOLDFAST_FLAVOUR": "x"}, "settings", "warning", "HOLDFAST_FLAVOUR", "Remove it"),
         ({"HOLDFAST_PUBLIC_URL": "tickets.example"}, "settings", "problem", "HOLDFAST_PUBLIC_URL", "Correct"),
         ({"HOLDFAST_PUBLIC_URL": "https://t.example/shop"}, "settings", "problem", "without a path", "Correct"),
+        ({"HOLDFAST_PUBLIC_URL": "https://t.example:99999"}, "settings", "problem", "The port", "Correct"),
         ({"HOLDFAST_TELEGRAM_API": "api"}, "settings", "problem", "HOLDFAST_TELEGRAM_API", "https://"),
         ({"HOLDFAST_TELEGRAM_WEBHOOK_URL": "http://x.example"}, "settings", "problem", "https", "proxy"),
         ({"HOLDFAST_DEMO": "true"}, "production", "problem", "Demo mode", "HOLDFAST_DEMO"),
@@ -130,8 +133,36 @@ def test_a_wrong_setting_is_named_with_its_remedy(
     assert remedy in (trouble.remedy or "")
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("tickets.example", "must start with https:// or http://"),
+        ("https://[::1", "must start with https:// or http://"),
+        ("https://t.example:99999", "The port must be a number from 1 to 65535"),
+        ("https://t.example:0", "The port must be a number from 1 to 65535"),
+        ("https://t.example:x/", "The port must be a number from 1 to 65535"),
+        ("https://tickets example.com", "must not contain spaces"),
+        (" https://t.example", "must not contain spaces"),
+        ("https://t.example\n", "must not contain spaces, line breaks"),
+        ("https://t.example\\shop", "backslashes"),
+        ("https://t.example?", "without a path, @, ? or #"),
+        ("https://t.example/#", "without a path, @, ? or #"),
+        ("https://t.example/?a=b", "without a path, @, ? or #"),
+        ("https://me@t.example", "without a path, @, ? or #"),
+    ],
+)
+def test_an_unusable_public_url_is_refused_with_the_reason(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        check_public_url(url)
+
+
+@pytest.mark.parametrize("url", ["https://t.example", "http://t.example/", "https://t.example:8443", "http://[::1]:80"])
+def test_a_usable_public_url_is_accepted(url: str) -> None:
+    check_public_url(url)
+
+
 @pytest.mark.parametrize("proxies", ["0", "1"])
-@pytest.mark.parametrize("url", ["tickets.example", "https://t.example/shop"])
+@pytest.mark.parametrize("url", ["tickets.example", "https://t.example/shop", "https://tickets example.com"])
 def test_an_unusable_public_url_is_not_fit_for_production(healthy: Environment, url: str, proxies: str) -> None:
     assert examine_for("production", {**healthy, "HOLDFAST_PUBLIC_URL": url, "HOLDFAST_PROXIES": proxies}) == []
 
@@ -154,7 +185,7 @@ def test_a_database_that_is_down_is_reported_once_and_the_rest_is_skipped(health
     assert not diagnosis.ok
     assert [result.subject for result in diagnosis.results if result.level is Level.PROBLEM] == ["database"]
     skipped = {result.subject for result in diagnosis.results if result.level is Level.SKIPPED}
-    assert skipped == {"schema", "rights", "connections", "clock", "worker", "auditor"}
+    assert skipped == {"schema", "rights", "connections", "clock", "payments", "worker", "auditor"}
 
 
 def test_a_wrong_password_of_the_database_is_named_and_not_printed(
@@ -215,7 +246,8 @@ def test_an_old_schema_and_a_newer_one_are_named(healthy: Environment, safe_post
     trouble = find_trouble([result for result in old.results if result.subject == "schema"])
     assert "version 3" in trouble.text
     assert "holdfast migrate" in (trouble.remedy or "")
-    assert {result.subject for result in old.results if result.level is Level.SKIPPED} == {"clock", "worker", "auditor"}
+    skipped = {result.subject for result in old.results if result.level is Level.SKIPPED}
+    assert skipped == {"clock", "payments", "worker", "auditor"}
     with fresh_database(safe_postgres) as url:
         query(url, "INSERT INTO schema_version VALUES (9999)")
         trouble = find_trouble(examine_for("schema", {**healthy, "HOLDFAST_DATABASE_URL": url}))
@@ -282,6 +314,21 @@ def test_a_role_without_rights_is_named(healthy: Environment, own_database: str,
     assert f"REVOKE DELETE ON journal FROM {ROLE}" in (trouble.remedy or "")
     query(own_database, f"REASSIGN OWNED BY {ROLE} TO postgres")
     query(own_database, f"DROP OWNED BY {ROLE}")
+
+
+def test_a_role_that_has_no_rights_yet_is_named_and_the_rest_is_skipped(
+    healthy: Environment, own_database: str, safe_postgres: str
+) -> None:
+    """The owner has migrated without HOLDFAST_MIGRATION_DATABASE_URL, so nobody has granted anything."""
+    name = query(own_database, "SELECT current_database()")[0][0]
+    diagnosis = examine({**healthy, "HOLDFAST_DATABASE_URL": as_role(safe_postgres, name)})
+    (trouble,) = [result for result in diagnosis.results if result.level is Level.PROBLEM]
+    assert trouble.subject == "rights"
+    assert "The role lacks INSERT on api_key, " in trouble.text
+    assert "with HOLDFAST_MIGRATION_DATABASE_URL" in (trouble.remedy or "")
+    skipped = {result.subject: result.text for result in diagnosis.results if result.level is Level.SKIPPED}
+    assert set(skipped) == {"schema", "clock", "payments", "worker", "auditor"}
+    assert "may not read which version the schema has" in skipped["schema"]
 
 
 def test_one_role_for_everything_is_named(healthy: Environment, own_database: str) -> None:
@@ -382,13 +429,42 @@ def test_an_event_that_nobody_can_pay_for_is_named(
     if is_unpayable:
         trouble = find_trouble(examine_for("payments", without_provider))
         assert trouble.level is Level.WARNING
-        assert "cannot pay for Hamlet (ev_" in trouble.text
+        assert "cannot pay in Holdfast for Hamlet (ev_" in trouble.text
         assert "HOLDFAST_STRIPE_KEY" in (trouble.remedy or "")
+        assert "If your own back end confirms the bookings, set `providers` of" in (trouble.remedy or "")
     else:
         (result,) = examine_for("payments", without_provider)
         assert result.text == "No payment provider is set up, and no published event needs one."
     with_sandbox = {**without_provider, "HOLDFAST_SANDBOX_WEBHOOK_SECRET": "whsec_c2VjcmV0"}
     assert "with the sandbox" in examine_for("payments", with_sandbox)[0].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_unpayable"),
+    [
+        ({**UNPAYABLE, "providers": ["stripe"]}, True),
+        ({**UNPAYABLE, "providers": ["stripe"], "policy": {"review": "manual"}}, False),
+        ({**UNPAYABLE, "providers": ["stripe", "sandbox"]}, False),
+        ({**UNPAYABLE, "providers": []}, False),
+        (UNPAYABLE, False),
+    ],
+    ids=["only another", "or by receipt", "one of two", "not online", "any"],
+)
+def test_an_event_whose_providers_are_not_set_up_is_named(
+    healthy: Environment, own_database: str, changes: dict[str, Any], is_unpayable: bool
+) -> None:
+    run_with_connection(lambda connection: new_event(connection, title="Hamlet", **changes), own_database)
+    sandbox = {"HOLDFAST_STRIPE_KEY": "", "HOLDFAST_SANDBOX_WEBHOOK_SECRET": "whsec_c2VjcmV0"}
+    first, *others = examine_for("payments", {**healthy, "HOLDFAST_DATABASE_URL": own_database, **sandbox})
+    assert first.text == "Buyers can pay online with the sandbox."
+    if is_unpayable:
+        trouble = find_trouble(others)
+        assert trouble.level is Level.WARNING
+        assert "for Hamlet (ev_" in trouble.text
+        assert "none of its payment providers is set up (stripe)" in trouble.text
+        assert "change `providers` of the event" in (trouble.remedy or "")
+    else:
+        assert others == []
 
 
 def test_a_draft_needs_no_provider(healthy: Environment, own_database: str) -> None:

@@ -207,6 +207,9 @@ def test_a_password_that_is_not_encoded_is_reported_without_it(command: str, set
         "postgresql://u:123/9xQ@h/x",
         "postgresql://u:[9xQ@h/x",
         "postgresql://u:9xQ@h:Zk3/x",
+        "postgresql://u:Zk3@9xQ@h/x",
+        "postgresql://u@server:9xQ@h/x",
+        "postgres://u:Zk3@9xQ@h:5432,[::1]:5433/x?sslmode=require",
         "mysql://u:9xQ@h/x",
     ],
 )
@@ -218,10 +221,28 @@ def test_a_malformed_database_url_is_refused_without_repeating_it(url: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("postgresql://h/my@db", "the name of the database"),
+        ("postgresql://u@server:p@h/x", "in the user"),
+        ("postgresql://u:p@h/x?sslmode=require&", "options such as sslmode=require"),
+        ("postgresql://h/x?sslmode", "options such as sslmode=require"),
+        ("postgresql://u:Zk3?9xQ@h/x", "? as %3F"),
+    ],
+)
+def test_the_advice_names_the_part_of_a_database_url_that_is_wrong(url: str, advice: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        check_database_url("URL", url)
+    assert advice in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "url",
     [
+        "postgresql://h/my%40db",
+        "postgresql://u%40server:p@h/x",
         "postgresql://u:Zk3%2F9xQ%40@h/x",
-        "postgres://u:p@ss@h:5432,[::1]:5433/x?sslmode=require",
+        "postgres://u:p%40ss@h:5432,[::1]:5433/x?sslmode=require",
         "postgresql://u@/x?host=/run/postgresql&port=5432",
         "postgresql:///x?user=u&password=p%40ss",
         "postgresql://h",
@@ -229,6 +250,14 @@ def test_a_malformed_database_url_is_refused_without_repeating_it(url: str) -> N
 )
 def test_a_database_url_that_the_driver_takes_is_accepted(url: str) -> None:
     check_database_url("URL", url)
+
+
+@pytest.mark.parametrize("url", ["postgresql:///x?port=9xQ", "postgresql://u:9xQ@a..b/x"])
+def test_a_database_url_that_only_the_driver_refuses_is_reported_without_it(url: str) -> None:
+    check_database_url("URL", url)
+    done = call_holdfast(url, "migrate", "--check")
+    assert done.returncode == 2
+    assert done.stderr == "The driver cannot read the database URL. Check HOLDFAST_DATABASE_URL.\n"
 
 
 def test_a_database_that_denies_access_is_reported_without_a_traceback(database: str) -> None:

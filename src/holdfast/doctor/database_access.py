@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+import asyncpg
+
 from holdfast import sql
 from holdfast.runtime import db
 
@@ -64,7 +66,12 @@ async def read_schema_version(database: db.Database) -> int | None:
     """None if Holdfast has never migrated this database."""
     if not await database.shared.fetchval(sql.doctor.schema_exists):
         return None
-    version: int | None = await database.shared.fetchval(sql.doctor.schema_version)
+    try:
+        version: int | None = await database.shared.fetchval(sql.doctor.schema_version)
+    except asyncpg.InsufficientPrivilegeError:
+        raise SkippedError(
+            "The role may not read which version the schema has. The check of its rights says what to do."
+        ) from None
     return version
 
 

@@ -1,7 +1,7 @@
 """Settings with which Holdfast does not start. `holdfast serve` and `holdfast doctor` ask the same questions."""
 
 from collections.abc import Callable, Iterator, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
@@ -52,15 +52,27 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], object]]:
 
 def check_public_url(url: str) -> None:
     """Links, cookies and webhooks all start at the root of the host."""
+    # Before `urlsplit`, which drops some of these.
+    if any(char.isspace() or char == "\\" for char in url):
+        raise ValueError("It must not contain spaces, line breaks or backslashes.")
     try:
         parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         is_address = False
     if not is_address:
         raise ValueError("It must start with https:// or http://, such as https://shop.example.com.")
-    if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("Holdfast needs a host of its own, without a path: https://shop.example.com.")
+    if not _has_valid_port(parts):
+        raise ValueError("The port must be a number from 1 to 65535, such as https://shop.example.com:8443.")
+    if parts.path not in ("", "/") or "?" in url or "#" in url or "@" in parts.netloc:
+        raise ValueError("Holdfast needs a host of its own, without a path, @, ? or #: https://shop.example.com.")
+
+
+def _has_valid_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _make_smtp(url: str) -> object:

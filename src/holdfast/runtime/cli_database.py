@@ -131,6 +131,8 @@ def _explained_errors(settings: Settings) -> Iterator[None]:
         yield
     except db.SchemaError as error:
         fail(str(error))
+    except db.DatabaseUrlError:
+        fail(f"The driver cannot read the database URL. Check {_url_settings(settings)}.")
     except db.LOST_ERRORS as error:
         hint = f" Check {_url_settings(settings)}." if settings.database_url else ""
         fail(f"Cannot reach the database: {str(error).rstrip('.') or 'it does not answer'}.{hint}")

@@ -7,7 +7,8 @@ from holdfast.runtime.settings import SettingError
 
 _SCHEMES: Final = ("postgresql", "postgres")
 _ENCODE: Final = (
-    "Percent-encode special characters in the password: / as %2F, ? as %3F, # as %23, [ as %5B and @ as %40."
+    "Percent-encode special characters in the user, the password and the name of the database: "
+    "/ as %2F, ? as %3F, # as %23, [ as %5B and @ as %40."
 )
 
 
@@ -21,7 +22,6 @@ def check_database_url(setting: str, url: str) -> None:
 def _find_mistake(url: str) -> str | None:
     try:
         parts = urlsplit(url)
-        parse_qsl(parts.query, strict_parsing=bool(parts.query))
     except ValueError:
         return _ENCODE
     if parts.scheme not in _SCHEMES:
@@ -29,8 +29,15 @@ def _find_mistake(url: str) -> str | None:
     # A slash, a question mark or a number sign ends the host. In a password, it leaves the @ behind it.
     if parts.fragment or ("@" not in parts.netloc and "@" in parts.path):
         return _ENCODE
+    # The driver ends the password at the first @, and takes the rest of it for the host.
+    if parts.netloc.count("@") > 1:
+        return _ENCODE
     if not all(_is_port(port) for port in _ports(parts)):
         return f"The port must be a number. {_ENCODE}"
+    try:
+        parse_qsl(parts.query, strict_parsing=bool(parts.query))
+    except ValueError:
+        return f"After the ?, it needs options such as sslmode=require, with one & between two of them. {_ENCODE}"
     return None
 
 

@@ -208,18 +208,31 @@ class DroppedSettingError(SchemaError):
     """A connection lacks a setting that Holdfast asked for. Some poolers drop settings without an error."""
 
 
+class DatabaseUrlError(ValueError):
+    """The driver does not understand the URL. It has no text, because the driver's may quote the password."""
+
+
 async def _connect(url: str, settings: Mapping[str, str], command_seconds: float | None = None) -> Connection:
     """Connect with these settings and with a search path of nothing but the schema that Holdfast's tables are in.
     PostgreSQL would also look among temporary tables and in a schema with the name of the user, and would look there
     first: whoever can make a table could put it in place of one of ours."""
     if url not in _search_paths:
         _search_paths[url] = await _find_search_path(url)
-    return await asyncpg.connect(
-        url,
-        timeout=_CONNECT_SECONDS,
-        command_timeout=command_seconds,
-        server_settings={**settings, "search_path": _search_paths[url]},
-    )
+    return await _connect_driver(url, command_seconds, {**settings, "search_path": _search_paths[url]})
+
+
+async def _connect_driver(
+    url: str, command_seconds: float | None, settings: dict[str, str] | None = None
+) -> Connection:
+    try:
+        return await asyncpg.connect(
+            url, timeout=_CONNECT_SECONDS, command_timeout=command_seconds, server_settings=settings
+        )
+    except LOST_ERRORS:
+        # Some of them are ValueErrors too.
+        raise
+    except ValueError:
+        raise DatabaseUrlError from None
 
 
 async def _find_search_path(url: str) -> str:
@@ -231,7 +244,7 @@ async def _find_search_path(url: str) -> str:
 @asynccontextmanager
 async def _plain_connection(url: str) -> AsyncIterator[Connection]:
     """Without settings of ours, for the first look at a database."""
-    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_TIMEOUT_SECONDS)
+    connection = await _connect_driver(url, _COMMAND_TIMEOUT_SECONDS)
     try:
         yield connection
         await connection.close(timeout=_CONNECT_SECONDS)

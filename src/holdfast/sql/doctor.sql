@@ -36,11 +36,13 @@ WHERE to_regclass(needed.name) IS NOT NULL AND NOT has_table_privilege(to_regcla
 ORDER BY needed.name, needed.privilege
 
 -- name: unpayable_event
--- An event that buyers see and that costs money, although nothing says how to pay. An event without providers chose so itself.
-SELECT event.id, event.title FROM event JOIN org ON org.id = event.org_id
+-- An event that buyers see and that costs money, although it offers none of the providers in $1, which are set up, and nothing
+-- else says how to pay. An event with an empty list of providers chose so itself.
+SELECT event.id, event.title, event.providers FROM event JOIN org ON org.id = event.org_id
 WHERE event.status = 'active' AND event.seat_count >= 0 AND event.published_at IS NOT NULL
   AND event.listed_until > holdfast_now()
-  AND event.policy ->> 'review' IS DISTINCT FROM 'manual' AND event.providers IS DISTINCT FROM '{}'
+  AND event.policy ->> 'review' IS DISTINCT FROM 'manual'
+  AND event.providers IS DISTINCT FROM '{}' AND NOT coalesce(event.providers, $1::text[]) && $1::text[]
   AND coalesce(event.payment_instructions, org.payment_instructions) IS NULL
   AND EXISTS (SELECT FROM tariff WHERE tariff.event_id = event.id AND tariff.price > 0)
 LIMIT 1
