@@ -311,6 +311,42 @@ def test_a_restore_refuses_a_running_server_and_a_moment_before_the_first_copy(
     assert query(cluster.url, "SELECT 1")
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "",
+        "12",
+        "yesterday",
+        "07/08/2026",
+        "Europe/Berlin",
+        "2001-08-07 12",
+        "2001-08-07 12:00 Europe/Berlin",
+        "2001-02-30",
+    ],
+)
+def test_a_restore_refuses_what_is_no_moment_with_an_example(operator: Operator, moment: str) -> None:
+    with pytest.raises(AssertionError, match=r"is no moment.*'2027-03-05 18:00:00\+02'"):
+        operator.run(f"restore '{moment}'")
+
+
+@pytest.mark.parametrize(
+    ("moment", "read"),
+    [
+        ("2001-08-07", "2001-08-07 00:00:00.000000"),
+        ("2001-08-07 12:30", "2001-08-07 12:30:00.000000"),
+        ("2001-08-07 12:30:15.25+02", "2001-08-07 10:30:15.250000"),
+        ("2001-08-07T12:30:15-03:30", "2001-08-07 16:00:15.000000"),
+        ("2001-08-07T12:30:15Z", "2001-08-07 12:30:15.000000"),
+    ],
+)
+def test_a_restore_says_how_it_read_the_moment_before_it_moves_anything(
+    cluster: Cluster, operator: Operator, moment: str, read: str
+) -> None:
+    with pytest.raises(AssertionError, match=rf"(?s)You restore the state at {re.escape(read)}\+00\..*is older than"):
+        operator.run(f"restore '{moment}'")
+    assert query(cluster.url, "SELECT 1")
+
+
 def test_latest_restores_a_shop_in_which_nothing_happened_until_the_moment(
     cluster: Cluster, operator: Operator
 ) -> None:
