@@ -209,6 +209,19 @@ def test_without_a_server_programs_get_a_problem_and_browsers_a_page_and_no_url_
         _check_page(page)
 
 
+@pytest.mark.parametrize(("method", "is_offered"), [("GET", True), ("POST", False)])
+def test_without_a_server_the_page_offers_to_load_only_what_is_a_page(method: str, is_offered: bool) -> None:
+    """The link after a form would be a GET of a URL that takes only a POST."""
+    with running_nginx([free_port(), free_port()]) as nginx, nginx.client({"Accept": "text/html"}) as client:
+        page = client.request(method, "/b/x7Kq/pay", data={"provider": "stripe"} if method == "POST" else None)
+        assert client.head("/b/x7Kq/pay").status_code == 503
+    assert page.status_code == 503
+    assert ('<a href="">Try again</a>' in page.text) is is_offered
+    assert ("Please go back and try again" in page.text) is not is_offered
+    assert page.text.endswith("</main>\n</html>\n")
+    _check_page(page)
+
+
 def _check_page(page: httpx.Response) -> None:
     """It needs no server: it has its own style, which its policy allows, and loads nothing else."""
     (style,) = re.findall(r"<style>(.*)</style>", page.text, re.DOTALL)

@@ -227,39 +227,62 @@ def _wait_for_next_second() -> None:
     wait_until(lambda: int(time.time()) > second, SECONDS)
 
 
-def test_a_copy_fails_while_its_log_does_not_reach_the_archive(cluster: Cluster, operator: Operator) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("archive_command", ""), ("archive_command", "cp %p /elsewhere/%f"), ("archive_library", "basic_archive")],
+)
+def test_nothing_is_copied_if_postgresql_archives_nothing_or_elsewhere(
+    cluster: Cluster, operator: Operator, name: str, value: str
+) -> None:
+    """PostgreSQL counts no failure, and a copy every night would fill the disk."""
     copies = operator.copies()
-    with archive_command(cluster, ""):
-        _wait_for_next_second()
-        with pytest.raises(AssertionError, match=r"is complete, but PostgreSQL has not archived 0"):
+    with setting(cluster, name, value):
+        with pytest.raises(AssertionError, match=rf"to .*/backups\. .*`{value}`\. Run `holdfast-backup enable`"):
             operator.run("copy", ARCHIVE_SECONDS="0")
-        assert set(operator.copies()) > set(copies), "older copies must stay until the new one can replace them"
+    assert operator.copies() == copies
+
+
+def test_nothing_is_copied_while_postgresql_fails_to_archive(cluster: Cluster, operator: Operator) -> None:
+    cluster.archive_everything()
     copies = operator.copies()
-    with archive_command(cluster, "false"):
+    with setting(cluster, "archive_command", f"false {operator.backups}"):
         failures = _failures(cluster)
-        query(cluster.url, "SELECT pg_switch_wal()")
+        cluster.switch_log()
         wait_until(lambda: _failures(cluster) > failures, SECONDS)
         with pytest.raises(AssertionError, match=r"could not archive 0.* copy again"):
             operator.run("copy")
-        assert operator.copies() == copies
+    assert operator.copies() == copies
+    cluster.archive_everything()
+
+
+def test_a_copy_fails_while_its_log_does_not_reach_the_archive(cluster: Cluster, operator: Operator) -> None:
+    operator.copy()
+    copies = operator.copies()
+    cluster.archive_everything()
+    with setting(cluster, "archive_command", f"false {operator.backups}"):
+        _wait_for_next_second()
+        with pytest.raises(AssertionError, match=r"has not archived 0.*Copy again"):
+            operator.run("copy", ARCHIVE_SECONDS="0")
+        assert operator.copies() == [*copies, "new.part"], "older copies must stay until the new one can replace them"
     cluster.archive_everything()
     operator.copy()
+    assert operator.copies()[:-1] == copies[1:], "the unfinished copy must go, and count as none"
 
 
 @contextmanager
-def archive_command(cluster: Cluster, command: str) -> Iterator[None]:
-    before = query(cluster.url, "SHOW archive_command")[0][0]
-    _set_archive_command(cluster, command)
+def setting(cluster: Cluster, name: str, value: str) -> Iterator[None]:
+    before = query(cluster.url, f"SHOW {name}")[0][0]
+    _set(cluster, name, value)
     try:
         yield
     finally:
-        _set_archive_command(cluster, before)
+        _set(cluster, name, before)
 
 
-def _set_archive_command(cluster: Cluster, command: str) -> None:
-    query(cluster.url, f"ALTER SYSTEM SET archive_command = $command${command}$command$")
+def _set(cluster: Cluster, name: str, value: str) -> None:
+    query(cluster.url, f"ALTER SYSTEM SET {name} = $value${value}$value$")
     query(cluster.url, "SELECT pg_reload_conf()")
-    wait_until(lambda: query(cluster.url, "SHOW archive_command")[0][0] == command, SECONDS)
+    wait_until(lambda: query(cluster.url, f"SHOW {name}")[0][0] == value, SECONDS)
 
 
 def _failures(cluster: Cluster) -> int:
@@ -285,6 +308,42 @@ def test_a_restore_refuses_a_running_server_and_a_moment_before_the_first_copy(
         operator.run("restore latest")
     with pytest.raises(AssertionError, match="is older than 2001-01-01"):
         operator.run("restore '2001-01-01 00:00:00+00'")
+    assert query(cluster.url, "SELECT 1")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "",
+        "12",
+        "yesterday",
+        "07/08/2026",
+        "Europe/Berlin",
+        "2001-08-07 12",
+        "2001-08-07 12:00 Europe/Berlin",
+        "2001-02-30",
+    ],
+)
+def test_a_restore_refuses_what_is_no_moment_with_an_example(operator: Operator, moment: str) -> None:
+    with pytest.raises(AssertionError, match=r"is no moment.*'2027-03-05 18:00:00\+02'"):
+        operator.run(f"restore '{moment}'")
+
+
+@pytest.mark.parametrize(
+    ("moment", "read"),
+    [
+        ("2001-08-07", "2001-08-07 00:00:00.000000"),
+        ("2001-08-07 12:30", "2001-08-07 12:30:00.000000"),
+        ("2001-08-07 12:30:15.25+02", "2001-08-07 10:30:15.250000"),
+        ("2001-08-07T12:30:15-03:30", "2001-08-07 16:00:15.000000"),
+        ("2001-08-07T12:30:15Z", "2001-08-07 12:30:15.000000"),
+    ],
+)
+def test_a_restore_says_how_it_read_the_moment_before_it_moves_anything(
+    cluster: Cluster, operator: Operator, moment: str, read: str
+) -> None:
+    with pytest.raises(AssertionError, match=rf"(?s)You restore the state at {re.escape(read)}\+00\..*is older than"):
+        operator.run(f"restore '{moment}'")
     assert query(cluster.url, "SELECT 1")
 
 

@@ -76,10 +76,18 @@ async def sell(shop: BuyerMessages, folder: Path) -> EventHandle:
     given = await shop.book(event, USER, **BUYER)
     await _give_to_bob(shop, event, given)
     held = await shop.hold(event, USER, **BUYER)
+    await _start_payment(shop, event, held)
+    await _store_surroundings(shop.connection, event, paid, given)
+    for file in (OWN_FILE, SHARED_FILE):
+        _store_file(folder / "receipts", event, file)
+    return event
+
+
+async def _start_payment(shop: BuyerMessages, event: EventHandle, booking: bytes) -> None:
     payment = StartPayment(
         event=event.id,
         org=event.org,
-        booking=held,
+        booking=booking,
         payment=ids.new_id(),
         provider="sandbox",
         actor=f"user:{USER}",
@@ -88,12 +96,12 @@ async def sell(shop: BuyerMessages, folder: Path) -> EventHandle:
         return_url="https://shop.example/?name=family-name",
     )
     assert isinstance(await shop.engine.submit(payment), Accepted)
-    await _store_surroundings(shop.connection, event, paid, given)
-    for file in (OWN_FILE, SHARED_FILE):
-        path = folder / "receipts" / event.org.hex() / file.hex()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"receipt")
-    return event
+
+
+def _store_file(folder: Path, event: EventHandle, hash_: bytes) -> None:
+    path = folder / event.org.hex() / hash_.hex()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"receipt")
 
 
 async def _give_to_bob(shop: BuyerMessages, event: EventHandle, booking: bytes) -> None:
@@ -105,15 +113,28 @@ async def _give_to_bob(shop: BuyerMessages, event: EventHandle, booking: bytes) 
 
 async def _store_surroundings(connection: db.Connection, event: EventHandle, booking: bytes, other: bytes) -> None:
     values = {
-        "$1": f"'{event.org.hex()}'::uuid",
-        "$2": f"'{event.id.hex()}'::uuid",
-        "$3": f"'{booking.hex()}'::uuid",
+        "$1": _uuid(event.org),
+        "$2": _uuid(event.id),
+        "$3": _uuid(booking),
         "$4": str(PERSON),
-        "$5": f"'{other.hex()}'::uuid",
-        "$6": f"'\\x{OWN_FILE.hex()}'::bytea",
-        "$7": f"'\\x{SHARED_FILE.hex()}'::bytea",
+        "$5": _uuid(other),
+        "$6": _bytea(OWN_FILE),
+        "$7": _bytea(SHARED_FILE),
     }
-    await connection.execute(re.sub(r"\$\d", lambda match: values[match.group()], SURROUNDINGS))
+    await connection.execute(_fill(SURROUNDINGS, values))
+
+
+def _fill(statements: str, values: dict[str, str]) -> str:
+    """A script of several statements takes no parameters."""
+    return re.sub(r"\$\d", lambda match: values[match.group()], statements)
+
+
+def _uuid(id_: bytes) -> str:
+    return f"'{id_.hex()}'::uuid"
+
+
+def _bytea(value: bytes) -> str:
+    return f"'\\x{value.hex()}'::bytea"
 
 
 async def tables_with_traces(connection: db.Connection) -> set[str]:
@@ -215,11 +236,34 @@ async def test_sales_go_on_while_the_messages_of_a_person_are_found(database: st
         assert [json.decode(row["body"])["email"] for row in emails] == ["bob@example.org"]
 
 
+# What names the person only through their booking: $1 org, $2 event, $3 booking, $4 hash of the file.
+LATECOMERS = """
+INSERT INTO payment_notice (provider, id, body, payment) SELECT 'sandbox', 'late', convert_to('Ada L.', 'UTF8'),
+    'pay_' || replace(event_id::text || id::text, '-', '') FROM payment;
+INSERT INTO sandbox_charge (ref, payment, amount, currency, description, return_url)
+    SELECT 'late', 'pay_' || replace(event_id::text || id::text, '-', ''), 1, 'EUR', '', 'https://a.example/?u=family-name'
+    FROM payment;
+INSERT INTO telegram_message (org_id, key, chat_id, kind, body, event_id, booking_id)
+    VALUES ($1, 'late', -5, 'card', '{"name": "Ada L."}', $2, $3);
+INSERT INTO receipt_file (event_id, booking_id, hash) VALUES ($2, $3, $4);
+"""
+
+
+async def _arrive_late(connection: db.Connection, event: EventHandle, booking: bytes, folder: Path) -> None:
+    values = {"$1": _uuid(event.org), "$2": _uuid(event.id), "$3": _uuid(booking), "$4": _bytea(OWN_FILE)}
+    await connection.execute(_fill(LATECOMERS, values))
+    _store_file(folder, event, OWN_FILE)
+
+
+def _stored_files(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
 @async_test
 async def test_nothing_that_happens_just_before_the_bookings_are_erased_is_left(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A booking with its messages, a reminder, a recovery request, and a webhook event of a provider."""
+    """A booking with its messages, a reminder, a recovery request, webhook events, a card for staff, and a receipt."""
     erase_bookings = erase_module._erase_bookings
 
     async def book_and_erase(*values: Any) -> None:
@@ -234,16 +278,54 @@ async def test_nothing_that_happens_just_before_the_bookings_are_erased_is_left(
         await shop.connection.execute(
             "INSERT INTO payment_notice (provider, id, body) VALUES ('stripe', 'evt', $1)", b"ada@example.org"
         )
+        await _arrive_late(shop.connection, event, held, tmp_path)
         await erase_bookings(*values)
 
     async with asyncio.timeout(120), buyer_messages(database) as shop:
         event = await shop.new_event(hours=48)
         await shop.book(event, USER, **BUYER)
+        held = await shop.hold(event, USER, **BUYER)
+        await _start_payment(shop, event, held)
         monkeypatch.setattr(erase_module, "_erase_bookings", book_and_erase)
         await erase_person(shop.database, open_storage(None, tmp_path), event.org, USER)
         assert await tables_with_traces(shop.connection) == set()
+        assert _stored_files(tmp_path) == []
         channels = await shop.connection.fetch("SELECT channel FROM delivery WHERE kind = 'booking.reminder'")
         assert {row["channel"] for row in channels} == {"email", "sms"}
+
+
+@async_test
+async def test_a_command_that_was_interrupted_after_the_bookings_finds_what_was_left(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows the person's bookings by their new users, and leaves those of others alone, erased or not."""
+    storage = open_storage(None, tmp_path)
+    erase_bookings = erase_module._erase_bookings
+
+    async def erase_and_die(*values: Any) -> None:
+        await _arrive_late(shop.connection, event, held, tmp_path)
+        await erase_bookings(*values)
+        raise ConnectionError
+
+    async with asyncio.timeout(120), buyer_messages(database) as shop:
+        event = await shop.new_event()
+        held = await shop.hold(event, USER, **BUYER)
+        await _start_payment(shop, event, held)
+        with monkeypatch.context() as patch:
+            patch.setattr(erase_module, "_erase_bookings", erase_and_die)
+            with pytest.raises(ConnectionError):
+                await erase_person(shop.database, storage, event.org, USER)
+        other = await erase_person(shop.database, storage, event.org, "bob")
+        assert set(other.values()) == {0}
+        assert _stored_files(tmp_path) == [OWN_FILE.hex()]
+        # The person has come back in between.
+        await shop.book(event, USER, **BUYER)
+        counts = await erase_person(shop.database, storage, event.org, USER)
+        assert await tables_with_traces(shop.connection) == set()
+        assert _stored_files(tmp_path) == []
+        assert (counts["bookings"], counts["files"], counts["receipt_files"]) == (1, 1, 1)
+        again = await erase_person(shop.database, storage, event.org, USER)
+        assert set(again.values()) == {0}
 
 
 @async_test

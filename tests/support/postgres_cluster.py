@@ -59,9 +59,14 @@ class Cluster:
         said = (self.folder / "output").read_text()
         assert done.returncode == 0, f"{script}\nexited with {done.returncode}: {said}"
 
+    def switch_log(self) -> str:
+        """End the current file of the log, so that PostgreSQL archives it. It does not end a file without content."""
+        query(self.url, "SELECT pg_create_restore_point('switch')")
+        return str(query(self.url, "SELECT pg_walfile_name(pg_switch_wal())")[0][0])
+
     def archive_everything(self) -> None:
         """Wait until the archive has everything that was committed."""
-        file = query(self.url, "SELECT pg_walfile_name(pg_switch_wal())")[0][0]
+        file = self.switch_log()
 
         def is_archived() -> bool:
             last = query(self.url, "SELECT last_archived_wal FROM pg_stat_archiver")[0][0]

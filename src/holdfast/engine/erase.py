@@ -12,7 +12,7 @@ from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.storage import Storage
 from holdfast.sql import NamedStatement
 
-# Whatever is found by the person's bookings comes before the bookings, so that an interrupted command can run again.
+# These run before and after the bookings lose the person. They look for the person, and for the ids of the bookings.
 OF_ORG: Final[Mapping[str, NamedStatement]] = {
     "notices": sql.erase.notices,
     "sandbox_charges": sql.erase.sandbox_charges,
@@ -35,7 +35,6 @@ OF_EVENT: Final[Mapping[str, NamedStatement]] = {
     "push_subscriptions": sql.erase.push_subscriptions,
     "telegram_receipts": sql.erase.telegram_receipts,
     "receipts": sql.erase.receipts,
-    "receipt_files": sql.erase.receipt_files,
     "payments": sql.erase.payments,
     "bookings": sql.erase.bookings,
 }
@@ -54,6 +53,18 @@ class _EventRow(Struct, frozen=True):
     event: bytes
 
 
+class _BookingRow(Struct, frozen=True):
+    event: bytes
+    booking: bytes
+
+
+class _FileRow(Struct, frozen=True):
+    event: bytes
+    booking: bytes
+    hash: bytes
+    is_shared: bool
+
+
 async def erase_person(database: Database, storage: Storage, org: bytes, user: str) -> dict[str, int]:
     """Returns how much was erased of each kind. Erasing again finds nothing."""
     contacts = await database.org(org).row(_Contacts, *sql.erase.contacts(org=org, user=user))
@@ -64,26 +75,51 @@ async def erase_person(database: Database, storage: Storage, org: bytes, user: s
         "emails": contacts.emails,
         "contacts": [*contacts.emails, *contacts.phones],
     }
-    counts = Counter(dict.fromkeys(("files", *OF_ORG, *MESSAGES, *OF_EVENT), 0))
+    counts = Counter(dict.fromkeys(("files", "receipt_files", *OF_ORG, *MESSAGES, *OF_EVENT), 0))
     events = await database.org(org).rows(_EventRow, *sql.erase.events(org=org, user=user, emails=contacts.emails))
     # The messages of all events come before the first booking: they are found by what the bookings say.
     versions = {
         row.event: await _erase_messages(database, row.event, values, counts, -1, NUMBERS_END) for row in events
     }
-    counts["files"] = await _delete_files(database, storage, org, user)
-    await _erase_org(database, values, counts)
+    await _erase_org(database, storage, values, counts)
     for event, version in versions.items():
         # The other events may have taken long, and the lock is for what is left.
         reached = await _erase_messages(database, event, values, counts, version, ENTRIES_END)
         await _erase_bookings(database, event, values, counts, reached)
-    # What has arrived meanwhile.
-    await _erase_org(database, values, counts)
+    # What has arrived meanwhile. If the command ends before this, the next one finds it by the same bookings.
+    await _erase_org(database, storage, values, counts)
     return dict(counts)
 
 
-async def _erase_org(database: Database, values: Mapping[str, Any], counts: Counter[str]) -> None:
-    async with database.org(values["org"]).transaction() as scope:
-        await _run(scope, OF_ORG, values, counts)
+async def _erase_org(database: Database, storage: Storage, values: Mapping[str, Any], counts: Counter[str]) -> None:
+    scope = database.org(values["org"])
+    bookings = await scope.rows(_BookingRow, *_call(sql.erase.all_bookings, values))
+    values = {
+        **values,
+        "events": [row.event for row in bookings],
+        "bookings": [row.booking for row in bookings],
+    }
+    await _delete_files(scope, storage, values, counts)
+    async with scope.transaction() as transaction:
+        await _run(transaction, OF_ORG, values, counts)
+
+
+async def _delete_files(
+    scope: DatabaseScope, storage: Storage, values: Mapping[str, Any], counts: Counter[str]
+) -> None:
+    """And then the rows that say which files there are. The event's lock leaves them alone: if the command is
+    interrupted, the next one still finds the files."""
+    files = await scope.rows(_FileRow, *_call(sql.erase.files, values))
+    own = {row.hash for row in files if not row.is_shared}
+    for hash_ in own:
+        await storage.delete(f"{values['org'].hex()}/{hash_.hex()}")
+    counts["files"] += len(own)
+    rows = {
+        "events": [row.event for row in files],
+        "bookings": [row.booking for row in files],
+        "hashes": [row.hash for row in files],
+    }
+    await _run(scope, {"receipt_files": sql.erase.receipt_files}, rows, counts)
 
 
 async def _erase_messages(
@@ -104,8 +140,8 @@ async def _erase_bookings(
     """And the deliveries of entries after this one."""
     async with database.event(event).transaction() as scope:
         await scope.execute(db.INDEX_LOOKUPS_ONLY)
-        await scope.execute(*sql.erase.lock(event=event))
-        values = {**values, "event": event, "after": after, "before": ENTRIES_END}
+        actor_key = await scope.fetchval(*sql.erase.lock(event=event))
+        values = {**values, "event": event, "actor_key": actor_key, "after": after, "before": ENTRIES_END}
         values = await _with_bookings(scope, values)
         await _run(scope, MESSAGES, values, counts)
         await _run(scope, OF_EVENT, values, counts)
@@ -114,14 +150,6 @@ async def _erase_bookings(
 async def _with_bookings(scope: DatabaseScope, values: Mapping[str, object]) -> Mapping[str, object]:
     rows = await scope.fetch(*_call(sql.erase.own_bookings, values))
     return {**values, "bookings": [row["id"] for row in rows]}
-
-
-async def _delete_files(database: Database, storage: Storage, org: bytes, user: str) -> int:
-    """Before the rows that say which files there are."""
-    files = [row["hash"] for row in await database.org(org).fetch(*sql.erase.files(org=org, user=user))]
-    for hash_ in files:
-        await storage.delete(f"{org.hex()}/{hash_.hex()}")
-    return len(files)
 
 
 async def _run(

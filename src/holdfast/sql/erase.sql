@@ -14,16 +14,31 @@ SELECT delivery.event_id FROM event JOIN delivery ON delivery.event_id = event.i
 WHERE event.org_id = :org AND (delivery.body ->> 'user' = :user OR lower(delivery.body ->> 'email') = ANY (:emails::text[]))
 ORDER BY event
 
+-- name: all_bookings
+-- Those of the person, and those that were theirs until `bookings` below erased them.
+SELECT event_id AS event, id AS booking FROM booking WHERE org_id = :org AND user_id = :user
+UNION ALL
+SELECT booking.event_id, booking.id FROM booking JOIN event ON event.id = booking.event_id
+WHERE booking.org_id = :org AND booking.user_id LIKE 'erased-%'
+  AND booking.user_id = 'erased-' || encode(
+      substr(sha256(event.actor_key || convert_to('erased:' || :user || booking.id::text, 'UTF8')), 1, 16), 'hex')::uuid
+
 -- name: files
--- Stored receipts of the person that no other booking of the org has.
-WITH own AS MATERIALIZED (SELECT event_id, id FROM booking WHERE org_id = :org AND user_id = :user),
-stored AS MATERIALIZED (
-    SELECT event_id, booking_id, hash FROM receipt_file
-    UNION SELECT event_id, booking_id, hash FROM receipt WHERE content_type IS NOT NULL
+-- The stored receipts of these bookings, and whether other bookings of the org have the same file.
+WITH own AS MATERIALIZED (
+    SELECT receipt_file.event_id, receipt_file.booking_id, receipt_file.hash
+    FROM unnest(:events::uuid[], :bookings::uuid[]) AS given (event_id, booking_id)
+    JOIN receipt_file ON receipt_file.event_id = given.event_id AND receipt_file.booking_id = given.booking_id
 )
-SELECT stored.hash FROM stored JOIN event ON event.id = stored.event_id AND event.org_id = :org
-GROUP BY stored.hash
-HAVING bool_and((stored.event_id, stored.booking_id) IN (SELECT event_id, id FROM own))
+SELECT event_id AS event, booking_id AS booking, hash, hash IN (
+    SELECT other.hash FROM receipt_file AS other JOIN event ON event.id = other.event_id
+    WHERE event.org_id = :org AND (other.event_id, other.booking_id) NOT IN (SELECT event_id, booking_id FROM own)
+) AS is_shared
+FROM own
+
+-- name: receipt_files
+DELETE FROM receipt_file
+WHERE (event_id, booking_id, hash) IN (SELECT * FROM unnest(:events::uuid[], :bookings::uuid[], :hashes::bytea[]))
 
 -- name: notices
 -- The webhook events that payment providers sent about the person. Holdfast keeps what it read in them. An event that names
@@ -33,8 +48,8 @@ HAVING bool_and((stored.event_id, stored.booking_id) IN (SELECT event_id, id FRO
 WITH own AS MATERIALIZED (
     SELECT payment.provider, payment.provider_ref,
            'pay_' || replace(payment.event_id::text || payment.id::text, '-', '') AS name
-    FROM booking JOIN payment ON payment.booking_id = booking.id AND payment.event_id = booking.event_id
-    WHERE booking.org_id = :org AND booking.user_id = :user
+    FROM unnest(:events::uuid[], :bookings::uuid[]) AS booking (event_id, id)
+    JOIN payment ON payment.booking_id = booking.id AND payment.event_id = booking.event_id
 ),
 contact AS MATERIALIZED (
     SELECT text, '((?<![a-z0-9._+-])|(?<=\\\\[bfnrt]|\\\\u[0-9a-f]{4}|%[0-9a-f]{2}|\\[0-7]{3}))'
@@ -68,9 +83,9 @@ UPDATE payment_notice AS notice SET body = '' WHERE notice.body <> '' AND (
 )
 
 -- name: sandbox_charges
-UPDATE sandbox_charge SET return_url = NULL FROM booking
+UPDATE sandbox_charge SET return_url = NULL FROM unnest(:events::uuid[], :bookings::uuid[]) AS booking (event_id, id)
 JOIN payment ON payment.booking_id = booking.id AND payment.event_id = booking.event_id
-WHERE booking.org_id = :org AND booking.user_id = :user
+WHERE sandbox_charge.return_url IS NOT NULL
   AND sandbox_charge.payment = 'pay_' || replace(payment.event_id::text || payment.id::text, '-', '')
 
 -- name: recovery_requests
@@ -96,10 +111,8 @@ WHERE org_id = :org AND (
 -- name: telegram_messages
 -- Messages to the person, and those to staff about the person's bookings.
 DELETE FROM telegram_message AS message WHERE message.org_id = :org AND (
-    'telegram:' || message.chat_id = :user OR EXISTS (
-        SELECT FROM booking WHERE booking.event_id = message.event_id AND booking.id = message.booking_id
-          AND booking.user_id = :user
-    )
+    'telegram:' || message.chat_id = :user
+    OR (message.event_id, message.booking_id) IN (SELECT * FROM unnest(:events::uuid[], :bookings::uuid[]))
 )
 
 -- name: telegram_no_shows
@@ -112,7 +125,7 @@ SELECT version FROM event WHERE id = :event
 -- name: lock
 -- The lock of the engine, so that no batch has the bookings in hand. Under it, every statement finds rows by the person or
 -- their bookings. Where an index by event could serve, IS NOT DISTINCT FROM keeps it out: an event may be large.
-SELECT FROM event WHERE id = :event FOR UPDATE
+SELECT actor_key FROM event WHERE id = :event FOR UPDATE
 
 -- name: own_bookings
 SELECT id FROM booking WHERE org_id = :org AND user_id = :user AND event_id IS NOT DISTINCT FROM :event ORDER BY id
@@ -148,16 +161,18 @@ DELETE FROM telegram_receipt WHERE event_id = :event AND booking_id = ANY (:book
 -- name: receipts
 DELETE FROM receipt WHERE event_id IS NOT DISTINCT FROM :event AND booking_id = ANY (:bookings::uuid[])
 
--- name: receipt_files
-DELETE FROM receipt_file WHERE event_id = :event AND booking_id = ANY (:bookings::uuid[])
-
 -- name: payments
 UPDATE payment SET return_url = NULL, checkout_url = NULL, request_key = uuid_send(gen_random_uuid()),
        fingerprint = uuid_send(gen_random_uuid())
 WHERE event_id IS NOT DISTINCT FROM :event AND booking_id = ANY (:bookings::uuid[])
 
 -- name: bookings
--- The hashes are of what the person asked for.
-UPDATE booking SET user_id = 'erased-' || gen_random_uuid(), name = NULL, email = NULL, phone = NULL, details = NULL,
-       answers = NULL, client = NULL, request_key = uuid_send(gen_random_uuid()), fingerprint = uuid_send(gen_random_uuid())
+-- `all_bookings` computes the new user again, so that an interrupted command can still find the booking. Only who knows both
+-- the person and the event's key can do that, and they recognise the person's pseudonym in the journal too. The id of the
+-- booking is part of it, because a person who comes back has two bookings to erase. The other hashes are of what the person
+-- asked for.
+UPDATE booking SET user_id = 'erased-' || encode(
+           substr(sha256(:actor_key::bytea || convert_to('erased:' || :user || id::text, 'UTF8')), 1, 16), 'hex')::uuid,
+       name = NULL, email = NULL, phone = NULL, details = NULL, answers = NULL, client = NULL,
+       request_key = uuid_send(gen_random_uuid()), fingerprint = uuid_send(gen_random_uuid())
 WHERE event_id = :event AND id = ANY (:bookings::uuid[])
