@@ -7,10 +7,12 @@ import sys
 import traceback
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import structlog
 from typer.testing import CliRunner
 
-from holdfast.runtime.cli import app
+from holdfast.runtime import cli, cli_bot
 from tests.support.harness import free_port
 
 INSTALLED_SCRIPT = Path(sys.executable).parent / "holdfast"
@@ -45,8 +47,13 @@ def run_installed_holdfast(
 
 
 def call_holdfast(database_url: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a short command in this process."""
-    done = CliRunner().invoke(app, arguments, env={"HOLDFAST_DATABASE_URL": database_url, **environment})
+    """Run a short command in this process, and leave the log of the tests as it is."""
+    configuration = structlog.get_config()
+    try:
+        with patch.object(cli, "configure_logs"), patch.object(cli_bot, "configure_logs"):
+            done = CliRunner().invoke(cli.app, arguments, env={"HOLDFAST_DATABASE_URL": database_url, **environment})
+    finally:
+        structlog.configure(**configuration)
     is_crash = done.exc_info is not None and not isinstance(done.exception, SystemExit | None)
     traceback_text = "".join(traceback.format_exception(done.exception)) if is_crash else ""
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr + traceback_text)
