@@ -103,6 +103,16 @@ async def test_two_requests_about_one_booking_in_one_batch_keep_their_ids(databa
 
 
 @async_test
+async def test_a_command_to_an_event_that_does_not_exist_takes_no_line(database: str) -> None:
+    async with lane_connection(database) as connection:
+        event = await new_event(connection, pools=one_pool(5))
+        async with running_lane(partial(db.connect_lane, database), on_commit=log_transitions) as lane:
+            lost, hold = new_hold_command(EventHandle(ids.new_id(), event.org)), new_hold_command(event)
+            lines = await _lines(_submit(lane, {"r1": lost, "r2": hold}))
+    assert _shown(lines) == [("booking_held", _id(event, hold.booking), "r2")]
+
+
+@async_test
 async def test_an_expiry_belongs_to_no_request(database: str) -> None:
     async with lane_connection(database) as connection:
         event = await new_event(connection, pools=one_pool(1))

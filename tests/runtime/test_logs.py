@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.logs import BackgroundStream
+from holdfast.runtime.logs import PIECES_MAX, BackgroundStream
 from tests.support.harness import running_server
 from tests.support.raw_http import request_head
 
@@ -168,6 +168,22 @@ def test_a_terminal_shows_text_unless_the_settings_say_otherwise(
     assert "ValueError" in text
     assert "Ana" not in text, "errors of the database quote rows"
     assert text.startswith("{") is not is_text
+
+
+@pytest.mark.parametrize("accepted_bytes", [None, 100], ids=["all at once", "in pieces"])
+def test_more_lines_than_one_system_call_takes_arrive_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted_bytes: int | None
+) -> None:
+    if accepted_bytes is not None:
+        monkeypatch.setattr(os, "writev", lambda file, lines: os.write(file, b"".join(lines)[:accepted_bytes]))
+    with (tmp_path / "log").open("w+b") as file:
+        stream = BackgroundStream(file.fileno())
+        texts = [f"line {number}\n" for number in range(3 * PIECES_MAX + 7)]
+        for text in texts:
+            stream.write(text)
+        stream.drain(10)
+        file.seek(0)
+        assert file.read().decode() == "".join(texts)
 
 
 def test_lines_that_were_dropped_are_counted_in_the_log(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ right after the commit, or if the outcome of a commit was unknown and a second r
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -70,15 +72,13 @@ def log_transitions(batch: LoadedBatch) -> None:
     if not any(state.entries for state in batch.states.values()):
         return
     timestamp, now = log_time(), time.monotonic()
-    waiting: dict[bytes, list[Waiting]] = defaultdict(list)
-    for each in batch.waiting:
-        waiting[each.command.event].append(each)
+    waiting = _group_by_event(batch)
     lines: list[TransitionLine] = []
     for event, state in batch.states.items():
         org = state.layout.org
         org_id, event_id = ids.format_org_id(org), ids.format_event_id(event)
         booking_prefix = ids.format_booking_id(event, b"")
-        for entry, cause in zip(state.entries, _causes(state, waiting[event]), strict=True):
+        for entry, cause in zip(state.entries, _causes(state, waiting.get(event, ())), strict=True):
             data = entry.data
             lines.append(
                 TransitionLine(
@@ -104,12 +104,24 @@ def _payment_id(event: bytes, payment: str) -> str:
     return ids.format_payment_id(event, bytes.fromhex(payment))
 
 
-def _causes(state: EventState, waiting: list[Waiting]) -> list[Waiting | None]:
+def _group_by_event(batch: LoadedBatch) -> Mapping[bytes, Sequence[Waiting]]:
+    """The commands of each event. In a rush, all commands of a batch are to one event, and it has decided all."""
+    if len(batch.states) == 1:
+        ((event, state),) = batch.states.items()
+        if len(state.decided) == 1 + len(batch.waiting):
+            return {event: batch.waiting}
+    waiting: dict[bytes, list[Waiting]] = defaultdict(list)
+    for each in batch.waiting:
+        waiting[each.command.event].append(each)
+    return waiting
+
+
+def _causes(state: EventState, waiting: Sequence[Waiting]) -> list[Waiting | None]:
     """The command that caused each entry. Nobody asked for the expiries, which come first."""
     if not state.decided:
         return [None] * len(state.entries)
     causes: list[Waiting | None] = [None] * state.decided[0]
-    for each, end in zip(waiting, state.decided[1:], strict=False):
+    for each, end in zip(waiting, islice(state.decided, 1, None), strict=False):
         while len(causes) < end:
             causes.append(each)
     return causes
