@@ -319,7 +319,8 @@ async def test_a_link_expires_and_belongs_to_its_org(database: str) -> None:
         await shift_clock(recovery.connection, recovery_mailer.LINK_SECONDS + 1)
         assert await recovery.use(event.org, token) is None
         assert await recovery.count("recovery_link") == 1
-        assert await delete_expired(recovery.database) == 1
+        # Half an hour before midnight, this deletes a count of the day too.
+        await delete_expired(recovery.database)
         assert await recovery.count("recovery_link") == 0
 
 
