@@ -13,8 +13,8 @@ from holdfast.core.refusals import Refusal, Refused
 from holdfast.engine.commit_metrics import record_commit
 from holdfast.engine.layout_cache import LayoutCache
 from holdfast.engine.load import LoadedBatch, load_batch, load_free_events
+from holdfast.engine.rows import VIOLATIONS
 from holdfast.engine.save import save
-from holdfast.engine.violations import VIOLATIONS
 from holdfast.runtime import metrics
 from holdfast.runtime.db import Connection
 from holdfast.runtime.tracing import span

@@ -40,7 +40,7 @@ from holdfast.core.sales_window import merge_schedule, schedule_of
 from holdfast.core.shift import Shift
 from holdfast.core.states import ENDINGS, EventStatus
 from holdfast.core.stock_schemas import count_seats
-from holdfast.engine.rows import LostUpdateError, document
+from holdfast.engine.rows import VIOLATIONS, LostUpdateError, document
 from holdfast.engine.stock_editor import (
     PoolCounts,
     change_pools,
@@ -52,7 +52,7 @@ from holdfast.engine.stock_editor import (
     prepare_stock,
 )
 from holdfast.engine.transition_log import log_event_change
-from holdfast.engine.violations import count_violations, is_used_order_number
+from holdfast.runtime import metrics
 from holdfast.runtime.db import Database, DatabaseScope
 from holdfast.runtime.ids import format_event_id, new_id, parse_series_id
 
@@ -158,13 +158,14 @@ def _order_number(shift: Shift | None) -> str | None:
 async def _edit(database: Database, event: bytes) -> AsyncIterator[DatabaseScope]:
     """A transaction that changes what an event sells."""
     try:
-        with count_violations():
-            async with database.event(event).transaction() as scope:
-                yield scope
-    except UniqueViolationError as error:
-        if not is_used_order_number(error):
-            raise
-        raise RefusedError(Refusal.ORDER_NUMBER_USED) from None
+        async with database.event(event).transaction() as scope:
+            yield scope
+    except VIOLATIONS as error:
+        # Only this constraint can tell that an org uses an order number twice.
+        if isinstance(error, UniqueViolationError) and error.constraint_name == "event_order_number":
+            raise RefusedError(Refusal.ORDER_NUMBER_USED) from None
+        metrics.INVARIANT_VIOLATIONS.add()
+        raise
 
 
 async def change_event(

@@ -1,15 +1,22 @@
 """Rows on their way into the database: as JSON documents, or as columns. And the check of how many rows changed."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+from asyncpg import IntegrityConstraintViolationError
 from msgspec import Struct, json
+
+from holdfast.core.event_state import OversoldError
 
 encode = json.Encoder().encode
 
 
 class LostUpdateError(AssertionError):
     """A statement changed fewer or more rows than the batch decided. This is a bug, and it must be loud."""
+
+
+# A transaction that fails with one of these would have broken a promise.
+VIOLATIONS: Final = (IntegrityConstraintViolationError, OversoldError, LostUpdateError)
 
 
 class RowDocument(Struct, gc=False, omit_defaults=True):
